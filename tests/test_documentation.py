@@ -101,3 +101,12 @@ def test_chart_shows_the_newest_results():
     spec.loader.exec_module(chart)
     text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     assert chart.draw(text) == (DOCS / "step_times.svg").read_text()
+
+
+def test_figures_of_distributed_training_are_current():
+    path = DOCS / "distributed_figures.py"
+    spec = importlib.util.spec_from_file_location("distributed_figures", path)
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    for name, draw in figures.FIGURES.items():
+        assert draw() == (DOCS / name).read_text(), name

@@ -1,7 +1,7 @@
-"""Meshflow: the TensorFlow 2 training stack on JAX/XLA.
+"""Meshflow: TensorFlow 2's training API on JAX and XLA.
 
-`import meshflow as tf` runs training code written for TensorFlow 2. Names and behaviour are
-TensorFlow 2.1 to 2.15's; everything computes through JAX.
+`import meshflow as tf` runs training code that was written for TensorFlow 2. Names and behaviour
+are those of TensorFlow 2.1 to 2.15; JAX performs all computations.
 
     >>> import meshflow as tf
     >>> x = tf.constant([1.0, 2.0])
@@ -11,8 +11,9 @@ TensorFlow 2.1 to 2.15's; everything computes through JAX.
     >>> tape.gradient(y, x).numpy()
     array([2., 4.], dtype=float32)
 
-The names, in `_face.py`, are there when one of them is first used, and JAX has 64-bit types from then on, as
-TensorFlow has. `meshflow.passes` and `meshflow.kernels` are for any JAX program and leave JAX's defaults alone.
+The module `_api` defines the public names. It is loaded on first use of one of them, and enables
+JAX's 64-bit types, which TensorFlow programs expect. `meshflow.passes` and `meshflow.kernels` are
+usable in any JAX program and do not change JAX's defaults.
 """
 
 from __future__ import annotations
@@ -36,32 +37,32 @@ _leave_imports_alone()
 
 
 def _show() -> Any:
-    """Loads the names and makes them attributes of this module."""
+    """Load the public names and make them attributes of this module."""
     with _resting:
-        face = importlib.import_module("meshflow._face")
+        api = importlib.import_module("meshflow._face")
     _leave_imports_alone()
-    shown = globals()
-    for name in face.__dict__.keys() & {*face.__all__, "__all__"}:
-        shown.setdefault(name, face.__dict__[name])
-    return face
+    attributes = globals()
+    for name in api.__dict__.keys() & {*api.__all__, "__all__"}:
+        attributes.setdefault(name, api.__dict__[name])
+    return api
 
 
 def __getattr__(name: str) -> Any:
     if name in _import_paths.FOR_JAX:
         return importlib.import_module(f"meshflow.{name}")
-    if name.startswith("__") and name not in _TOLD:
+    if name.startswith("__") and name not in _PUBLIC_DUNDERS:
         raise AttributeError(name)
-    face = _show()
-    if name in face.__dict__:
-        return getattr(face, name)
+    api = _show()
+    if name in api.__dict__:
+        return getattr(api, name)
     with _resting:
-        found = face.find(name)
+        value = api.load_name(name)
     _leave_imports_alone()
-    return found
+    return value
 
 
-# Names between underscores that are public.
-_TOLD = ("__all__", "__version__", "__git_version__", "__compiler_version__") + (
+# Public names that start and end with two underscores.
+_PUBLIC_DUNDERS = ("__all__", "__version__", "__git_version__", "__compiler_version__") + (
     "__cxx11_abi_flag__",
     "__monolithic_build__",
 )

@@ -1,4 +1,4 @@
-"""`python -m meshflow`: the `meshflow` command."""
+"""Entry point of `python -m meshflow`, which runs the `meshflow` command."""
 
 from meshflow.cli import main
 

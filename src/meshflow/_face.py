@@ -1,4 +1,4 @@
-"""The names of `meshflow`, which it shows when one of them is first used."""
+"""Public names of `meshflow`; the package loads this module on first use of one of them."""
 
 from __future__ import annotations
 
@@ -233,11 +233,11 @@ from meshflow.version import COMPILER_VERSION as __compiler_version__
 from meshflow.version import GIT_VERSION as __git_version__
 from meshflow.version import VERSION as __version__
 
-# TensorFlow tells these, too.
+# TensorFlow defines these names, too.
 __cxx11_abi_flag__, __monolithic_build__ = 1, 0
 
 if TYPE_CHECKING:
-    # What `find` gives when it is first used, for editors and type checkers.
+    # Editors and type checkers need the names that `load_name` loads on first use.
     from meshflow import (
         audio,
         autodiff,
@@ -285,7 +285,8 @@ if TYPE_CHECKING:
         Zeros as zeros_initializer,
     )
 
-# Loaded when first used: they cost time to import, and many programs need only some.
+# These modules are loaded on first use, because their imports take time and many programs need few
+# of them.
 _LAZY = (
     *(
         "audio",
@@ -307,18 +308,18 @@ _LAZY = (
     ),
     *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),
 )
-# Names in modules that load when they are first used.
+# Names in modules that are loaded on first use.
 _ELSEWHERE = {
     "OptionalSpec": "meshflow.data.optional",
     "make_ndarray": "meshflow.io.tensors",
     "make_tensor_proto": "meshflow.io.tensors",
 }
-# Modules whose paths are not their names.
+# Paths of modules that differ from their public names.
 _MOVED = {
     **{n: f"meshflow.legacy.{n}" for n in ("compat", "feature_column")},
     **{n: f"meshflow.keras.{n}" for n in ("initializers", "losses", "metrics", "optimizers")},
 }
-# TensorFlow's older names of Keras initializers.
+# TensorFlow 1 names of Keras initializers.
 _KERAS_INITIALIZERS = {
     "constant_initializer": "Constant",
     "ones_initializer": "Ones",
@@ -329,13 +330,13 @@ _KERAS_INITIALIZERS = {
 
 __all__ = sorted(
     {name for name in globals() if not name.startswith("_")}
-    - {"annotations", "find", "importlib", "Any", "TYPE_CHECKING", "core", "ops"}
+    - {"annotations", "load_name", "importlib", "Any", "TYPE_CHECKING", "core", "ops"}
     | {*_LAZY, *_MOVED, *_KERAS_INITIALIZERS, *_ELSEWHERE, "__version__"}
 )
 
 
-def find(name: str) -> Any:
-    """A name that is loaded when it is first used."""
+def load_name(name: str) -> Any:
+    """Load a public name on first use."""
     if name in _MOVED:
         return importlib.import_module(_MOVED[name])
     if name in _KERAS_INITIALIZERS:

@@ -1,4 +1,4 @@
-"""`tf.audio`."""
+"""`tf.audio`: audio ops."""
 
 from meshflow.ops import audio as _audio
 from meshflow.ops.audio import *  # noqa: F403

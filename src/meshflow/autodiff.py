@@ -1,4 +1,4 @@
-"""`tf.autodiff`: derivatives backwards, by tapes, and forwards."""
+"""`tf.autodiff`: reverse-mode differentiation with tapes, and forward-mode differentiation."""
 
 from meshflow.core.gradients.forward import ForwardAccumulator
 from meshflow.core.gradients.tape import GradientTape

@@ -1,4 +1,4 @@
-"""`tf.bitwise`: integers bit by bit."""
+"""`tf.bitwise`: bitwise operations on integers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ __all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "
 
 @op(kinds="i", differentiable=False)
 def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x & y`.
+    """Compute the bitwise AND of `x` and `y`.
 
     Args:
-      x: integers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Integers of the shape that both broadcast to.
+      x: Integer tensor.
+      y: Tensor of the same dtype, broadcast against `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -32,15 +29,12 @@ def bitwise_and(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 @op(kinds="i", differentiable=False)
 def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x | y`.
+    """Compute the bitwise OR of `x` and `y`.
 
     Args:
-      x: integers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Integers of the shape that both broadcast to.
+      x: Integer tensor.
+      y: Tensor of the same dtype, broadcast against `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -52,15 +46,12 @@ def bitwise_or(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="i", differentiable=False)
 def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x ^ y`.
+    """Compute the bitwise XOR of `x` and `y`.
 
     Args:
-      x: integers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Integers of the shape that both broadcast to.
+      x: Integer tensor.
+      y: Tensor of the same dtype, broadcast against `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -72,7 +63,7 @@ def bitwise_xor(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
 
 @op(kinds="i", differentiable=False)
 def invert(x: TensorLike, name: str | None = None) -> Tensor:
-    """`~x`.
+    """Invert all bits of integers.
 
     Example:
       >>> import meshflow as tf
@@ -86,15 +77,12 @@ def invert(x: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="i", differentiable=False)
 def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x << y`.
+    """Shift the bits of `x` to the left by `y` positions.
 
     Args:
-      x: integers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Integers of the shape that both broadcast to.
+      x: Integer tensor.
+      y: Tensor of the same dtype, broadcast against `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -106,15 +94,12 @@ def left_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="i", differentiable=False)
 def right_shift(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """`x >> y`, keeping the sign.
+    """Shift the bits of `x` to the right by `y` positions; the sign is preserved.
 
     Args:
-      x: integers.
-      y: a tensor of the same dtype, broadcasting with `x`.
-      name: ignored.
-
-    Returns:
-      Integers of the shape that both broadcast to.
+      x: Integer tensor.
+      y: Tensor of the same dtype, broadcast against `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""`tf.config`: devices and switches."""
+"""`tf.config`: devices and global settings."""
 
 from meshflow.core.config import config_experimental as experimental
 from meshflow.core.config import config_optimizer as optimizer
@@ -25,7 +25,7 @@ from meshflow.core.config.config_clusters import (
     experimental_connect_to_host,
 )
 
-# Lets its namespaces be imported by their paths.
+# `__path__` makes the namespaces importable by their paths.
 __path__: list[str] = []
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""`tf.debugging`: checks."""
+"""`tf.debugging`: assertions and checks."""
 
 from meshflow.ops import debugging as _debugging
 from meshflow.ops.debugging import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""`tf.image`."""
+"""`tf.image`: image processing and codecs."""
 
 from meshflow.ops import image as _image
 from meshflow.ops.image import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""`tf.linalg`."""
+"""`tf.linalg`: linear algebra."""
 
 from meshflow.ops import linalg as _linalg
 from meshflow.ops.linalg import *  # noqa: F403

@@ -1,7 +1,7 @@
-"""`tf.mixed_precision`: the automatic rewriting of programs, and the loss scales of TensorFlow 2.2.
+"""`tf.mixed_precision`: automatic mixed precision, and the loss scales of TensorFlow 2.2.
 
-`lists` are the operations by precision, sets that may be changed in place for what is compiled
-afterwards; `explain` shows what becomes of a function.
+`lists` holds the sets of operations by precision; changes in place affect functions that are
+compiled afterwards. `explain` shows the precision of each equation of a function.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from meshflow.core.autograph import convert
 from meshflow.core.tracing.trace import trace
@@ -27,21 +29,21 @@ experimental = SimpleNamespace(
 def explain(
     fn: Callable[..., Any],
     *args: Any,
-    dtype: Any = "bfloat16",
+    dtype: str | np.dtype[Any] | type[Any] = "bfloat16",
     lists: PrecisionLists | None = None,
     **kwargs: Any,
 ) -> Explanation:
-    """Shows which equations of a function automatic mixed precision would compute how, and why.
+    """Show the precision that automatic mixed precision would choose for each equation, and why.
 
     Args:
-      fn: a `tf.function`, a model, or a Python function of tensors.
-      *args: arguments, or `tf.TensorSpec`s.
-      dtype: the low precision.
-      lists: what may be computed in it; default `tf.mixed_precision.lists`.
-      **kwargs: further arguments.
+      fn: A `tf.function`, a model, or a Python function of tensors.
+      *args: Arguments of the function, or `tf.TensorSpec`s.
+      dtype: The low precision.
+      lists: Operations by precision; default `tf.mixed_precision.lists`.
+      **kwargs: Keyword arguments of the function.
 
     Returns:
-      A table as an object: `rows`, `count(precision)`, and `print` shows it.
+      A printable table with the attribute `rows` and the method `count(precision)`.
 
     Example:
       >>> import meshflow as tf
@@ -52,9 +54,9 @@ def explain(
     """
     if hasattr(fn, "get_concrete_function"):
         function: Any = fn
-        given = args or kwargs
+        has_args = args or kwargs
         concrete = (
-            function.concrete_for(args, kwargs) if given else function.get_concrete_function()
+            function.concrete_for(args, kwargs) if has_args else function.get_concrete_function()
         )
         closed = concrete.graph
     else:

@@ -1,4 +1,4 @@
-"""`tf.nn`."""
+"""`tf.nn`: neural network ops."""
 
 from meshflow.ops import nn as _nn
 from meshflow.ops.array import depth_to_space as depth_to_space
@@ -7,9 +7,9 @@ from meshflow.ops.array import space_to_depth as space_to_depth
 from meshflow.ops.nn import *  # noqa: F403
 from meshflow.ops.nn import experimental as experimental
 
-# TensorFlow has these two in tf.random only.
+# TensorFlow has these two samplers only in tf.random.
 _RANDOM = ("log_uniform_candidate_sampler", "uniform_candidate_sampler")
-# Lets its namespaces be imported by their paths.
+# `__path__` makes the namespaces importable by their paths.
 __path__: list[str] = []
 
 __all__ = sorted(

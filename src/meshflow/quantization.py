@@ -1,4 +1,4 @@
-"""`tf.quantization`."""
+"""`tf.quantization`: quantization ops."""
 
 from meshflow.ops import quantization as _quantization
 from meshflow.ops.quantization import *  # noqa: F403

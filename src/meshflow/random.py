@@ -1,4 +1,4 @@
-"""`tf.random`."""
+"""`tf.random`: random numbers, generators and candidate samplers."""
 
 from meshflow.ops import random as _random
 from meshflow.ops.nn.sampling import (  # noqa: F401
@@ -19,7 +19,7 @@ _SAMPLERS = (
     *("log_uniform_candidate_sampler", "uniform_candidate_sampler"),
 )
 
-# Lets its namespaces be imported by their paths.
+# `__path__` makes the namespaces importable by their paths.
 __path__: list[str] = []
 
 __all__ = sorted(

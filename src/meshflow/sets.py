@@ -1,4 +1,4 @@
-"""`tf.sets`: the last dimension's elements as sets, on the host; results are sparse."""
+"""`tf.sets`: set operations on the last axis, computed on the host; results are sparse."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["difference", "intersection", "size", "union"]
 _Rows = dict[tuple[int, ...], np.ndarray]
 
 
-def _rows(value: Any, what: str) -> tuple[_Rows, list[int], Any]:
-    """Elements by their place in the leading dimensions, the shape of those, and the dtype."""
+def _rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
+    """Return sets by their index in the leading axes, the shape of those axes, and the dtype."""
     if isinstance(value, SparseTensor):
         shape = [int(n) for n in value.dense_shape.numpy()]
-        places, values = value.indices.numpy(), value.values._concrete("a set")
-        keys = [tuple(int(i) for i in place[:-1]) for place in places]
-        known: dict[tuple[int, ...], list[Any]] = {}
-        for key, one in zip(keys, values, strict=True):
-            known.setdefault(key, []).append(one)
+        indices, values = value.indices.numpy(), value.values._concrete("a set")
+        keys = [tuple(int(i) for i in index[:-1]) for index in indices]
+        elements: dict[tuple[int, ...], list[Any]] = {}
+        for key, element in zip(keys, values, strict=True):
+            elements.setdefault(key, []).append(element)
         empty = values[:0]
-        rows = {k: np.array(v, values.dtype) for k, v in known.items()}
+        rows = {k: np.array(v, values.dtype) for k, v in elements.items()}
         rows = {k: rows.get(k, empty) for k in np.ndindex(*shape[:-1])}
         dtype = values.dtype
     else:
@@ -36,44 +36,44 @@ def _rows(value: Any, what: str) -> tuple[_Rows, list[int], Any]:
         rows = {k: array[k] for k in np.ndindex(*shape[:-1])}
     if len(shape) < 2:
         raise InvalidArgumentError(
-            f"tf.sets: shape {shape} of {what} has rank {len(shape)}, expected at least 2"
+            f"tf.sets: shape {shape} of {name} has rank {len(shape)}, expected at least 2"
         )
     return rows, shape[:-1], dtype
 
 
-def _combined(a: Any, b: Any, combine: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Any:
+def _combined(a: Any, b: Any, combine: Callable[..., np.ndarray]) -> SparseTensor:
     left, leading, dtype = _rows(a, "a")
-    right, others, other_dtype = _rows(b, "b")
-    if leading != others:
+    right, other_leading, other_dtype = _rows(b, "b")
+    if leading != other_leading:
         raise InvalidArgumentError(
-            f"tf.sets: the leading dimensions of a and b differ: {leading} and {others}"
+            f"tf.sets: the leading dimensions of a and b must be equal, got {leading} and {other_leading}"
         )
     if dtype != other_dtype:
-        raise TypeError(f"tf.sets: a has dtype {dtype}, b {other_dtype}; they must be the same.")
-    found = {place: combine(one, right[place]) for place, one in left.items()}
-    places = [(*place, i) for place, row in found.items() for i in range(len(row))]
+        raise TypeError(f"tf.sets: a and b must have equal dtypes, got {dtype} and {other_dtype}.")
+    sets = {index: combine(row, right[index]) for index, row in left.items()}
+    indices = [(*index, i) for index, row in sets.items() for i in range(len(row))]
     rank = len(leading) + 1
     return SparseTensor(
-        np.array(places, np.int64).reshape(-1, rank),
-        np.concatenate([*found.values(), np.empty(0, dtype)]).astype(dtype),
-        [*leading, max((len(row) for row in found.values()), default=0)],
+        np.array(indices, np.int64).reshape(-1, rank),
+        np.concatenate([*sets.values(), np.empty(0, dtype)]).astype(dtype),
+        [*leading, max((len(row) for row in sets.values()), default=0)],
     )
 
 
 def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = True) -> SparseTensor:
-    """What is in one set and not in the other, for each place of the leading dimensions.
+    """Compute the difference of the sets of `a` and `b`.
 
     Args:
-      a: tensor or sparse tensor [..., n] of integers or strings.
-      b: tensor or sparse tensor [..., m] with the same leading dimensions and dtype.
-      aminusb: whether elements of `b` are taken from `a`; else the other way.
-      validate_indices: ignored.
+      a: Tensor or sparse tensor [..., n] of integers or strings.
+      b: Tensor or sparse tensor [..., m] with the same leading dimensions and dtype.
+      aminusb: Whether to compute `a - b`; otherwise `b - a`.
+      validate_indices: Ignored.
 
     Returns:
-      A sparse tensor with the sets' elements in order.
+      A sparse tensor with sorted sets along the last axis.
 
     Raises:
-      InvalidArgumentError: for ranks below 2 or other leading dimensions.
+      InvalidArgumentError: The rank is less than 2, or the leading dimensions differ.
 
     Example:
       >>> import meshflow as tf
@@ -84,7 +84,7 @@ def difference(a: Any, b: Any, aminusb: bool = True, validate_indices: bool = Tr
 
 
 def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
-    """What is in both sets; see `difference` for the arguments.
+    """Compute the intersection of the sets of `a` and `b`; arguments as for `difference`.
 
     Example:
       >>> import meshflow as tf
@@ -95,7 +95,7 @@ def intersection(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
 
 
 def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
-    """What is in one of the sets; see `difference` for the arguments.
+    """Compute the union of the sets of `a` and `b`; arguments as for `difference`.
 
     Example:
       >>> import meshflow as tf
@@ -106,17 +106,17 @@ def union(a: Any, b: Any, validate_indices: bool = True) -> SparseTensor:
 
 
 def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
-    """How many different elements each set has.
+    """Count the distinct elements of each set.
 
     Args:
-      a: sparse tensor [..., n].
-      validate_indices: ignored.
+      a: Sparse tensor [..., n].
+      validate_indices: Ignored.
 
     Returns:
       int32 tensor with the shape of the leading dimensions.
 
     Raises:
-      TypeError: when `a` is not sparse.
+      TypeError: `a` is not sparse.
 
     Example:
       >>> import meshflow as tf

@@ -1,7 +1,8 @@
-"""`tf.sparse`: sparse tensors to and from dense ones; joined and cut in ops/sparse_elements.py."""
+"""`tf.sparse`: conversion, reduction and rearrangement of sparse tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -38,19 +39,16 @@ def to_dense(
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
-    """The whole tensor.
+    """Convert a sparse tensor to a dense one.
 
     Args:
-      sp_input: a sparse tensor.
-      default_value: value of the other elements; default 0.
-      validate_indices: whether indices are checked; those of traced functions are not.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      sp_input: A sparse tensor.
+      default_value: Value of the elements that are not stored; default 0.
+      validate_indices: Whether to check the indices; traced indices are not checked.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for indices that are out of bounds, out of order or repeated.
+      InvalidArgumentError: Indices are out of bounds, out of order or repeated.
 
     Example:
       >>> import meshflow as tf
@@ -60,8 +58,8 @@ def to_dense(
        [ 6 -1]]
     """
     shape = sp_input.shape.as_list()
-    if validate_indices and not isinstance(sp_input.indices._value, jax.core.Tracer):
-        _check_places(np.asarray(sp_input.indices._value), shape)
+    if validate_indices and not isinstance(sp_input.indices.array, jax.core.Tracer):
+        _check_places(np.asarray(sp_input.indices.array), shape)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
@@ -69,31 +67,31 @@ def to_dense(
     return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
 
 
-def _check_places(places: np.ndarray, shape: list[int]) -> None:
-    if not len(places):
+def _check_places(indices: np.ndarray, shape: list[int]) -> None:
+    if not len(indices):
         return
-    flat = np.ravel_multi_index(tuple(places.T), shape, mode="clip") if shape else np.zeros(1, int)
-    outside = np.any((places < 0) | (places >= shape), axis=1)
+    flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if shape else np.zeros(1, int)
+    outside = np.any((indices < 0) | (indices >= shape), axis=1)
     unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
     for i in np.flatnonzero(outside | unsorted)[:1]:
-        place = f"indices[{i}] = [{','.join(map(str, places[i]))}]"
+        location = f"indices[{i}] = [{','.join(map(str, indices[i]))}]"
         if outside[i]:
             bounds = ",".join(map(str, shape))
-            raise InvalidArgumentError(f"{place} is out of bounds: need 0 <= index < [{bounds}]")
-        if np.array_equal(places[i], places[i - 1]):
-            raise InvalidArgumentError(f"{place} is repeated")
+            raise InvalidArgumentError(f"{location} is out of bounds: need 0 <= index < [{bounds}]")
+        if np.array_equal(indices[i], indices[i - 1]):
+            raise InvalidArgumentError(f"{location} is repeated")
         raise InvalidArgumentError(
-            f"{place} is out of order. Many sparse ops require sorted indices.\n"
+            f"{location} is out of order. Many sparse ops require sorted indices.\n"
             "    Use `tf.sparse.reorder` to create a correctly ordered copy."
         )
 
 
 def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
-    """The nonzero elements of a tensor whose values are known.
+    """Convert a tensor with known values to a sparse tensor of its nonzero elements.
 
     Args:
-      tensor: a tensor.
-      name: ignored.
+      tensor: A tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -102,9 +100,9 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
       ([[0, 1], [1, 0]], [5, 6])
     """
     tensor = convert_to_tensor(tensor)
-    known = tensor._concrete("a tensor to be made sparse (its result's shape depends on it)")
-    places = np.argwhere(known != (b"" if known.dtype == object else 0)).astype(np.int64)
-    return SparseTensor(places, array.gather_nd(tensor, places), tensor.shape.as_list())
+    values = tensor._concrete("a tensor to be made sparse (its result's shape depends on it)")
+    indices = np.argwhere(values != (b"" if values.dtype == object else 0)).astype(np.int64)
+    return SparseTensor(indices, array.gather_nd(tensor, indices), tensor.shape.as_list())
 
 
 def sparse_dense_matmul(
@@ -114,14 +112,14 @@ def sparse_dense_matmul(
     adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The matrix product, computed densely.
+    """Compute a matrix product in which one or both matrices are sparse, by dense multiplication.
 
     Args:
-      sp_a: a matrix, of the two one is sparse.
-      b: a matrix.
-      adjoint_a: whether the adjoint of sp_a is taken.
-      adjoint_b: whether the adjoint of b is taken.
-      name: ignored.
+      sp_a: The left matrix.
+      b: The right matrix.
+      adjoint_a: Whether to use the adjoint of `sp_a`.
+      adjoint_b: Whether to use the adjoint of `b`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -141,22 +139,22 @@ def reduce_sum(
     output_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor | SparseTensor:
-    """Sums over dimensions.
+    """Sum a sparse tensor over axes.
 
     Args:
-      sp_input: a sparse tensor.
-      axis: the dimensions; default all.
-      keepdims: whether they stay, with size 1.
-      output_is_sparse: whether the result is sparse.
-      name: ignored.
+      sp_input: A sparse tensor.
+      axis: Axes to reduce; default all.
+      keepdims: Whether to keep reduced axes with size 1.
+      output_is_sparse: Whether to return a sparse tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.sparse.reduce_sum(tf.sparse.from_dense([[1, 0, 2], [0, 3, 0]]), axis=1).numpy())
       [3 3]
     """
-    found = math.reduce_sum(to_dense(sp_input), axis, bool(keepdims))
-    return from_dense(found) if output_is_sparse else found
+    result = math.reduce_sum(to_dense(sp_input), axis, bool(keepdims))
+    return from_dense(result) if output_is_sparse else result
 
 
 def reduce_max(
@@ -166,14 +164,14 @@ def reduce_max(
     output_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor | SparseTensor:
-    """Largest stored elements over dimensions; 0 where there is none.
+    """Compute the maximum of the stored elements over axes; 0 if there are none.
 
     Args:
-      sp_input: a sparse tensor.
-      axis: the dimensions; default all.
-      keepdims: whether they stay, with size 1.
-      output_is_sparse: whether the result is sparse.
-      name: ignored.
+      sp_input: A sparse tensor.
+      axis: Axes to reduce; default all.
+      keepdims: Whether to keep reduced axes with size 1.
+      output_is_sparse: Whether to return a sparse tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -181,15 +179,15 @@ def reduce_max(
       [ 2 -3]
     """
     kind = sp_input.dtype
-    found = math.reduce_max(to_dense(sp_input, kind.min), axis, bool(keepdims))
+    result = math.reduce_max(to_dense(sp_input, kind.min), axis, bool(keepdims))
     stored = to_dense(sp_input.with_values(array.ones_like(sp_input.values)))
-    anything = math.reduce_max(stored, axis, bool(keepdims)) > 0
-    found = array.where(anything, found, array.zeros_like(found))
-    return from_dense(found) if output_is_sparse else found
+    has_elements = math.reduce_max(stored, axis, bool(keepdims)) > 0
+    result = array.where(has_elements, result, array.zeros_like(result))
+    return from_dense(result) if output_is_sparse else result
 
 
 def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The elements in the order of their coordinates, the last dimension running fastest.
+    """Sort the elements of a sparse tensor in row-major order of their indices.
 
     Example:
       >>> import meshflow as tf
@@ -202,13 +200,13 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
 
 
 def _taken(
-    sp_input: SparseTensor, places: np.ndarray, order: np.ndarray, shape: Any
+    sp_input: SparseTensor, indices: np.ndarray, order: np.ndarray, shape: Sequence[int]
 ) -> SparseTensor:
-    return SparseTensor(places[order], array.gather(sp_input.values, order), shape)
+    return SparseTensor(indices[order], array.gather(sp_input.values, order), shape)
 
 
 def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None) -> SparseTensor:
-    """Permutes dimensions; default reverses them.
+    """Permute the axes of a sparse tensor; by default, reverse them.
 
     Example:
       >>> import meshflow as tf
@@ -216,16 +214,16 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
       >>> print(tf.sparse.to_dense(tf.sparse.transpose(a)).numpy().tolist())
       [[1], [2], [0]]
     """
-    places = sp_input.indices.numpy()
-    rank = places.shape[1]
+    indices = sp_input.indices.numpy()
+    rank = indices.shape[1]
     perm = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
-    moved = places[:, perm]
+    moved = indices[:, perm]
     shape = [sp_input.shape.as_list()[p] for p in perm]
     return _taken(sp_input, moved, np.lexsort(moved.T[::-1]), shape)
 
 
 def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
-    """The same elements in another shape, of which one size may be -1.
+    """Reshape a sparse tensor; one size of the new shape may be -1.
 
     Example:
       >>> import meshflow as tf
@@ -234,21 +232,21 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
       [1 0 0 2]
     """
     old = sp_input.shape.as_list()
-    new = [int(s) for s in np.asarray(convert_to_tensor(shape)._value)]
+    new = [int(s) for s in np.asarray(convert_to_tensor(shape).array)]
     if -1 in new:
         rest = -int(np.prod(new))
         new[new.index(-1)] = int(np.prod(old)) // max(rest, 1)
     if int(np.prod(new)) != int(np.prod(old)):
         raise InvalidValueError(
-            f"tf.sparse.reshape: a tensor of shape {old} does not fit into {new}."
+            f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
         )
     flat = np.ravel_multi_index(tuple(sp_input.indices.numpy().T), old)
-    places = np.stack(np.unravel_index(flat, new), 1).astype(np.int64)
-    return SparseTensor(places, sp_input.values, new)
+    indices = np.stack(np.unravel_index(flat, new), 1).astype(np.int64)
+    return SparseTensor(indices, sp_input.values, new)
 
 
 def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
-    """Adds a dimension of size 1; default last.
+    """Insert an axis of size 1; by default, at the end.
 
     Example:
       >>> import meshflow as tf
@@ -258,14 +256,14 @@ def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = Non
     shape = sp_input.shape.as_list()
     axis = -1 if axis is None else int(axis)
     axis = axis if axis >= 0 else len(shape) + 1 + axis
-    places = np.insert(sp_input.indices.numpy(), axis, 0, axis=1)
-    return SparseTensor(places, sp_input.values, [*shape[:axis], 1, *shape[axis:]])
+    indices = np.insert(sp_input.indices.numpy(), axis, 0, axis=1)
+    return SparseTensor(indices, sp_input.values, [*shape[:axis], 1, *shape[axis:]])
 
 
 def eye(
     num_rows: int, num_columns: int | None = None, dtype: Any = "float32", name: str | None = None
 ) -> SparseTensor:
-    """A sparse identity matrix.
+    """Create a sparse identity matrix.
 
     Example:
       >>> import meshflow as tf
@@ -274,19 +272,19 @@ def eye(
        [0. 1. 0.]]
     """
     columns = num_rows if num_columns is None else num_columns
-    places = np.arange(min(num_rows, columns), dtype=np.int64)
+    diagonal = np.arange(min(num_rows, columns), dtype=np.int64)
     return SparseTensor(
-        np.stack([places, places], 1), array.ones([len(places)], dtype), [num_rows, columns]
+        np.stack([diagonal, diagonal], 1), array.ones([len(diagonal)], dtype), [num_rows, columns]
     )
 
 
 def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) -> IndexedSlices:
-    """`tf.IndexedSlices` without some of their rows.
+    """Remove rows from a `tf.IndexedSlices`.
 
     Args:
-      a: indexed slices.
-      mask_indices: numbers of the rows to leave out.
-      name: ignored.
+      a: Indexed slices.
+      mask_indices: Indices of the rows to remove.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -295,6 +293,6 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
       >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
       ([4, 9], [[1.0], [3.0]])
     """
-    numbers = a.indices.numpy()
-    kept = np.flatnonzero(~np.isin(numbers, np.asarray(convert_to_tensor(mask_indices)._value)))
-    return IndexedSlices(array.gather(a.values, kept), numbers[kept], a.dense_shape)
+    indices = a.indices.numpy()
+    rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
+    return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)

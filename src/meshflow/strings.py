@@ -1,4 +1,4 @@
-"""`tf.strings`: text, computed on the host when it is known."""
+"""`tf.strings`: string ops, computed on the host."""
 
 from meshflow.ops import hashing as _hashing
 from meshflow.ops import strings as _strings

@@ -1,7 +1,7 @@
-"""`tf.sysconfig`: where Meshflow is installed, and what it was built for.
+"""`tf.sysconfig`: location and build settings of the installation.
 
-There is no C++ library to build custom ops against: custom computations are `jax.ffi` handlers, whose headers are
-those of `get_include`.
+Custom ops are `jax.ffi` handlers, compiled with the headers of `get_include`; there is no C++
+library to link against.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "get_link_flags",
 ]
 
-# XLA's handlers are C++17 against the C++11 ABI, which is what its wheels are built with.
+# XLA's handlers are C++17 and use the C++11 ABI, with which its wheels are built.
 CXX11_ABI_FLAG = 1
 CXX_VERSION = 201703
 MONOLITHIC_BUILD = 0
 
 
 def get_include() -> str:
-    """The folder of the C++ headers: XLA's, for handlers that `jax.ffi` registers.
+    """Return the folder of XLA's C++ headers for `jax.ffi` handlers.
 
     Example:
       >>> import meshflow as tf
@@ -45,7 +45,7 @@ def get_include() -> str:
 
 
 def get_lib() -> str:
-    """The folder of the package, where its compiled kernels are.
+    """Return the folder of the package, which contains its compiled kernels.
 
     Example:
       >>> import meshflow as tf
@@ -56,7 +56,7 @@ def get_lib() -> str:
 
 
 def get_compile_flags() -> list[str]:
-    """What a C++ compiler is told to find the headers.
+    """Return the flags of a C++ compiler for the headers of `get_include`.
 
     Example:
       >>> import meshflow as tf
@@ -67,7 +67,7 @@ def get_compile_flags() -> list[str]:
 
 
 def get_link_flags() -> list[str]:
-    """What a linker is told: nothing, as handlers are given to XLA when they are registered.
+    """Return the flags of a linker: none, because handlers are registered at run time.
 
     Example:
       >>> import meshflow as tf
@@ -78,7 +78,7 @@ def get_link_flags() -> list[str]:
 
 
 def get_build_info() -> collections.OrderedDict[str, Any]:
-    """What the installed compiler was built for, under TensorFlow's names; versions are there for builds for GPUs.
+    """Return the build settings under TensorFlow's names; GPU versions only if JAX has GPU plugins.
 
     Example:
       >>> import meshflow as tf

@@ -1,6 +1,6 @@
-"""`tf.version`: the version of TensorFlow whose behaviour is followed, for programs that ask.
+"""`tf.version`: the version of TensorFlow that Meshflow follows, for programs that check it.
 
-The last TensorFlow whose Keras is Keras 2, with Meshflow's own version behind it:
+It is the last TensorFlow with Keras 2, followed by Meshflow's own version:
 
     >>> import meshflow as tf
     >>> tf.version.VERSION == tf.__version__, tf.__version__.split("+")[0], tf.keras.__version__
@@ -9,7 +9,7 @@ The last TensorFlow whose Keras is Keras 2, with Meshflow's own version behind i
 
 from importlib.metadata import version as _version
 
-from meshflow._version import __version__ as _own
+from meshflow._version import __version__ as _meshflow_version
 
 __all__ = [
     "COMPILER_VERSION",
@@ -21,11 +21,11 @@ __all__ = [
 ]
 
 KERAS_VERSION = "2.15.0"
-VERSION = f"2.15.1+meshflow.{_own}"
-GIT_VERSION = f"v2.15.1-meshflow-{_own}"
-# XLA compiles everything.
+VERSION = f"2.15.1+meshflow.{_meshflow_version}"
+GIT_VERSION = f"v2.15.1-meshflow-{_meshflow_version}"
+# XLA compiles all programs.
 COMPILER_VERSION = f"XLA (jaxlib {_version('jaxlib')})"
-# The layout of graphs in that TensorFlow, and the oldest programs it reads and is read by.
+# Version of GraphDef in this TensorFlow, and the oldest compatible consumers and producers.
 GRAPH_DEF_VERSION = 1645
 GRAPH_DEF_VERSION_MIN_CONSUMER = 0
 GRAPH_DEF_VERSION_MIN_PRODUCER = 0

@@ -139,7 +139,7 @@ def test_arrays_in_a_folder_beside_files_of_others(tmp_path):
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"manifest\.json is no file of"):
         storage.write_folder(path, {"00000": ("a", 1.0)})
     (tmp_path / "file").write_text("tea")
-    with pytest.raises(tf.errors.FailedPreconditionError, match="there is a file"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match="is a file, not a folder"):
         storage.write_folder(tmp_path / "file", {"00000": ("a", 1.0)})
     assert (tmp_path / "file").read_text() == "tea"
 

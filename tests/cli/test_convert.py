@@ -70,6 +70,6 @@ def test_what_cannot_be_converted_is_one_line(words, said, stored, tmp_path, mon
 
 
 def test_other_words_are_refused():
-    assert "ends in none of" in run("model", "model.pb").output
+    assert "must end in .onnx or .tflite" in run("model", "model.pb").output
     assert "not 'int4'" in run("model", "model.tflite", "--weights", "int4").output
-    assert "for .tflite files" in run("model", "model.onnx", "--weights", "int8").output
+    assert "applies to .tflite files only" in run("model", "model.onnx", "--weights", "int8").output

@@ -110,7 +110,7 @@ def test_failure_ends_the_job_after_its_restarts(show):
     code, text = launch("--workers", 2, "--max-restarts", 1, show, "7")
     assert code == 7
     assert "Worker 1 ended with code 7. Restart 1 of 1." in text
-    assert "[launch] Worker 1 ended with code 7. The job has failed after 1 restarts." in text
+    assert "[launch] Worker 1 ended with code 7. The job failed after 1 restarts." in text
 
 
 def test_wrong_arguments(show, monkeypatch):
@@ -121,7 +121,7 @@ def test_wrong_arguments(show, monkeypatch):
         with pytest.raises(ValueError, match=expected):
             Job(str(show), **arguments)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    with pytest.raises(ValueError, match="2 workers of 2 GPUs each were asked for"):
+    with pytest.raises(ValueError, match="Expected 2 workers of 2 GPUs each"):
         Job(str(show), workers=2, gpus=2)
     code, text = launch("no_such_script.py")
     assert code == 2 and "There is no script no_such_script.py" in " ".join(text.split()), text
@@ -181,7 +181,7 @@ def test_workers_end_with_the_launcher(tmp_path, how):
             os.kill(child, signal.SIGKILL)
     else:
         text, _ = process.communicate(timeout=20)
-        assert process.returncode == 130 and "all workers are ended" in text
+        assert process.returncode == 130 and "stopped all workers" in text
         assert gone(started)
     process.stdout.close()
 

@@ -72,4 +72,4 @@ def test_the_secret_goes_to_other_machines_unseen(tmp_path, terminal):
     assert secret != "x" * 64 and secret not in done.output
     log = (tmp_path / "log").read_text()
     assert "a.example" in log and secret not in log and "x" * 64 not in log
-    assert "asks for the secret" not in done.output
+    assert "requests the secret" not in done.output

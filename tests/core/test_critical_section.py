@@ -43,7 +43,7 @@ def test_arrays_of_others():
     ours = tf.constant([[1.0, 2.0]])
     capsule = tf.experimental.dlpack.to_dlpack(ours)
     np.testing.assert_array_equal(tf.experimental.dlpack.from_dlpack(capsule), [[1.0, 2.0]])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="not used yet"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not consumed yet"):
         tf.experimental.dlpack.from_dlpack(capsule)
     theirs = np.arange(3)
     np.testing.assert_array_equal(tf.experimental.dlpack.from_dlpack(theirs), theirs)

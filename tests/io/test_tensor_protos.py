@@ -73,7 +73,7 @@ def test_what_is_wrong_with_values_is_said():
         tf.make_tensor_proto([1.5], dtype=tf.int32)
     proto = tf.make_tensor_proto([1, 2])
     proto.tensor_content = b"12345678abcd"
-    with pytest.raises(ValueError, match="3 numbers"):
+    with pytest.raises(ValueError, match="3 values"):
         tf.make_ndarray(proto)
     proto.dtype = 999
     with pytest.raises(TypeError, match="999"):

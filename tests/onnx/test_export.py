@@ -239,7 +239,7 @@ def test_tensorrt_falls_back_and_says_so(saved, tmp_path, onnxruntime, caplog):
     trt = tf.experimental.tensorrt
     params = trt.ConversionParams(precision_mode="FP16")
     converter = trt.Converter(str(folder), conversion_params=params)
-    with pytest.raises(RuntimeError, match="comes after convert"):
+    with pytest.raises(RuntimeError, match="requires convert"):
         converter.save(tmp_path / "out")
     with caplog.at_level(logging.WARNING, "meshflow"):
         run = converter.convert()
@@ -279,14 +279,14 @@ def test_tensorrt_says_what_is_wrong_as_tensorflow(saved, tmp_path, onnxruntime)
         trt.Converter(folder, is_dynamic_op=True)
     converter = trt.Converter(folder, use_dynamic_shape=True, dynamic_shape_profile_strategy="Optimal")  # fmt: skip
     converter.convert()
-    with pytest.raises(RuntimeError, match="called before"):
+    with pytest.raises(RuntimeError, match="already called"):
         converter.convert()
-    with pytest.raises(RuntimeError, match="needs input_fn"):
+    with pytest.raises(RuntimeError, match="requires input_fn"):
         converter.build(None)
-    with pytest.raises(ValueError, match="gave no samples"):
+    with pytest.raises(ValueError, match="yielded no samples"):
         converter.build(lambda: [])
     converter.build(lambda: [[np.zeros((1, 4), np.float32)]])
-    with pytest.raises(NotImplementedError, match="called once"):
+    with pytest.raises(NotImplementedError, match="call it once"):
         converter.build(lambda: [[np.zeros((1, 4), np.float32)]])
     out = tmp_path / "out"
     converter.save(out)

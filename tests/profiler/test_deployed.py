@@ -153,6 +153,6 @@ def test_command(model, tmp_path):
     assert result.exit_code == 0 and "conv" in result.output, result.output
     assert str(page) in result.output.replace("\n", "") and "conv" in page.read_text()
     result = typer_testing.CliRunner().invoke(app, [*words[:3], "--serve"])
-    assert result.exit_code == 2 and "needs --page" in result.output
+    assert result.exit_code == 2 and "requires --page" in result.output
     result = typer_testing.CliRunner().invoke(app, ["profile", "model", str(tmp_path)])
     assert result.exit_code == 1

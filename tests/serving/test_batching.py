@@ -21,7 +21,7 @@ def _answers(run, sizes, **settings):
 
     async def ask():
         with ThreadPoolExecutor(1) as executor:
-            batcher = Batcher(held, executor, **{"most": 8, "wait": 0.0, **settings})
+            batcher = Batcher(held, executor, **{"max_rows": 8, "wait": 0.0, **settings})
             tasks = []
             for i, n in enumerate(sizes):
                 tasks.append(asyncio.create_task(batcher.submit({"x": np.full((n, 1), i)})))
@@ -78,7 +78,7 @@ def test_results_that_are_not_rows_are_those_of_one_request():
 def test_a_call_waits_for_a_whole_batch_if_told(count):
     async def ask():
         with ThreadPoolExecutor(1) as executor:
-            batcher = Batcher(lambda f: f, executor, most=2, wait=30.0 if count == 2 else 0.01)
+            batcher = Batcher(lambda f: f, executor, max_rows=2, wait=30.0 if count == 2 else 0.01)
             tasks = [batcher.submit({"x": np.zeros((1, 1))}) for _ in range(count)]
             await asyncio.gather(*tasks)
             return batcher.calls

@@ -57,7 +57,7 @@ def test_results_are_rows_or_columns():
         ({"instances": [{"y": 1}]}, r"missing \['x'\], unknown \['y'\]"),
         ({"instances": [[1, 2, 3]]}, r"shape \[1, 3\], expected \[None, 2\]"),
         ({"instances": [[1, 2], [3]]}, "input 'x'"),
-        ({"instances": [["a", "b"]]}, "no numbers"),
+        ({"instances": [["a", "b"]]}, "not numbers"),
     ],
 )
 def test_what_does_not_fit_is_refused(body, message):
@@ -67,8 +67,8 @@ def test_what_does_not_fit_is_refused(body, message):
 
 def test_numbers_and_bytes_that_do_not_fit_are_refused():
     for row, message in (
-        ({"ids": 1.5, "text": "a"}, "no integers"),
-        ({"ids": 1, "text": 2}, "no string"),
+        ({"ids": 1.5, "text": "a"}, "not integers"),
+        ({"ids": 1, "text": 2}, "not a string"),
         ({"ids": 1, "text": {"b64": "?"}}, "base64"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -97,5 +97,5 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
         application("model", tmp_path)
     with pytest.raises(ImportError, match=r"meshflow\[serving\]"):
         serve(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no folder"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         serve(tmp_path / "none")

@@ -225,10 +225,10 @@ def test_predictions_by_grpc(places):
             ),
             (_request(request, [[1, 2, 3]]), "INVALID_ARGUMENT", r"shape \[1, 3\], expected"),
             (cut, "INVALID_ARGUMENT", "Failed to process the values of input 'x'"),
-            (wrong, "INVALID_ARGUMENT", "dtype number 3"),
+            (wrong, "INVALID_ARGUMENT", "dtype code 3"),
             (other, "INVALID_ARGUMENT", "output_filter"),
             (request(), "INVALID_ARGUMENT", "Missing ModelSpec"),
-            (b"\xff\xff", "INVALID_ARGUMENT", "no PredictRequest"),
+            (b"\xff\xff", "INVALID_ARGUMENT", "not a valid PredictRequest"),
         ):
             with pytest.raises(grpc.RpcError, match=message) as told:
                 predict(bad, timeout=60)

@@ -8,9 +8,11 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the `meshflow` command."""
     try:
-        from meshflow.cli.commands import app  # noqa: PLC0415 - it needs optional packages
+        from meshflow.cli.commands import app  # noqa: PLC0415 - the commands need optional packages
     except ModuleNotFoundError as error:
-        sys.exit(f"The meshflow command needs {error.name}: pip install 'meshflow[cli]'")
+        sys.exit(
+            f"The meshflow command needs the package {error.name}: pip install 'meshflow[cli]'"
+        )
     app()

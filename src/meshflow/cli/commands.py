@@ -1,4 +1,4 @@
-"""What the `meshflow` command can do."""
+"""Commands of the `meshflow` program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from meshflow._version import __version__
-from meshflow.cli import doctor as examination
+from meshflow.cli import doctor as diagnosis
 from meshflow.cli import profile
 from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
@@ -34,9 +34,9 @@ app.command(name="plan", context_settings=SCRIPT)(plan)
 
 @app.callback(invoke_without_command=True)
 def root(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
-    """Options that stand before a command."""
+    """Handle the options that precede a command."""
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -44,10 +44,10 @@ def root(
 
 @app.command()
 def doctor() -> None:
-    """Show devices, CPU kernels, versions and precisions, and what would make it faster."""
+    """Show devices, CPU kernels, versions and precisions, and suggest improvements."""
     console = Console()
     try:
-        findings = examination.report()
+        findings = diagnosis.report()
     except ValueError as error:
         sys.exit(str(error))
     for title, rows in findings.items():
@@ -55,44 +55,44 @@ def doctor() -> None:
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)
-    advice = examination.advice()
-    for line in advice or ["Nothing to improve was found."]:
-        # A command that is broken into lines cannot be copied.
+    for line in diagnosis.advice() or ["No improvements found."]:
+        # Wrapped lines would break commands that the user copies.
         console.print(f"- {line}", markup=False, soft_wrap=True)
 
 
 @app.command(context_settings=SCRIPT)
 def launch(
-    script: Annotated[str, typer.Argument(help="The Python script that every worker runs.")],
+    script: Annotated[str, typer.Argument(help="Python script that every worker runs.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", metavar="ARGS")
     ] = None,
-    workers: Annotated[int, typer.Option(help="How many workers.")] = 1,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
     hosts: Annotated[
-        str, typer.Option(help="Machines to start them on by ssh, as a,b; default this one.")
+        str,
+        typer.Option(help="Hosts to start workers on over ssh, as a,b. Default: this machine."),
     ] = "",
     max_restarts: Annotated[
-        int, typer.Option(help="How often the job starts again after a worker failed.")
+        int, typer.Option(help="How often to restart the job after a worker failed.")
     ] = 0,
     watchdog: Annotated[
         float,
-        typer.Option(help="Seconds without a sign of life or a step, after which it has failed."),
+        typer.Option(help="Seconds without a heartbeat or step after which a worker has failed."),
     ] = 600.0,
     devices_per_worker: Annotated[
         int | None, typer.Option(help="Virtual CPU devices of each worker.")
     ] = None,
     gpus_per_worker: Annotated[
         int | None,
-        typer.Option(help="GPUs of each worker; default the machine's, shared evenly."),
+        typer.Option(help="GPUs of each worker. Default: an equal share of the machine's GPUs."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Name of this machine for workers on others.")
+        str | None, typer.Option(help="Address of this machine for workers on other hosts.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="First port of the workers in TF_CONFIG; default free ones.")
+        int | None, typer.Option(help="First worker port in TF_CONFIG. Default: free ports.")
     ] = None,
 ) -> None:
-    """Run a script on several workers as one job that survives the death of any of them.
+    """Run a script on several workers as one job, which restarts when a worker fails.
 
     Each worker gets its TF_CONFIG for tf.distribute.MultiWorkerMirroredStrategy.
     """

@@ -1,4 +1,4 @@
-"""`meshflow convert`: a saved model as a file for LiteRT or ONNX Runtime."""
+"""`meshflow convert`: export a saved model to LiteRT or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _SUFFIXES = (".onnx", ".tflite")
 
 def convert(
     source: Annotated[
-        str, typer.Argument(help="A saved model's folder, of Meshflow or TensorFlow, or a model's file (.keras, .h5).")
+        str, typer.Argument(help="SavedModel folder (Meshflow or TensorFlow), or model file (.keras, .h5).")
     ],
-    target: Annotated[str, typer.Argument(help="The file to write: .tflite or .onnx.")],
+    target: Annotated[str, typer.Argument(help="File to write: .tflite or .onnx.")],
     signature: Annotated[
-        str, typer.Option(help="Which signature of a saved model.")
+        str, typer.Option(help="Signature of the SavedModel to export.")
     ] = "serving_default",
     weights: Annotated[
-        str, typer.Option(help="What a .tflite file keeps its weights in: float32, float16 or int8.")
+        str, typer.Option(help="Precision of the weights in a .tflite file: float32, float16 or int8.")
     ] = "float32",
     opset: Annotated[
-        int | None, typer.Option(help="The version of the operators of an .onnx file, from 13; by default 18.")
+        int | None, typer.Option(help="Opset version of an .onnx file, at least 13. Default: 18.")
     ] = None,
 ) -> None:  # fmt: skip
-    """Write a saved model as a .tflite or .onnx file, for any batch size."""
+    """Convert a saved model to a .tflite or .onnx file that accepts any batch size."""
     if not target.endswith(_SUFFIXES):
-        raise typer.BadParameter(f"{target} ends in none of {', '.join(_SUFFIXES)}")
+        raise typer.BadParameter(f"{target} must end in {' or '.join(_SUFFIXES)}")
     if weights not in ("float32", "float16", "int8"):
-        raise typer.BadParameter(f"--weights is float32, float16 or int8, not {weights!r}")
+        raise typer.BadParameter(f"--weights must be float32, float16 or int8, not {weights!r}")
     if target.endswith(".onnx") and weights != "float32":
-        raise typer.BadParameter("--weights is for .tflite files")
+        raise typer.BadParameter("--weights applies to .tflite files only")
     if opset is not None and not target.endswith(".onnx"):
-        raise typer.BadParameter("--opset is for .onnx files")
+        raise typer.BadParameter("--opset applies to .onnx files only")
     try:
         if target.endswith(".onnx"):
             onnx.export(source, target, signature, opset)

@@ -1,4 +1,4 @@
-"""What this machine and installation can do: the findings of `meshflow doctor`."""
+"""Diagnosis of the machine and the installation for `meshflow doctor`."""
 
 from __future__ import annotations
 
@@ -23,49 +23,49 @@ _PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def instruction_sets() -> list[str]:
-    """The processor's instruction sets that matter for training."""
+    """Return the instruction sets of the processor that speed up training."""
     return [name for name in _SETS if name in processor.flags()]
 
 
 def _examples() -> dict[str, list[int] | None]:
-    """Plans of typical computations."""
+    """Return kernel plans of typical computations by name; None if no kernel supports one."""
     image = descriptors.view((32, 32, 32, 64), (0, 3, 1, 2))
     kernel = descriptors.view((3, 3, 64, 64), (3, 2, 0, 1))
     left, right = descriptors.view((512, 256), (0, 1)), descriptors.view((256, 512), (0, 1))
-    one, ones = (1, 1), (1, 1)
+    unit, ones = (1, 1), (1, 1)
     return {
         "convolution": descriptors.convolution(
-            descriptors.FORWARD, 1, image, kernel, image, one, one, ones
+            descriptors.FORWARD, 1, image, kernel, image, unit, unit, ones
         ),
         "its input gradient": descriptors.convolution(
-            descriptors.INPUT_GRADIENT, 1, image, kernel, image, one, one, ones
+            descriptors.INPUT_GRADIENT, 1, image, kernel, image, unit, unit, ones
         ),
         "its kernel gradient": descriptors.convolution(
-            descriptors.KERNEL_GRADIENT, 1, image, kernel, image, one, one, ones
+            descriptors.KERNEL_GRADIENT, 1, image, kernel, image, unit, unit, ones
         ),
         "matrix product": descriptors.matmul(left, right, descriptors.view((512, 512), (0, 1))),
     }
 
 
 def serving() -> dict[str, dict[str, str]]:
-    """Which code computes what on the CPU, by computation and precision."""
+    """Return the CPU implementation (XLA, oneDNN or own kernels) of each computation and precision."""
     library = kernels.status()
-    found: dict[str, dict[str, str]] = {}
-    for what, plan in _examples().items():
-        found[what] = {}
+    implementations: dict[str, dict[str, str]] = {}
+    for computation, plan in _examples().items():
+        rows = implementations[computation] = {}
         for precision in _PRECISIONS:
             name = None
             if isinstance(library, Library) and plan is not None:
                 name = library.implementation(plan, (precision,) * 3)
                 if name is None and library.implementation(plan, ("float32",) * 3):
                     name = "in float32"
-            ours = name is not None and name.startswith(OWN)
-            found[what][precision] = "XLA" if name is None else name if ours else f"oneDNN {name}"
-    return found
+            is_own = name is not None and name.startswith(OWN)
+            rows[precision] = "XLA" if name is None else name if is_own else f"oneDNN {name}"
+    return implementations
 
 
 def huge_pages() -> str:
-    """Whether large buffers get huge pages, which saves tens of thousands of page faults a step."""
+    """Describe whether large buffers get huge pages, which save thousands of page faults a step."""
     try:
         text = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
     except OSError:
@@ -73,15 +73,15 @@ def huge_pages() -> str:
     setting = text.partition("[")[2].partition("]")[0]
     library = kernels.status()
     if setting == "madvise":
-        asked = isinstance(library, Library) and library.huge_pages
+        requested = isinstance(library, Library) and library.huge_pages
         return (
-            "asked for" if asked else "not asked for (CPU kernels or MESHFLOW_HUGE_PAGES are off)"
+            "requested" if requested else "not requested (kernels or MESHFLOW_HUGE_PAGES are off)"
         )
-    return {"always": "always", "never": "never: the system grants none"}.get(setting, "unknown")
+    return {"always": "always", "never": "never (disabled by the system)"}.get(setting, "unknown")
 
 
 def used(library: Library) -> str:
-    """How far kernels use vector extensions, and what limits them."""
+    """Describe the vector extensions that kernels use, and the setting that limits them."""
     text = f"up to {library.level}" if library.level else "none of these"
     if limit():
         text += f" (MESHFLOW_MAX_ISA={limit()})"
@@ -95,13 +95,13 @@ def describe_supported_versions() -> str:
     except importlib.metadata.PackageNotFoundError:
         return f"JAX {SUPPORTED}"
     text = f"Python {installed.metadata['Requires-Python']}, JAX and jaxlib {SUPPORTED}"
-    # Only wheels with kernels name the oldest glibc.
-    found = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
-    return f"{text}, glibc >={found[1]}.{found[2]}" if found else text
+    # Only wheels with compiled kernels declare a glibc version.
+    match = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
+    return f"{text}, glibc >={match[1]}.{match[2]}" if match else text
 
 
 def report() -> dict[str, Rows]:
-    """The findings, as rows by heading."""
+    """Return all findings as table rows by heading."""
     library = kernels.status()
     devices: Rows = [(str(d.id), d.platform, d.device_kind) for d in jax.devices()]
     versions: Rows = [
@@ -116,7 +116,7 @@ def report() -> dict[str, Rows]:
     if isinstance(library, Library):
         state = f"oneDNN {library.version()}"
     else:
-        state = f"XLA's own ({library})"
+        state = f"XLA only ({library})"
     machine: Rows = [
         ("system", f"{platform.system()} {platform.machine()}"),
         ("cores", str(os.cpu_count())),
@@ -128,7 +128,7 @@ def report() -> dict[str, Rows]:
     table = serving()
     rows: Rows = [("CPU kernels", state, "", "")]
     rows.append(("", *_PRECISIONS))
-    rows += [(what, *(names[p] for p in _PRECISIONS)) for what, names in table.items()]
+    rows += [(name, *(names[p] for p in _PRECISIONS)) for name, names in table.items()]
     return {
         "Machine": machine,
         "Devices": devices,
@@ -139,13 +139,13 @@ def report() -> dict[str, Rows]:
 
 
 def precisions() -> dict[str, str]:
-    """What each mixed-precision policy would do on the default device."""
-    from meshflow.keras.mixed_precision import float8  # noqa: PLC0415 - other commands need no Keras
+    """Describe how each mixed-precision policy performs on the default device."""
+    from meshflow.keras.mixed_precision import float8  # noqa: PLC0415 - other commands do not need Keras
 
     device = jax.devices()[0]
     if device.platform == "cpu":
-        served = serving()["matrix product"]
-        bfloat16, half = _speed(served["bfloat16"]), _speed(served["float16"])
+        products = serving()["matrix product"]
+        bfloat16, half = _speed(products["bfloat16"]), _speed(products["float16"])
     else:
         bfloat16 = half = "fast on matrix units"
     problem = float8.unavailable()
@@ -160,26 +160,26 @@ def precisions() -> dict[str, str]:
 
 
 def _speed(code: str) -> str:
-    """What the code that serves products of 16-bit floats on the CPU is worth."""
+    """Describe the speed of 16-bit matrix products with the given CPU implementation."""
     units = {"amx": "AMX", "avx512_core_bf16": "AVX512-BF16", "avx512_core_fp16": "AVX512-FP16"}
     unit = next((name for part, name in units.items() if part in code), None)
-    return f"fast by {unit}" if unit else "works, computed in float32: slower than float32"
+    return f"fast ({unit})" if unit else "works, but computes in float32: slower than float32"
 
 
 def advice() -> list[str]:
-    """What to do to be faster here."""
+    """Return suggestions that would speed up training on this machine."""
     library = kernels.status()
-    found = []
+    suggestions = []
     accelerated = jax.devices()[0].platform != "cpu"
     if not accelerated and not isinstance(library, Library):
         if not wanted():
-            found.append("The CPU kernels are turned off: unset MESHFLOW_KERNELS to use them.")
+            suggestions.append("The CPU kernels are disabled: unset MESHFLOW_KERNELS to use them.")
         elif installation.possible():
-            found.append(
+            suggestions.append(
                 f"Convolutions and bfloat16 are several times faster with oneDNN: {library}"
             )
         else:
-            found.append("oneDNN kernels exist for Linux on x86-64 only; XLA's are used here.")
+            suggestions.append("oneDNN kernels require Linux on x86-64; XLA's kernels are used.")
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
-        found.append("There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow[cuda]'.")
-    return found
+        suggestions.append("JAX does not use the NVIDIA GPU: pip install 'meshflow[cuda]'.")
+    return suggestions

@@ -1,7 +1,7 @@
-"""Starts the workers of a job, watches them, and starts them again when one of them fails.
+"""Supervisor of a job with several workers, for `meshflow launch`.
 
-When a worker dies, or stops, all are ended and the whole job starts again; `BackupAndRestore` (or a
-checkpoint of the script's own) makes it go on from the last backup.
+If a worker dies or hangs, the launcher stops all workers and restarts the job. `BackupAndRestore`,
+or checkpoints that the script writes, let training resume from the last backup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, TextIO
 
 from meshflow.cli import worker as worker_script
 from meshflow.distribute.cluster.addresses import free_port, route_to
@@ -28,7 +28,7 @@ from meshflow.distribute.cluster.supervision import Failure, Supervisor, virtual
 __all__ = ["Job"]
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# What workers on other machines inherit of this environment.
+# Prefixes of the environment variables that workers on other hosts inherit.
 _SENT = (
     "TF_CONFIG",
     "MESHFLOW_",
@@ -40,29 +40,29 @@ _SENT = (
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
 )
-# How long workers have to end by themselves, in seconds: after a failure they only wait for each other,
-# at the end of the job they may save something first.
+# Seconds until workers are killed. After a failure, workers only wait for each other. At the end of
+# a job, they may still write files.
 _AFTER_FAILURE, _AT_THE_END = 3.0, 20.0
 
 
 class Job:
-    """A script run by several workers.
+    """A script that runs on several workers.
 
     Args:
-      script: the script.
-      arguments: its arguments.
-      workers: how many workers.
-      hosts: machines to start them on by ssh, in equal shares; default this one.
-      max_restarts: how often the job is started again after a failure.
-      watchdog: after how many seconds without a sign of life, or without a step, a worker has failed.
-      devices: virtual CPU devices of each worker; default the machine's devices.
-      address: name by which workers on other machines reach this one.
-      port: first port of the workers in TF_CONFIG; default free ones.
-      gpus: GPUs of each worker; default the machine's, shared evenly between its workers.
-      output: where what the workers write goes.
+      script: Path of the Python script.
+      arguments: Command-line arguments of the script.
+      workers: Number of workers.
+      hosts: Hosts to start workers on over ssh, in equal shares. Default: this machine.
+      max_restarts: How often to restart the job after a failure.
+      watchdog: Seconds without a heartbeat or a step after which a worker has failed.
+      devices: Virtual CPU devices of each worker. Default: the devices of the machine.
+      address: Address by which workers on other hosts reach this machine.
+      port: First port of the workers in TF_CONFIG. Default: free ports.
+      gpus: GPUs of each worker. Default: an equal share of the GPUs of the machine.
+      output: Stream for the output of the workers. Default: standard output.
 
     Raises:
-      ValueError: for a script that is not there, or numbers that are not positive.
+      ValueError: The script does not exist, a number is not positive, or there are too few GPUs.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Job:
         if watchdog <= 0:
             raise ValueError(f"--watchdog must be a positive number of seconds, got {watchdog:g}.")
         if not Path(script).is_file():
-            raise ValueError(f"There is no script {script}.")
+            raise ValueError(f"There is no script {script}. Check the path.")
         self._command = [str(Path(script).resolve()), *arguments]
         self._count, self._max_restarts, self._watchdog = workers, max_restarts, watchdog
         per_host = -(-workers // max(len(hosts), 1))
@@ -92,7 +92,7 @@ class Job:
         self._local = all(_is_local(h) for h in self._hosts)
         self._address = address or ("127.0.0.1" if self._local else _reached_from(self._hosts))
         self._devices, self._port, self._gpus = devices, port, gpus
-        self._visible = [self._own_gpus(number) for number in range(workers)]
+        self._visible = [self._own_gpus(index) for index in range(workers)]
         self._output = output or sys.stdout
         self._writing = threading.Lock()
         self._processes: list[subprocess.Popen[str]] = []
@@ -100,7 +100,7 @@ class Job:
     # ---- running ---------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Runs the job to its end; returns the code for the shell."""
+        """Run the job to its end and return the exit code for the shell."""
         restarts = 0
         with _terminated_by_signals():
             while True:
@@ -109,45 +109,45 @@ class Job:
                     return 0
                 except Failure as failure:
                     if restarts == self._max_restarts:
-                        self._say(f"{failure} The job has failed after {restarts} restarts.")
+                        self._say(f"{failure} The job failed after {restarts} restarts.")
                         return failure.code
                     restarts += 1
                     self._say(f"{failure} Restart {restarts} of {self._max_restarts}.")
                 except KeyboardInterrupt:
-                    self._say("Interrupted: all workers are ended.")
+                    self._say("Interrupted; stopped all workers.")
                     return 130
 
     def _run_once(self, restarts: int) -> None:
         ports = [self._port + i if self._port else free_port() for i in range(self._count)]
-        # Workers beside the launcher have its address: "localhost" would be somebody else elsewhere.
+        # Workers on other hosts would resolve "localhost" to themselves.
         addresses = [
             f"{self._address if _is_local(host) else _without_user(host)}:{port}"
             for host, port in zip(self._hosts, ports, strict=True)
         ]
         supervisor = Supervisor(addresses, self._watchdog, self._address)
         self._processes = []
-        shared = supervisor.environment(restarts)
-        secret = shared[SECRET]
+        job_environment = supervisor.environment(restarts)
+        secret = job_environment[SECRET]
         grace = _AT_THE_END
         try:
-            # From this thread only: the kernel ends workers together with the thread that made them.
-            for number in range(self._count):
-                task = {"type": "worker", "index": number}
+            # The kernel kills a worker when the thread that started it ends, so this thread does it.
+            for index in range(self._count):
+                task = {"type": "worker", "index": index}
                 config = {"cluster": {"worker": addresses}, "task": task}
                 environment = {
                     **os.environ,
-                    **shared,
+                    **job_environment,
                     **(virtual_devices(self._devices) if self._devices is not None else {}),
-                    **self._visible[number],
+                    **self._visible[index],
                     "TF_CONFIG": json.dumps(config),
-                    # The same for `dtensor.initialize_accelerator_system`.
+                    # `dtensor.initialize_accelerator_system` reads these variables.
                     "DTENSOR_JOBS": ",".join(addresses),
                     "DTENSOR_NUM_CLIENTS": str(self._count),
-                    "DTENSOR_CLIENT_ID": str(number),
+                    "DTENSOR_CLIENT_ID": str(index),
                     "DTENSOR_JOB_NAME": "worker",
                     "PYTHONUNBUFFERED": "1",
                 }
-                self._processes.append(self._start(number, environment))
+                self._processes.append(self._start(index, environment))
             printers = [
                 threading.Thread(target=self._print, args=(n, p, secret), daemon=True)
                 for n, p in enumerate(self._processes)
@@ -164,18 +164,18 @@ class Job:
             self._end_all(grace)
             supervisor.close()
 
-    def _start(self, number: int, environment: dict[str, str]) -> subprocess.Popen[str]:
-        host = self._hosts[number]
-        given: int = subprocess.DEVNULL
+    def _start(self, index: int, environment: dict[str, str]) -> subprocess.Popen[str]:
+        host = self._hosts[index]
+        stdin: int = subprocess.DEVNULL
         if _is_local(host):
             command = [sys.executable, worker_script.__file__, *self._command]
             environment[worker_script.LAUNCHER] = str(os.getpid())
         else:
-            command, given = _by_ssh(host, self._command, environment), subprocess.PIPE
+            command, stdin = _by_ssh(host, self._command, environment), subprocess.PIPE
         return subprocess.Popen(
             command,
             env=environment,
-            stdin=given,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -183,45 +183,45 @@ class Job:
             start_new_session=True,
         )
 
-    def _own_gpus(self, number: int) -> dict[str, str]:
-        """Lets a worker see its own GPUs only: two processes cannot share one in a collective."""
-        host = self._hosts[number]
-        sharing = self._hosts.count(host)
-        known = _gpus() if _is_local(host) else []
-        share = self._gpus if self._gpus is not None else len(known) // sharing
-        if not share or (sharing == 1 and self._gpus is None):
+    def _own_gpus(self, index: int) -> dict[str, str]:
+        """Return the variables that hide other workers' GPUs, since collectives cannot share one."""
+        host = self._hosts[index]
+        local_workers = self._hosts.count(host)
+        gpus = _gpus() if _is_local(host) else []
+        share = self._gpus if self._gpus is not None else len(gpus) // local_workers
+        if not share or (local_workers == 1 and self._gpus is None):
             return {}
-        first = self._hosts[:number].count(host) * share
-        own = [str(i) for i in range(first, first + share)]
-        if known:
-            own = known[first : first + share]
-            if len(own) < share:
+        first = self._hosts[:index].count(host) * share
+        worker_gpus = [str(i) for i in range(first, first + share)]
+        if gpus:
+            worker_gpus = gpus[first : first + share]
+            if len(worker_gpus) < share:
                 raise ValueError(
-                    f"{sharing} workers of {share} GPUs each were asked for, but this machine has "
-                    f"{len(known)}: use fewer workers or another --gpus-per-worker."
+                    f"Expected {local_workers} workers of {share} GPUs each, but this machine has "
+                    f"{len(gpus)} GPUs: use fewer workers or another --gpus-per-worker."
                 )
-        return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(worker_gpus)}
 
     def _watch(self, supervisor: Supervisor) -> None:
-        """Returns when all workers have ended well.
+        """Wait until all workers have exited successfully.
 
         Raises:
-          Failure: when one has not, or hangs.
+          Failure: A worker exited with an error, or hangs.
         """
         while True:
             codes = [p.poll() for p in self._processes]
-            failed = {number: code for number, code in enumerate(codes) if code}
+            failed = {index: code for index, code in enumerate(codes) if code}
             if failed:
-                # Who lost another worker ends at once as well, with an error: a signal came first.
-                number, code = min(failed.items(), key=lambda item: (item[1] > 0, item[0]))
-                raise Failure(f"Worker {number} {_ending(code)}.", _shell_code(code))
+                # Workers that lose a peer exit with an error, so a killed worker is the likely cause.
+                index, code = min(failed.items(), key=lambda item: (item[1] > 0, item[0]))
+                raise Failure(f"Worker {index} {_ending(code)}.", _shell_code(code))
             if all(code == 0 for code in codes):
                 return
             supervisor.check([n for n, code in enumerate(codes) if code is None])
             time.sleep(0.05)
 
     def _end_all(self, grace: float) -> None:
-        """Ends all workers and what they have started."""
+        """Stop all workers and their children, with `grace` seconds from SIGTERM to SIGKILL."""
         for process in self._processes:
             _signal_group(process, signal.SIGTERM)
         deadline = time.monotonic() + grace
@@ -238,15 +238,15 @@ class Job:
 
     # ---- writing ---------------------------------------------------------------------------
 
-    def _print(self, number: int, process: subprocess.Popen[str], secret: str) -> None:
+    def _print(self, index: int, process: subprocess.Popen[str], secret: str) -> None:
         assert process.stdout is not None
         for line in process.stdout:
             if process.stdin is not None and line.strip() == worker_script.ASKING:
                 _give(process.stdin, secret)
                 continue
             if "[Gloo] Rank" in line or "peer ranks" in line:
-                continue  # gloo reports every connection
-            self._write(f"[worker {number}] {line.rstrip()}")
+                continue  # Gloo reports every connection.
+            self._write(f"[worker {index}] {line.rstrip()}")
 
     def _say(self, text: str) -> None:
         self._write(f"[launch] {text}")
@@ -266,35 +266,35 @@ def _without_user(host: str) -> str:
 
 
 def _reached_from(hosts: Sequence[str]) -> str:
-    """By which address other machines reach this one."""
+    """Return the address by which other hosts reach this machine."""
     for host in hosts:
-        own = None if _is_local(host) else route_to(_without_user(host))
-        if own is not None:
-            return own
+        address = None if _is_local(host) else route_to(_without_user(host))
+        if address is not None:
+            return address
     return socket.getfqdn()
 
 
 def _gpus() -> list[str]:
-    """Numbers of this machine's NVIDIA GPUs, those that may be used."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [g for g in given.split(",") if g.strip()]
-    found = [p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(found, key=int)
+    """Return the ids of the NVIDIA GPUs of this machine that CUDA_VISIBLE_DEVICES allows."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [g for g in visible.split(",") if g.strip()]
+    ids = [p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(ids, key=int)
 
 
-def _signal_group(process: subprocess.Popen[str], number: int) -> None:
+def _signal_group(process: subprocess.Popen[str], signal_number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal_number)
 
 
 def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> list[str]:
-    """Runs a worker on another machine, in the same folder; it ends when ssh ends."""
-    # The secret is asked for: everybody on both machines can see these words.
-    sent = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT) and k != SECRET]
+    """Return the command that runs a worker on another host, in the same folder, until ssh ends."""
+    # The secret is sent over the input later, because all users can read command lines.
+    forwarded = [f"{k}={v}" for k, v in environment.items() if k.startswith(_SENT) and k != SECRET]
     words = [
         "env",
-        *sent,
+        *forwarded,
         f"{worker_script.ASKS}={SECRET}",
         sys.executable,
         worker_script.__file__,
@@ -305,7 +305,7 @@ def _by_ssh(host: str, command: Sequence[str], environment: dict[str, str]) -> l
 
 
 def _give(worker: IO[str], secret: str) -> None:
-    """Tells a worker on another machine the job's secret, once it asks."""
+    """Send the secret of the job to a worker on another host."""
     with contextlib.suppress(OSError, ValueError):
         worker.write(secret + "\n")
         worker.close()
@@ -327,9 +327,9 @@ def _shell_code(code: int) -> int:
 
 @contextlib.contextmanager
 def _terminated_by_signals() -> Iterator[None]:
-    """Lets SIGTERM and SIGHUP end the launcher as Ctrl-C does."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C while the block runs."""
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

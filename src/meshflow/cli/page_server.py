@@ -1,4 +1,4 @@
-"""Pages of profiles, served to this machine alone."""
+"""HTTP server for profile pages that accepts requests from this machine only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["serve"]
 
 
 def serve(
-    path: str, port: int, say: Callable[[str], None], traces: Mapping[str, str] | None = None
+    path: str, port: int, notify: Callable[[str], None], traces: Mapping[str, str] | None = None
 ) -> None:
-    """Serves a page and the traces beside it to this machine, until interrupted.
+    """Serve a page and its traces to this machine until interrupted.
 
     Args:
-      path: the page.
-      port: where; 0 for a free port.
-      say: is told the address.
-      traces: files by the page's links to them.
+      path: File of the page.
+      port: Port to listen on; 0 selects a free port.
+      notify: Function that receives the address as text.
+      traces: Trace files by the links to them in the page.
     """
-    # Browsers take steps upwards out of a link, and stay at the top.
+    # Browsers resolve leading `..` segments of a link against the root.
     files = {"/": path} | {
         posixpath.normpath(f"/{link}"): file for link, file in (traces or {}).items()
     }
@@ -32,28 +32,27 @@ def serve(
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             file = files.get(urllib.parse.unquote(self.path.partition("?")[0]))
-            # Pages of the network that give themselves this machine's address are not answered.
-            known = self.headers.get("Host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
-            if file is None or not known:
+            # A remote page could resolve its own host name to this machine (DNS rebinding), so
+            # other hosts are refused.
+            is_local = self.headers.get("Host", "").rpartition(":")[0] in ("127.0.0.1", "localhost")
+            if file is None or not is_local:
                 self.send_error(404)
                 return
             with gfile.GFile(file, "rb") as opened:
                 content = opened.read()
             self.send_response(200)
-            page = file == path
-            self.send_header(
-                "Content-Type", "text/html; charset=utf-8" if page else "application/gzip"
-            )
+            kind = "text/html; charset=utf-8" if file == path else "application/gzip"
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("X-Content-Type-Options", "nosniff")
             self.end_headers()
             self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
-            """Requests are not worth lines."""
+            """Do not log requests."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
-        say(f"http://127.0.0.1:{server.server_port}/ (this machine only; Ctrl-C ends it)")
+        notify(f"http://127.0.0.1:{server.server_port}/ (this machine only; press Ctrl-C to stop)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""`meshflow plan`: how the model of a script is divided over devices."""
+"""`meshflow plan`: find a sharding plan for the model of a training script."""
 
 from __future__ import annotations
 
@@ -27,61 +27,62 @@ from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.planning import Plan, check_objective
 from meshflow.distribute.parallel.planner.planning import plan as find_plan
+from meshflow.environment.types import PyTree
 
 __all__ = ["SCRIPT", "plan"]
 
-# What comes after a script's name is the script's.
+# Arguments after the script's name belong to the script.
 SCRIPT = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
 class _Reached(BaseException):
-    """Training would begin: no `except Exception` of a script keeps it from ending here.
+    """Signal that training is about to start; a script's `except Exception` does not catch it.
 
     Args:
-      model: the model.
-      batch: its first batch.
+      model: Compiled model to train.
+      batch: First batch, as tensors or arrays with `shape` and `dtype`.
     """
 
-    def __init__(self, model: Any, batch: Any) -> None:
-        super().__init__("training begins")
+    def __init__(self, model: Any, batch: PyTree) -> None:
+        super().__init__("training is about to start")
         self.model, self.batch = model, batch
 
 
 def plan(
-    script: Annotated[str, typer.Argument(help="A Python script that calls fit.")],
+    script: Annotated[str, typer.Argument(help="Python script that calls fit.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(help="Arguments of the script.", metavar="ARGS")
     ] = None,
-    devices: Annotated[int, typer.Option(help="How many devices there are to be.", min=1)] = 8,
-    memory: Annotated[str, typer.Option(help="Memory of each, such as 80GB.")] = "16GB",
+    devices: Annotated[int, typer.Option(help="Number of devices.", min=1)] = 8,
+    memory: Annotated[str, typer.Option(help="Memory of each device, such as 80GB.")] = "16GB",
     batch: Annotated[
         int | None,
-        typer.Option(help="Examples of a step on all devices; default the script's.", min=1),
+        typer.Option(help="Global batch size. Default: the batch size of the script.", min=1),
     ] = None,
-    top: Annotated[int, typer.Option(help="How many candidates to print.", min=1)] = 5,
+    top: Annotated[int, typer.Option(help="Number of candidates to print.", min=1)] = 5,
     compiled: Annotated[
         int,
         typer.Option(
             "--compile",
-            help="Compile so many of the best for virtual devices, and compare them.",
+            help="Number of the best candidates to compile for virtual devices and compare.",
             min=0,
         ),
     ] = 0,
     objective: Annotated[
-        str, typer.Option(help="What is to be least: time, bytes or memory.")
+        str, typer.Option(help="Quantity to minimize: time, bytes or memory.")
     ] = "time",
     products: Annotated[
-        float, typer.Option(help="Floating-point operations a second of each device.")
+        float, typer.Option(help="Floating-point operations per second of each device.")
     ] = Hardware.products,
-    link: Annotated[float, typer.Option(help="Bytes a second that each sends.")] = Hardware.link,
+    link: Annotated[float, typer.Option(help="Bytes/s that each device sends.")] = Hardware.link,
     host: Annotated[
-        float, typer.Option(help="Bytes a second between a device and its host.")
+        float, typer.Option(help="Bytes per second between a device and its host.")
     ] = Hardware.host,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Run a script up to fit, train nothing, and print how its model fits devices and is fastest.
+    """Run a script until it calls fit, then print the best sharding plans for its model.
 
-    Weights are not made: of all that the model computes, only shapes are looked at.
+    Nothing is trained and no weights are allocated: the plan depends on shapes only.
     """
     try:
         check_objective(objective)
@@ -92,19 +93,19 @@ def plan(
         raise typer.BadParameter(f"there is no script {script!r}.")
     _make_devices(devices, compiled)
     try:
-        found = _planned(script, arguments or [], hardware, batch, objective, compiled)
+        result = _planned(script, arguments or [], hardware, batch, objective, compiled)
     except (OpError, ValueError, NotImplementedError) as error:
         sys.exit(str(error))
     if as_json:
-        typer.echo(json.dumps(found.described(), indent=2))
+        typer.echo(json.dumps(result.described(), indent=2))
     else:
-        _show(found, top)
+        _show(result, top)
 
 
 def _make_devices(count: int, compiled: int) -> None:
-    """Virtual CPU devices, for scripts that make meshes and for trials."""
-    wanted = compiled or jax.config.jax_platforms == "cpu"  # type: ignore[attr-defined]
-    if wanted and count > 1 and not backend_started():
+    """Create virtual CPU devices for scripts that build meshes and for compiled candidates."""
+    needed = compiled or jax.config.jax_platforms == "cpu"  # type: ignore[attr-defined]
+    if needed and count > 1 and not backend_started():
         make_virtual_cpus(count)
 
 
@@ -119,15 +120,15 @@ def _planned(
     console = Console(stderr=True)
     with shapes_only():
         if console.is_terminal:
-            # What the script prints follows.
+            # The output of the script follows this line.
             console.print(f"Running {escape(script)} up to fit")
-        reached = _run(script, arguments)
-        rows = reached.batch if isinstance(reached.batch, tuple) else (reached.batch,)
-        given = nest.map_structure(lambda v: _resized(v, batch), rows)
+        training = _run(script, arguments)
+        rows = training.batch if isinstance(training.batch, tuple) else (training.batch,)
+        specs = nest.map_structure(lambda v: _resized(v, batch), rows)
         with _shown(console) as progress:
             return find_plan(
-                reached.model,
-                *given,
+                training.model,
+                *specs,
                 hardware=hardware,
                 objective=objective,
                 compiled=compiled,
@@ -137,7 +138,7 @@ def _planned(
 
 @contextlib.contextmanager
 def _shown(console: Console) -> Iterator[Callable[[str], None]]:
-    """What is being done and for how long, on a terminal; elsewhere nothing."""
+    """Show the current action and its duration on a terminal; print nothing otherwise."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
@@ -154,32 +155,32 @@ def _resized(value: Any, batch: int | None) -> Any:
 
 
 def _run(script: str, arguments: list[str]) -> _Reached:
-    """Runs a script until training would begin.
+    """Run a script until training is about to start.
 
     Raises:
-      ValueError: when that never happens.
+      ValueError: The script fails, or ends without training.
     """
     saved = sys.argv, list(sys.path), context.reached
 
-    def reached(model: Any, rows: Any) -> None:
+    def stop(model: Any, rows: Any) -> None:
         raise _Reached(model, rows)
 
-    sys.argv, context.reached = [script, *arguments], reached
+    sys.argv, context.reached = [script, *arguments], stop
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
         runpy.run_path(script, run_name="__main__")
-    except _Reached as found:
-        return found
-    except SystemExit as ended:
-        if ended.code not in (None, 0):
+    except _Reached as signal:
+        return signal
+    except SystemExit as exit_error:
+        if exit_error.code not in (None, 0):
             raise InvalidValueError(
-                f"{script} ended with {ended.code!r} before it called fit."
+                f"{script} exited with {exit_error.code!r} before it called fit."
             ) from None
     except FailedPreconditionError as error:
         _show_own_frames(error)
         raise InvalidValueError(
-            f"{script} computed with weights before it called fit: {error} A training loop of your own is not planned: give "
-            "tf.distribute.plan the compiled model and the specs of a batch, or have fit train it."
+            f"{script} used the values of weights before it called fit: {error} Custom training loops cannot be planned "
+            "from a script: pass the compiled model and the specs of a batch to tf.distribute.plan, or train with fit."
         ) from None
     except Exception as error:
         _show_own_frames(error)
@@ -188,13 +189,13 @@ def _run(script: str, arguments: list[str]) -> _Reached:
     finally:
         sys.argv, sys.path[:], context.reached = saved
     raise InvalidValueError(
-        f"{script} ended without calling fit or train_on_batch of a compiled Keras model: there is nothing to plan. Is "
-        "training behind an argument? Arguments of the script follow its name."
+        f"{script} ended without calling fit or train_on_batch of a compiled Keras model, so there is nothing to plan. If "
+        "an argument enables training, add it after the name of the script."
     )
 
 
 def _show_own_frames(error: Exception) -> None:
-    """Prints where an error came from, without what is inside of this package and of what runs the script."""
+    """Print the traceback of an error without the frames of this package and of `runpy`."""
     inside = str(Path(__file__).parents[1]), "<frozen runpy>"
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(inside)
@@ -202,24 +203,24 @@ def _show_own_frames(error: Exception) -> None:
     print("".join(traceback.format_list(frames)), end="", file=sys.stderr)
 
 
-def _show(found: Plan, top: int) -> None:
+def _show(result: Plan, top: int) -> None:
     console = Console()
-    say = lambda text: console.print(text, markup=False, soft_wrap=True, highlight=False)
-    say(found.title())
-    heads, *rows = found.rows(top)
+    write = lambda text: console.print(text, markup=False, soft_wrap=True, highlight=False)
+    write(result.title())
+    heads, *rows = result.rows(top)
     table = Table(*heads, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    slower = len(found.candidates) - len(rows)
+    slower = len(result.candidates) - len(rows)
     if slower:
-        say(f"{slower:,} others fit, and are no better by {found.objective}.")
-    if found.dropped:
-        say("Dropped:")
-        for line in found.reasons():
-            say(f"  {line}")
-    say("Paste:")
-    for line in found.lines:
-        say(f"  {line}")
+        write(f"{slower:,} other plans fit, but are no better by {result.objective}.")
+    if result.dropped:
+        write("Dropped:")
+        for line in result.reasons():
+            write(f"  {line}")
+    write("Paste:")
+    for line in result.lines:
+        write(f"  {line}")

@@ -1,4 +1,4 @@
-"""`meshflow profile`: profiles from the command line."""
+"""`meshflow profile`: record and inspect profiles."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from meshflow.profiler.page import link
 from meshflow.profiler.verdicts import verdicts
 
 app = typer.Typer(
-    help="Take profiles of running programs and of deployed models, and see where their time goes.",
+    help="Record profiles of running programs and of deployed models, and show where time is spent.",
     no_args_is_help=True,
 )
 app.command(name="model")(profile_model.model)
 _Logdir = Annotated[
-    str, typer.Argument(help="A log folder, or a profile in it; here or in a store.")
+    str, typer.Argument(help="Log folder, or a profile in it; a local path or a remote store.")
 ]
 
 
 def _said(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose errors are said in a line."""
+    """Wrap a command so that an error prints one line and exits with code 1."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -44,16 +44,16 @@ def _said(command: Callable[..., None]) -> Callable[..., None]:
 
 def _show(table: terminal.Table) -> None:
     heads, rows = table
-    drawn = Table(*heads, box=None, pad_edge=False)
-    for column in drawn.columns[1:]:
+    printed = Table(*heads, box=None, pad_edge=False)
+    for column in printed.columns[1:]:
         column.justify = "right"
     for row in rows:
-        drawn.add_row(*row, style="bold" if row[0] == "step" else None)
-    Console().print(drawn)
+        printed.add_row(*row, style="bold" if row[0] == "step" else None)
+    Console().print(printed)
 
 
 def _say(text: str) -> None:
-    # A sentence that is broken into lines cannot be searched for.
+    # Wrapped lines could not be searched for.
     Console().print(text.replace("`", ""), markup=False, soft_wrap=True, highlight=False)
 
 
@@ -61,19 +61,21 @@ def _say(text: str) -> None:
 @_said
 def record(
     addresses: Annotated[
-        str, typer.Argument(help="Where the workers' profiler servers listen: HOST:PORT,HOST:PORT")
+        str, typer.Argument(help="Profiler servers of the workers: HOST:PORT,HOST:PORT")
     ],
-    logdir: Annotated[str, typer.Option(help="Where to write, here or in a store.")] = "logs",
-    ms: Annotated[int, typer.Option(help="For how many milliseconds to record.")] = 2000,
+    logdir: Annotated[str, typer.Option(help="Folder to write to, local or remote.")] = "logs",
+    ms: Annotated[int, typer.Option(help="Duration of a recording in milliseconds.")] = 2000,
     every: Annotated[
-        float, typer.Option(help="Record again every so many seconds, until interrupted.")
+        float, typer.Option(help="Repeat the recording after this many seconds, until interrupted.")
     ] = 0.0,
-    count: Annotated[int, typer.Option(help="With --every: how often; 0 for no end.")] = 0,
+    count: Annotated[
+        int, typer.Option(help="With --every: number of recordings; 0: no limit.")
+    ] = 0,
 ) -> None:
-    """Record all workers of a job at once, each of which called tf.profiler.experimental.server.start(port)."""
+    """Record all workers of a job that called tf.profiler.experimental.server.start(port)."""
     done = 0
     while True:
-        began = time.monotonic()
+        start = time.monotonic()
         path = client.take(addresses, logdir, ms)
         report = folders.read([parent(path)])
         _say(f"{report.name}: {terminal.one_line(report)}")
@@ -82,7 +84,7 @@ def record(
         if not every or done == count:
             return
         try:
-            time.sleep(max(every - (time.monotonic() - began), 0.0))
+            time.sleep(max(every - (time.monotonic() - start), 0.0))
         except KeyboardInterrupt:
             return
 
@@ -90,24 +92,24 @@ def record(
 @app.command()
 @_said
 def summary(logdir: _Logdir) -> None:
-    """Print the newest profile: verdicts, and the mean step of each worker."""
+    """Print the newest profile: verdicts and the mean step time of each worker."""
     report = folders.load(logdir)
     _say(f"{report.name}, {len(report.rows)} steps")
     for verdict in verdicts(report):
         _say(str(verdict))
         _say(f"  {verdict.advice}")
-    for name, why in report.missing.items():
-        _say(f"{name} is missing: {why}")
+    for name, reason in report.missing.items():
+        _say(f"{name} is missing: {reason}")
     _show(terminal.summary(report))
 
 
 @app.command()
 @_said
 def diff(
-    before: Annotated[str, typer.Argument(help="A profile, or a log folder: its newest.")],
-    after: Annotated[str, typer.Argument(help="Another.")],
+    before: Annotated[str, typer.Argument(help="Profile, or log folder with profiles (newest).")],
+    after: Annotated[str, typer.Argument(help="Profile or log folder to compare with it.")],
 ) -> None:
-    """Print what became slower between two profiles, and why."""
+    """Print which parts of a step became slower between two profiles, and why."""
     text, table = terminal.difference(folders.load(before), folders.load(after))
     _say(text)
     _show(table)
@@ -117,11 +119,11 @@ def diff(
 @_said
 def view(
     logdir: _Logdir,
-    out: Annotated[str, typer.Option(help="Folder to write to; default the profile's.")] = "",
+    out: Annotated[str, typer.Option(help="Folder to write to. Default: the profile's.")] = "",
     serve: Annotated[bool, typer.Option("--serve", help="Serve the page to this machine.")] = False,
-    port: Annotated[int, typer.Option(help="With --serve: where; 0 for a free port.")] = 0,
+    port: Annotated[int, typer.Option(help="With --serve: port; 0 selects a free port.")] = 0,
 ) -> None:
-    """Write the page of the newest profile: one HTML file that needs no network."""
+    """Write the page of the newest profile as one self-contained HTML file."""
     folder, report = out or folders.profiles(logdir)[-1], folders.load(logdir)
     path = folders.write_page(folder, report)
     _say(path)

@@ -1,4 +1,4 @@
-"""`meshflow profile model`: the operators of a deployed model, by time."""
+"""`meshflow profile model`: the time of each operator of a deployed model."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ __all__ = ["model"]
 
 
 def model(
-    file: Annotated[str, typer.Argument(help="A .tflite or .onnx file, or a saved model.")],
-    runs: Annotated[int, typer.Option(help="How often it is run after the first call.")] = 50,
-    batch: Annotated[int, typer.Option(help="Rows of zeros that it is given.")] = 1,
-    kinds: Annotated[bool, typer.Option("--kinds", help="Operators of a kind together.")] = False,
+    file: Annotated[str, typer.Argument(help="A .tflite or .onnx file, or a SavedModel folder.")],
+    runs: Annotated[int, typer.Option(help="Number of runs after the first call.")] = 50,
+    batch: Annotated[int, typer.Option(help="Batch size of the inputs, which are zeros.")] = 1,
+    kinds: Annotated[bool, typer.Option("--kinds", help="Group operators by type.")] = False,
     page: Annotated[
-        str, typer.Option(help="Draw it, too: write this HTML file, which needs no network.")
+        str, typer.Option(help="Also write a self-contained HTML page to this file.")
     ] = "",
     serve: Annotated[
-        bool, typer.Option("--serve", help="With --page: serve it to this machine.")
+        bool, typer.Option("--serve", help="With --page: serve the page to this machine.")
     ] = False,
 ) -> None:
-    """Show where the time of a deployed model goes, operator by operator."""
+    """Show how much time each operator of a deployed model takes."""
     if serve and not page:
-        raise typer.BadParameter("--serve needs --page FILE.html: there is no page to serve.")
+        raise typer.BadParameter("--serve requires --page FILE.html.")
     try:
-        found = profile_model(file, runs=runs, batch=batch)
-        written = found.write_page(page) if page else ""
+        result = profile_model(file, runs=runs, batch=batch)
+        written = result.write_page(page) if page else ""
     except (OpError, ImportError, OSError) as error:
         sys.exit(str(error))
     console = Console()
-    head, *_ = str(found).splitlines()
+    head, *_ = str(result).splitlines()
     console.print(head, markup=False, soft_wrap=True, highlight=False)
     table = Table("operator", "name", "ms", "%", "calls", "first ms", "kB", box=None, pad_edge=False)  # fmt: skip
     for column in table.columns[2:]:
         column.justify = "right"
-    operators = found.by_kind() if kinds else found.operators
+    operators = result.by_kind() if kinds else result.operators
     total = sum(o.seconds for o in operators) or 1.0
     for o in operators:
         first = "" if o.first_seconds is None else f"{o.first_seconds * 1e3:.4f}"
@@ -50,8 +50,8 @@ def model(
         share = f"{o.seconds / total:.1%}"
         table.add_row(o.kind, o.name, f"{o.seconds * 1e3:.4f}", share, f"{o.calls:.0f}", first, memory)  # fmt: skip
     console.print(table)
-    if found.note:
-        console.print(found.note, markup=False, soft_wrap=True)
+    if result.note:
+        console.print(result.note, markup=False, soft_wrap=True)
     if written:
         console.print(written, markup=False, soft_wrap=True, highlight=False)
         if serve:

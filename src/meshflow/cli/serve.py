@@ -1,4 +1,4 @@
-"""`meshflow serve`: a saved model behind HTTP and gRPC."""
+"""`meshflow serve`: serve saved models over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ __all__ = ["serve"]
 
 def serve(
     folder: Annotated[
-        str, typer.Argument(help="A saved model, or a folder with one in each of its versions.")
+        str, typer.Argument(help="SavedModel, or folder with one SavedModel per version.")
     ] = "",
-    name: Annotated[str, typer.Option(help="The model's name in addresses.")] = "model",
-    port: Annotated[int, typer.Option(help="The port; 0 for a free one.")] = 8501,
+    name: Annotated[str, typer.Option(help="Name of the model in URLs.")] = "model",
+    port: Annotated[int, typer.Option(help="HTTP port; 0 selects a free port.")] = 8501,
     host: Annotated[
-        str, typer.Option(help="The address to listen on; others than this machine only if told.")
+        str, typer.Option(help="Address to listen on. By default, only this machine can connect.")
     ] = "127.0.0.1",
     max_batch: Annotated[
         int,
         typer.Option(
-            help="The greatest number of rows of a call for several requests; 1 for no batching."
+            help="Maximum number of rows of a call that answers several requests; 1: no batching."
         ),
     ] = 32,
     batch_wait: Annotated[
         float, typer.Option(help="Milliseconds that a call waits for more rows.")
     ] = 0.0,
     warm_up: Annotated[
-        bool, typer.Option(help="Compile a version for all batch sizes before it is asked.")
+        bool, typer.Option(help="Compile a version for all batch sizes before it gets requests.")
     ] = True,
-    keep: Annotated[int, typer.Option(help="How many of the newest versions; 0 for all.")] = 1,
+    keep: Annotated[int, typer.Option(help="Number of newest versions to serve; 0: all.")] = 1,
     poll: Annotated[
-        float, typer.Option(help="Seconds after which the folder is looked at again.")
+        float, typer.Option(help="Seconds between checks of the folder for new versions.")
     ] = 1.0,
     grpc_port: Annotated[
-        int, typer.Option(help="The port for gRPC; 0 for a free one, -1 for none.")
+        int, typer.Option(help="gRPC port; 0 selects a free port, -1 disables gRPC.")
     ] = -1,
     label: Annotated[
-        list[str] | None, typer.Option(help="A label of a version, as stable=3.", metavar="L=N")
+        list[str] | None, typer.Option(help="Label of a version, as stable=3.", metavar="L=N")
     ] = None,
     model_config_file: Annotated[
         str,
         typer.Option(
-            help="In place of a folder: a file that lists models, as TensorFlow Serving's; read again when it changes."
+            help="Instead of a folder: a TensorFlow Serving file that lists models; it is reloaded when it changes."
         ),
     ] = "",
-    max_request: Annotated[int, typer.Option(help="The greatest size of a request, in MiB.")] = 256,
+    max_request: Annotated[int, typer.Option(help="Maximum size of a request, in MiB.")] = 256,
 ) -> None:
-    """Serve saved models by TensorFlow Serving's REST protocol, and by its gRPC services with --grpc-port."""
+    """Serve saved models over TensorFlow Serving's REST API, and over gRPC with --grpc-port."""
     try:
-        labels = {key: int(number) for key, number in (item.split("=") for item in label or [])}
+        labels = {key: int(version) for key, version in (item.split("=") for item in label or [])}
     except ValueError:
-        raise typer.BadParameter(f"labels are given as stable=3, got {label}") from None
+        raise typer.BadParameter(f"--label expects values such as stable=3, got {label}") from None
     if bool(folder) == bool(model_config_file):
-        raise typer.BadParameter("give either a folder or --model-config-file")
+        raise typer.BadParameter("expected either a folder or --model-config-file")
     settings = Settings(
         max_batch, batch_wait / 1000, warm_up, keep, poll, labels, most_bytes=max_request << 20
     )

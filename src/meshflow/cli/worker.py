@@ -1,7 +1,8 @@
-"""Runs a script as a worker of `meshflow launch`.
+"""Entry point of a worker of `meshflow launch`, which runs the user's script.
 
-Started by its path and using the standard library only, so that what the script sets in the environment
-comes before the first import of Meshflow and JAX.
+The launcher starts this file by its path. The file imports only the standard library, so that the
+script
+can set environment variables before Meshflow and JAX are imported.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import os
 import runpy
 import signal
 import sys
-from typing import Any
 
-# Set by the launcher: its process id.
+# The launcher sets this variable to its process id.
 LAUNCHER = "MESHFLOW_LAUNCHER"
-# Set for workers on other machines: the variable whose value they ask for, with a line of output, and read.
+# The launcher sets this variable for workers on other hosts. It names the variable that such a
+# worker requests with a line of output and reads from its input.
 ASKS = "MESHFLOW_ASKS"
-ASKING = "meshflow: this worker asks for the secret of its job"
+ASKING = "meshflow: this worker requests the secret of its job"
 
 
 def _ask(variable: str) -> None:
-    """Reads a variable that may not stand on a command line."""
+    """Read a variable from the input, because all users can read command lines."""
     terminal = sys.stdin.isatty()
     if terminal:
-        import termios  # noqa: PLC0415 - Windows has none
+        import termios  # noqa: PLC0415 - Windows has no termios
 
-        # Otherwise the terminal would write it among this worker's output.
+        # The terminal would echo the secret into the output of this worker.
         mode = termios.tcgetattr(0)
         mode[3] &= ~termios.ECHO
         termios.tcsetattr(0, termios.TCSANOW, mode)
@@ -38,17 +39,17 @@ def _ask(variable: str) -> None:
 
 
 def _end_with(launcher: int) -> None:
-    """Makes the kernel kill this process when its launcher dies, even by kill -9."""
+    """Make the kernel kill this process when its launcher dies, even by SIGKILL."""
     if not sys.platform.startswith("linux"):
         return
     set_death_signal = 1
     ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
     if os.getppid() != launcher:
-        os._exit(1)  # it died before
+        os._exit(1)  # The launcher died before the call of prctl.
 
 
-def _leave(code: Any) -> None:
-    """Ends at once: without waiting for workers that wait for this one."""
+def _leave(code: str | int | None) -> None:
+    """Exit without cleanup, which could wait for workers that wait for this one."""
     if not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1
@@ -58,13 +59,13 @@ def _leave(code: Any) -> None:
 
 
 def main() -> None:
-    """Runs the script that the arguments name, with the arguments that follow it."""
+    """Run the script that the first argument names, with the remaining arguments."""
     launcher = os.environ.pop(LAUNCHER, None)
     if launcher is not None:
         _end_with(int(launcher))
-    asked = os.environ.pop(ASKS, None)
-    if asked is not None:
-        _ask(asked)
+    requested = os.environ.pop(ASKS, None)
+    if requested is not None:
+        _ask(requested)
     script = os.path.abspath(sys.argv[1])
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(script)

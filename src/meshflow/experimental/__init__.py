@@ -1,4 +1,4 @@
-"""`tf.experimental`: the NumPy front end, DTensor, optional values, shared memory, and TensorRT."""
+"""`tf.experimental`: the NumPy API, DTensor, optional values, DLPack, and TensorRT."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ __all__ = ["Optional", "dlpack", "dtensor", "numpy", "tensorrt"]
 
 
 def __getattr__(name: str) -> Any:
-    """TensorRT's module, which knows models, is loaded when it is first used."""
+    """Load the TensorRT module on first use, because it imports the model packages."""
     if name == "tensorrt":
         return importlib.import_module("meshflow.experimental.tensorrt")
     raise AttributeError(f"module 'meshflow.experimental' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`tf.experimental.dlpack`: arrays shared with other frameworks without copying."""
+"""`tf.experimental.dlpack`: exchange arrays with other frameworks without copies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CPU = (1, 0)
 
 
 class _Capsule:
-    """An array's owner, as far as a capsule tells."""
+    """Adapter with the DLPack methods of an array for a capsule in CPU memory."""
 
-    def __init__(self, capsule: Any) -> None:
+    def __init__(self, capsule: object) -> None:
         self._capsule = capsule
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, **_: Any) -> object:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -29,13 +29,7 @@ class _Capsule:
 
 
 def to_dlpack(tf_tensor: Any) -> Any:
-    """A capsule with a tensor's memory, which stays alive as long as the capsule's user needs it.
-
-    Args:
-      tf_tensor: a tensor with a value.
-
-    Returns:
-      A `PyCapsule`, to be used once.
+    """Return a DLPack capsule, usable once, that shares the memory of a tensor.
 
     Example:
       >>> import meshflow as tf
@@ -45,23 +39,24 @@ def to_dlpack(tf_tensor: Any) -> Any:
     """
     tensor = convert_to_tensor(tf_tensor)
     tensor._concrete("a tensor that is shared")
-    return jax.device_put(tensor._value).__dlpack__()
+    return jax.device_put(tensor.array).__dlpack__()
 
 
 def from_dlpack(dlcapsule: Any) -> Tensor:
-    """A tensor in the memory of another framework's array.
+    """Return a tensor that shares the memory of another framework's array.
 
     Args:
-      dlcapsule: a capsule of `to_dlpack` or of another framework, in the CPU's memory, or an array with the method
-        `__dlpack__`, on any device. The memory must not be written to afterwards.
+      dlcapsule: Capsule of `to_dlpack` or of another framework in CPU memory, or an array with the
+        method
+        `__dlpack__` on any device. Do not write to the memory afterwards.
 
     Raises:
-      InvalidArgumentError: when it is neither, or was used before.
+      InvalidArgumentError: The argument is neither, or the capsule was already consumed.
     """
     array = dlcapsule if hasattr(dlcapsule, "__dlpack__") else _Capsule(dlcapsule)
     try:
         return Tensor(jax.dlpack.from_dlpack(array))
     except Exception as error:
         raise InvalidArgumentError(
-            f"from_dlpack: expected a DLPack capsule that was not used yet, got {dlcapsule!r}: {error}"
+            f"from_dlpack: expected a DLPack capsule that was not consumed yet, got {dlcapsule!r}: {error}"
         ) from None

@@ -1,6 +1,7 @@
-"""`tf.experimental.tensorrt`: saved models by TensorRT, through ONNX and ONNX Runtime's provider of it.
+"""`tf.experimental.tensorrt`: run saved models with TensorRT.
 
-Where TensorRT is not there, the same file is run on the GPU or the CPU, which is said in the log.
+ONNX Runtime's TensorRT provider runs them. Without TensorRT, ONNX Runtime runs the same file on the
+GPU or the CPU, and a warning is logged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.programs import of_saved_model
+from meshflow.environment.types import StrPath
 from meshflow.files.replacing import replacing
 from meshflow.onnx.exporting import exported
 from meshflow.onnx.lowering import onnx
@@ -33,7 +35,7 @@ _ENGINES = "engines"
 
 
 class TrtPrecisionMode:
-    """What TensorRT may compute in."""
+    """Names of the precisions that TensorRT may compute in."""
 
     FP32 = "FP32"
     FP16 = "FP16"
@@ -41,21 +43,21 @@ class TrtPrecisionMode:
 
     @staticmethod
     def supported_precision_modes() -> list[str]:
-        """All of them, in capitals and not."""
+        """Return the supported names, in upper and lower case."""
         modes = ["FP32", "FP16", "INT8"]
         return modes + [m.lower() for m in modes]
 
 
 class TrtConversionParams(NamedTuple):
-    """How a model is converted.
+    """Conversion settings.
 
     Attributes:
-      max_workspace_size_bytes: memory that TensorRT may use while it runs.
+      max_workspace_size_bytes: Memory that TensorRT may use at run time, in bytes.
       precision_mode: 'FP32', 'FP16' or 'INT8'.
-      minimum_segment_size: the least number of nodes that are given to TensorRT.
-      maximum_cached_engines: accepted: engines are kept in the folder.
-      use_calibration: whether INT8 takes its ranges from samples.
-      allow_build_at_runtime: accepted: engines are built for shapes that come.
+      minimum_segment_size: Minimum number of nodes of a subgraph that TensorRT runs.
+      maximum_cached_engines: Ignored; all engines are cached in the folder.
+      use_calibration: Whether INT8 ranges are calibrated with samples.
+      allow_build_at_runtime: Ignored; engines are built for new shapes on demand.
     """
 
     max_workspace_size_bytes: int = 1 << 30
@@ -72,25 +74,25 @@ _STRATEGIES = ("Range", "Optimal", "Range+Optimal", "ImplicitBatchModeCompatible
 
 
 class Converter:
-    """Converts a saved model for TensorRT.
+    """Converter of a saved model for TensorRT.
 
     Args:
-      input_saved_model_dir: the folder.
-      input_saved_model_tags: accepted.
-      input_saved_model_signature_key: the signature; default 'serving_default', a model's prediction.
-      use_dynamic_shape: accepted: the batch size stays open.
-      dynamic_shape_profile_strategy: 'Range', 'Optimal', 'Range+Optimal' or 'ImplicitBatchModeCompatible'; engines cover
-        from the least to the greatest shape of `build` with each of them.
-      max_workspace_size_bytes: memory that TensorRT may use while it runs.
-      precision_mode: 'FP32', 'FP16' or 'INT8', in capitals or not.
-      minimum_segment_size: the least number of nodes that are given to TensorRT, or -1.
-      maximum_cached_engines: accepted: engines are kept in the folder.
-      use_calibration: whether INT8 takes its ranges from samples.
-      allow_build_at_runtime: accepted: engines are built for shapes that come.
-      conversion_params: a `ConversionParams` in place of the six before.
+      input_saved_model_dir: Folder of the saved model.
+      input_saved_model_tags: Ignored.
+      input_saved_model_signature_key: Signature to convert. Default: 'serving_default'.
+      use_dynamic_shape: Ignored; the batch size is always dynamic.
+      dynamic_shape_profile_strategy: 'Range', 'Optimal', 'Range+Optimal' or
+        'ImplicitBatchModeCompatible'; engines always cover the full range of shapes of `build`.
+      max_workspace_size_bytes: Memory that TensorRT may use at run time, in bytes.
+      precision_mode: 'FP32', 'FP16' or 'INT8', in upper or lower case.
+      minimum_segment_size: Minimum number of nodes of a subgraph that TensorRT runs, or -1.
+      maximum_cached_engines: Ignored; all engines are cached in the folder.
+      use_calibration: Whether INT8 ranges are calibrated with samples.
+      allow_build_at_runtime: Ignored; engines are built for new shapes on demand.
+      conversion_params: A `ConversionParams` that replaces the six previous arguments.
 
     Raises:
-      ValueError: for a precision, a strategy or a size that is unknown.
+      ValueError: The precision or strategy is unknown, or a size is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -100,8 +102,8 @@ class Converter:
 
     def __init__(
         self,
-        input_saved_model_dir: Any = None,
-        input_saved_model_tags: Any = None,
+        input_saved_model_dir: StrPath | None = None,
+        input_saved_model_tags: Sequence[str] | str | None = None,
         input_saved_model_signature_key: str | None = None,
         use_dynamic_shape: bool | None = None,
         dynamic_shape_profile_strategy: str | None = None,
@@ -114,7 +116,7 @@ class Converter:
         conversion_params: TrtConversionParams | None = None,
     ) -> None:
         if input_saved_model_dir is None:
-            raise ValueError("Converter: input_saved_model_dir is missing.")
+            raise ValueError("Converter: input_saved_model_dir is required.")
         self._folder = Path(input_saved_model_dir)
         self._signature = input_saved_model_signature_key or "serving_default"
         self._params = conversion_params or TrtConversionParams(
@@ -136,27 +138,27 @@ class Converter:
         self._work = tempfile.TemporaryDirectory(prefix="tensorrt-")
 
     def convert(self, calibration_input_fn: Callable[[], Iterable[Any]] | None = None) -> Session:
-        """Converts the model.
+        """Convert the model.
 
         Args:
-          calibration_input_fn: for INT8: gives samples, lists or dictionaries of arrays.
+          calibration_input_fn: For INT8: function that yields lists or dictionaries of arrays.
 
         Returns:
           A function of tensors by name.
 
         Raises:
-          ValueError: for INT8 without samples, or with samples otherwise.
-          RuntimeError: when it is called again.
-          ImportError: without the extra `onnx`.
+          ValueError: INT8 calibration lacks samples, or samples were passed for another precision.
+          RuntimeError: The model is already converted.
+          ImportError: The extra `onnx` is not installed.
         """
         if self._content is not None:
-            raise RuntimeError("Converter.convert was called before: make a new Converter.")
-        calibrated = self._mode == "INT8" and self._params.use_calibration
-        if calibrated and calibration_input_fn is None:
+            raise RuntimeError("Converter.convert was already called: create a new Converter.")
+        needs_samples = self._mode == "INT8" and self._params.use_calibration
+        if needs_samples and calibration_input_fn is None:
             raise ValueError(
                 "Should specify calibration_input_fn because INT8 calibration is needed."
             )
-        if calibration_input_fn is not None and not calibrated:
+        if calibration_input_fn is not None and not needs_samples:
             raise ValueError("Should not specify calibration_input_fn because INT8 calibration is not needed.")  # fmt: skip
         content = exported(of_saved_model(str(self._folder), self._signature))
         if calibration_input_fn is not None:
@@ -182,27 +184,27 @@ class Converter:
         }
 
     def build(self, input_fn: Callable[[], Iterable[Any]] | None) -> None:
-        """Builds engines for the shapes of samples, from the least to the greatest, by running them.
+        """Build engines for the range of sample shapes by running the samples.
 
         Args:
-          input_fn: gives samples, lists or dictionaries of arrays.
+          input_fn: Function that yields samples, as lists or dictionaries of arrays.
 
         Raises:
-          RuntimeError: before `convert`, or without `input_fn`.
-          NotImplementedError: when it is called again.
-          ValueError: for no sample.
+          RuntimeError: The model is not converted yet, or `input_fn` is None.
+          NotImplementedError: Engines are already built.
+          ValueError: `input_fn` yields no sample.
         """
         self._converted("build")
         if input_fn is None:
             raise RuntimeError(
-                "Converter.build needs input_fn, whose samples say for which shapes engines are built."
+                "Converter.build requires input_fn: engines are built for the shapes of its samples."
             )
         if self._shapes:
-            raise NotImplementedError("Converter.build was called before: it is called once.")
+            raise NotImplementedError("Converter.build was already called; call it once.")
         session = self._session()
         samples = [_feed(session, sample) for sample in input_fn()]
         if not samples:
-            raise ValueError("input_fn gave no samples: engines are built for their shapes.")
+            raise ValueError("input_fn yielded no samples, but engines are built for their shapes.")
         for sample in samples:
             for name, array in sample.items():
                 self._shapes.setdefault(name, []).append(array.shape)
@@ -210,21 +212,21 @@ class Converter:
         for sample in samples:
             session.arrays(sample)
 
-    def _converted(self, what: str) -> bytes:
+    def _converted(self, method: str) -> bytes:
         if self._content is None:
-            raise RuntimeError(f"Converter.{what} comes after convert().")
+            raise RuntimeError(f"Converter.{method} requires convert() to be called first.")
         return self._content
 
-    def save(self, output_saved_model_dir: Any, save_gpu_specific_engines: bool = True, options: Any = None) -> None:  # fmt: skip
-        """Writes the saved model with `model.onnx` and the engines: `tf.saved_model.load` gives a signature that they run.
+    def save(self, output_saved_model_dir: StrPath, save_gpu_specific_engines: bool = True, options: object = None) -> None:  # fmt: skip
+        """Save the model with `model.onnx` and the engines; `tf.saved_model.load` then runs them.
 
         Args:
-          output_saved_model_dir: the folder.
-          save_gpu_specific_engines: whether engines, which only GPUs of the same kind run, are kept.
-          options: accepted.
+          output_saved_model_dir: Folder to write to.
+          save_gpu_specific_engines: Whether to save the engines, which require the same GPU type.
+          options: Ignored.
 
         Raises:
-          RuntimeError: before `convert`.
+          RuntimeError: The model is not converted yet.
         """
         content = self._converted("save")
         target = Path(output_saved_model_dir)
@@ -240,70 +242,67 @@ class Converter:
             "shapes": self._shapes,
             "signature": self._signature,
         }
-        # `load` takes a folder without it for none, so it comes last.
+        # `load` ignores folders without this file, so it is written last.
         with replacing(target / TENSORRT_FILE, "w") as file:
             file.write(json.dumps(settings))
 
     def summary(
         self, line_length: int = 160, detailed: bool = True, print_fn: Callable[[str], Any] | None = None
     ) -> None:  # fmt: skip
-        """Prints what the converted model is made of, and who runs it.
+        """Print the operators of the converted model and the execution providers.
 
         Args:
-          line_length: of lines.
-          detailed: whether each kind of node is shown.
-          print_fn: prints a line.
+          line_length: Maximum length of a line.
+          detailed: Whether to count each type of node.
+          print_fn: Function that prints a line. Default: `print`.
 
         Raises:
-          RuntimeError: before `convert`.
+          RuntimeError: The model is not converted yet.
         """
-        say = print_fn or print
+        write = print_fn or print
         model = onnx().load_from_string(self._converted("summary"))
         session = self._session()
         counts = collections.Counter(node.op_type for node in model.graph.node)
         runs = ", ".join(p.removesuffix("ExecutionProvider") for p in session.providers)
-        say(f"Precision: {self._mode}. Run by: {runs}. Nodes: {sum(counts.values())}"[:line_length])
+        write(
+            f"Precision: {self._mode}. Run by: {runs}. Nodes: {sum(counts.values())}"[:line_length]
+        )
         for name, spec in session.structured_input_signature[1].items():
-            say(f"input {name}: {spec.dtype.name}{spec.shape.as_list()}"[:line_length])
+            write(f"input {name}: {spec.dtype.name}{spec.shape.as_list()}"[:line_length])
         if detailed:
             for code, count in counts.most_common():
-                say(f"{code:<24}{count:>6}"[:line_length])
+                write(f"{code:<24}{count:>6}"[:line_length])
 
 
-def load(export_dir: Any) -> Session:
-    """What `Converter.save` wrote, as a function of tensors by name.
-
-    Args:
-      export_dir: the folder.
+def load(export_dir: StrPath) -> Session:
+    """Load a model that `Converter.save` wrote, as a function of tensors by name.
 
     Raises:
-      FileNotFoundError: for a folder without it.
-      DataLossError: when its files are damaged.
+      FileNotFoundError: The folder has no converted model.
+      DataLossError: The files are damaged.
     """
     return _read(Path(export_dir))[1]
 
 
 def replace_signature(folder: str, root: Any) -> None:
-    """Lets ONNX Runtime run the signature of a saved model that was converted; without that package it stays as it was.
+    """Replace the converted signature of a loaded model by a session, if ONNX Runtime is available.
 
     Args:
-      folder: where it was saved.
-      root: what was loaded from there, with `signatures`.
+      folder: Folder of the saved model.
+      root: Loaded model with the attribute `signatures`.
     """
     try:
         signature, session = _read(Path(folder))
     except ImportError as error:
-        _log.warning(
-            "%s was converted for TensorRT, and is run as it was before: %s", folder, error
-        )
+        _log.warning("%s was converted for TensorRT, but runs without it: %s", folder, error)
         return
     root.signatures = SignatureMap({**root.signatures, signature: session})
 
 
 def _read(folder: Path) -> tuple[str, Session]:
-    """The signature that was converted, and its session."""
+    """Return the name of the converted signature and its session."""
     if not (folder / TENSORRT_FILE).is_file() or not (folder / TENSORRT_MODEL).is_file():
-        raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}: expected a folder that Converter.save wrote.")  # fmt: skip
+        raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}; expected a folder that Converter.save wrote.")  # fmt: skip
     try:
         saved = json.loads((folder / TENSORRT_FILE).read_text())
         signature = saved.get("signature")
@@ -330,53 +329,53 @@ def _check(params: TrtConversionParams) -> None:
 
 
 def _profiles(shapes: Mapping[str, list[tuple[int, ...]]]) -> dict[str, str]:
-    """TensorRT's least, usual and greatest shapes of inputs."""
+    """Return the minimum, usual and maximum input shapes as options of the TensorRT provider."""
     if not shapes:
         return {}
 
-    def said(choose: Callable[[list[int]], int]) -> str:
+    def format_shapes(choose: Callable[[list[int]], int]) -> str:
         parts = []
-        for name, met in shapes.items():
-            sizes = [str(choose(list(d))) for d in zip(*met, strict=True)]
+        for name, sample_shapes in shapes.items():
+            sizes = [str(choose(list(d))) for d in zip(*sample_shapes, strict=True)]
             parts.append(f"{name}:{'x'.join(sizes)}")
         return ",".join(parts)
 
-    usual = said(lambda sizes: sorted(sizes)[len(sizes) // 2])
+    usual = format_shapes(lambda sizes: sorted(sizes)[len(sizes) // 2])
     return {
-        "trt_profile_min_shapes": said(min),
+        "trt_profile_min_shapes": format_shapes(min),
         "trt_profile_opt_shapes": usual,
-        "trt_profile_max_shapes": said(max),
+        "trt_profile_max_shapes": format_shapes(max),
     }
 
 
 def _feed(session: Session, sample: Any) -> dict[str, np.ndarray]:
-    """A sample as arrays by name."""
+    """Convert a sample to arrays by input name."""
     specs = session.structured_input_signature[1]
     if not isinstance(sample, Mapping):
         many = isinstance(sample, (list, tuple)) and not isinstance(sample, Tensor)
         sample = dict(zip(specs, sample if many else [sample], strict=True))
     if set(sample) != set(specs):
-        raise ValueError(f"A sample has the inputs {sorted(sample)}, expected {sorted(specs)}.")
+        raise ValueError(f"A sample has the inputs {sorted(sample)}; expected {sorted(specs)}.")
     return {n: np.asarray(sample[n]).astype(spec.dtype.dtype) for n, spec in specs.items()}
 
 
 def _calibrated(content: bytes, samples: Callable[[], Iterable[Any]]) -> bytes:
-    """The model with integers around its nodes, by the ranges of samples."""
+    """Return the model with int8 quantization, calibrated with samples."""
     quantization = runtime(".quantization")
     session = Session(content, providers_for(None))
     feeds = iter([_feed(session, sample) for sample in samples()])
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined]
-        """Gives one sample after the other."""
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[name-defined]
+        """Reader that returns one sample after the other."""
 
-        def get_next(self) -> Any:
+        def get_next(self) -> dict[str, np.ndarray] | None:
             return next(feeds, None)
 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
         source.write_bytes(content)
         quantization.quantize_static(
-            str(source), str(target), Reader(), per_channel=True,
+            str(source), str(target), Samples(), per_channel=True,
             quant_format=quantization.QuantFormat.QDQ,
             extra_options={"ActivationSymmetric": True, "WeightSymmetric": True},
         )  # fmt: skip

@@ -1,6 +1,7 @@
-"""Files and folders, here and in stores: the one way in which anything is read or written.
+"""Access to files and folders on local disks and in remote stores.
 
-`paths` says where a path leads, `gfile` has TensorFlow's functions on it, `listing` says what lies below a folder;
-`replacing` writes files and folders that are whole or not there, `parts` names and clears what is being
-written; `copies` go between this machine and stores.
+All other packages read and write files through these modules. `paths` resolves paths, `gfile` has
+TensorFlow's file functions, and `listing` finds files in folders. `atomic_writes` replaces files
+and folders atomically, `part_files` names unfinished files and deletes abandoned ones, and `copies`
+transfers files between local disks and stores.
 """

@@ -1,49 +1,49 @@
-"""NumPy's files of arrays, whose headers are checked against what the file holds."""
+"""Reader of NumPy's .npy files that checks their headers against the file size."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 __all__ = ["load_array"]
 
 
-def load_array(file: Any, mmap_mode: Any = None) -> np.ndarray:
-    """An array from a `.npy` file; nothing pickled is read.
+def load_array(file: Any, mmap_mode: Literal["r+", "r", "w+", "c"] | None = None) -> np.ndarray:
+    """Load an array from a .npy file without unpickling.
 
     Args:
-      file: its path, or an object like a file.
-      mmap_mode: as in `numpy.load`.
+      file: Path, or a seekable binary file.
+      mmap_mode: Mode of memory mapping, as in `numpy.load`.
 
     Raises:
-      OSError: when it cannot be read.
-      ValueError: for another file, objects, or a header that declares more than the file holds.
+      OSError: The file cannot be read.
+      ValueError: The file is not a .npy file, contains objects, or is truncated.
     """
     try:
-        with contextlib.nullcontext(file) if hasattr(file, "read") else open(file, "rb") as opened:
-            size = opened.seek(0, io.SEEK_END)
-            opened.seek(0)
-            version = np.lib.format.read_magic(opened)
+        with contextlib.nullcontext(file) if hasattr(file, "read") else open(file, "rb") as stream:
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            version = np.lib.format.read_magic(stream)
             read = getattr(np.lib.format, f"read_array_header_{version[0]}_{version[1]}", None)
             if read is None:
-                raise ValueError(f"version {version} of the format is not known")
-            shape, _, dtype = read(opened)
-            held = size - opened.tell()
+                raise ValueError(f"version {version} of the .npy format is not supported")
+            shape, _, dtype = read(stream)
+            available = size - stream.tell()
     except (OSError, ValueError):
         raise
-    # The header is Python's text for a dictionary; its parsers raise what they meet.
+    # The header is the source of a Python dictionary, and its parsers raise errors of many types.
     except Exception as error:
-        raise ValueError(f"its header is damaged: {error}") from None
+        raise ValueError(f"the header is damaged: {error}") from None
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not read")
+        raise ValueError("the array contains Python objects, which are not loaded")
     sizes = [int(n) for n in shape]
-    if any(n < 0 for n in sizes) or math.prod(sizes) * dtype.itemsize > held:
+    if any(n < 0 for n in sizes) or math.prod(sizes) * dtype.itemsize > available:
         raise ValueError(
-            f"its header declares {sizes} numbers of {dtype}, and {held} bytes are there"
+            f"the header declares shape {sizes} of {dtype}, but the file has only {available} bytes of data"
         )
     if hasattr(file, "read"):
         file.seek(0)

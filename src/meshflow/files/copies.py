@@ -1,4 +1,4 @@
-"""Copies between this machine and stores, for libraries that know files of this machine alone."""
+"""Copies between this machine and remote stores, for libraries that read local files only."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any
 
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import named_errors, remote, text
 from meshflow.files.replacing import replacing
 
 
 @contextlib.contextmanager
-def local_copy(path: Any) -> Iterator[str]:
-    """A file of a store on this machine, for as long as the block lasts; a local file is its own.
-
-    Args:
-      path: the file.
+def local_copy(path: StrPath) -> Iterator[str]:
+    """Provide a local copy of a remote file while the block runs; a local file is not copied.
 
     Yields:
-      A local path with the same ending.
+      A local path with the same base name.
 
     Raises:
-      NotFoundError: when there is no such file in the store.
+      NotFoundError: The store has no such file.
 
     Example:
-      >>> with replacing("memory://docs/notes.txt", "w") as file:
+      >>> with replace_file("memory://docs/notes.txt", "w") as file:
       ...     _ = file.write("tea")
       >>> with local_copy("memory://docs/notes.txt") as path:
       ...     open(path).read()
@@ -40,26 +37,28 @@ def local_copy(path: Any) -> Iterator[str]:
         yield name
         return
     with tempfile.TemporaryDirectory(prefix="meshflow-") as folder:
-        here = os.path.join(folder, os.path.basename(name))
+        copy = os.path.join(folder, os.path.basename(name))
         with named_errors(name):
-            store.get_file(name, here)
-        yield here
+            store.get_file(name, copy)
+        yield copy
 
 
-def copy_folder(folder: str, target: Any) -> None:
-    """Copies the files of a local folder, and of those below it, into another, here or in a store.
+def copy_folder(folder: str, target: StrPath) -> None:
+    """Copy the files of a local folder, recursively, into a local or remote folder.
 
     Args:
-      folder: the local folder.
-      target: where; what is there stays, unless it has a copied file's name.
+      folder: Local folder.
+      target: Target folder. Its files are kept unless a copied file has the same name.
 
     Raises:
-      PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming the file.
+      PermissionDeniedError, ResourceExhaustedError (full disk), ...: A file cannot be written.
     """
-    for place, _, names in os.walk(folder):
-        below = os.path.relpath(place, folder)
-        here = text(target) if below == os.curdir else gfile.join(target, *below.split(os.sep))
+    for root, _, names in os.walk(folder):
+        relative = os.path.relpath(root, folder)
+        target_root = (
+            text(target) if relative == os.curdir else gfile.join(target, *relative.split(os.sep))
+        )
         for name in sorted(names):
-            file = os.path.join(place, name)
-            with open(file, "rb") as source, replacing(gfile.join(here, name)) as copy:
+            file = os.path.join(root, name)
+            with open(file, "rb") as source, replacing(gfile.join(target_root, name)) as copy:
                 shutil.copyfileobj(source, copy)

@@ -1,21 +1,20 @@
-"""CRC-32C, the checksum of TensorFlow's files, and the form of it that may itself be summed."""
+"""CRC-32C checksums of TensorFlow's file formats, plain and masked."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import google_crc32c
+import numpy as np
 
-# The checksum is computed with Python's lock held; other threads get their turn between pieces.
+# The checksum is computed with Python's lock held, so other threads can run between chunks.
 _PIECE = 4 << 20
 
 
-def crc32c(data: Any, start: int = 0) -> int:
-    """The checksum of bytes.
+def crc32c(data: bytes | np.ndarray, start: int = 0) -> int:
+    """Return the checksum of bytes.
 
     Args:
-      data: bytes, or a contiguous uint8 array.
-      start: checksum of what came before.
+      data: Bytes, or a contiguous uint8 array.
+      start: Checksum of the preceding bytes, to compute the checksum of both.
 
     Example:
       >>> hex(crc32c(b"123456789"))
@@ -23,20 +22,16 @@ def crc32c(data: Any, start: int = 0) -> int:
       >>> crc32c(b"6789", crc32c(b"12345")) == crc32c(b"123456789")
       True
     """
-    extend: Any = google_crc32c.extend
     for begin in range(0, len(data), _PIECE):
-        start = extend(start, data[begin : begin + _PIECE])
+        start = google_crc32c.extend(start, data[begin : begin + _PIECE])
     return start
 
 
 def masked(checksum: int) -> int:
-    """A checksum that may be part of what is summed.
-
-    Args:
-      checksum: what `crc32c` gave.
+    """Mask a checksum, so that it can be part of data that has a checksum itself.
 
     Example:
-      >>> hex(masked(0))
+      >>> hex(mask_checksum(0))
       '0xa282ead8'
     """
     return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF

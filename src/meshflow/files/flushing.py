@@ -1,4 +1,4 @@
-"""Large files go to the disk while they are still being written, so that the flush at their end has little left."""
+"""Background flushes of large files during writes, so that the final flush is short."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _flush = getattr(os, "fdatasync", os.fsync)
 
 
 class Flushing:
-    """Flushes a file by a thread whenever so much more was written; a context in which it is written.
+    """Context manager that flushes a file on a thread after every 16 MiB of new data.
 
     Args:
-      file: a file of this machine; others (stores') are left alone.
+      file: A local file. A file without a descriptor, such as one in a store, is not flushed.
 
     Raises:
-      OSError: at the end, what the flushes met.
+      OSError: A flush failed; raised at the end of the block.
 
     Example:
       >>> import os, tempfile
-      >>> from meshflow.files.flushing import Flushing
-      >>> with tempfile.TemporaryFile() as file, Flushing(file) as flushing:
-      ...     flushing.wrote(file.write(bytes(1 << 24)))
+      >>> from meshflow.files.background_flush import BackgroundFlusher
+      >>> with tempfile.TemporaryFile() as file, BackgroundFlusher(file) as flusher:
+      ...     flusher.count_bytes(file.write(bytes(1 << 24)))
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -39,7 +39,7 @@ class Flushing:
             self._descriptor = None
 
     def wrote(self, count: int) -> None:
-        """Notes that so many bytes more were written."""
+        """Record that `count` more bytes were written, and start a flush when due."""
         self._waiting += count
         if self._waiting < _BYTES or self._descriptor is None:
             return

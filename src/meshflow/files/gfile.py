@@ -1,4 +1,4 @@
-"""Files and folders, local ones and, with the package fsspec, remote ones (`gs://...`)."""
+"""Functions of `tf.io.gfile`, for local files and for remote ones of fsspec (`gs://...`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import datetime
 import glob as python_glob
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple
 
 from meshflow.core.runtime import errors
+from meshflow.environment.types import StrPath
 from meshflow.files import paths as _paths
 from meshflow.files.paths import full_disk_named, named_errors
 
@@ -34,7 +35,7 @@ __all__ = [
 
 
 class FileStatistics(NamedTuple):
-    """What `stat` returns: size in bytes, time of the last change in nanoseconds, kind."""
+    """Result of `stat`: size in bytes, modification time in nanoseconds, and type."""
 
     length: int
     mtime_nsec: int
@@ -45,14 +46,14 @@ _MODES = tuple(m + e for m in "rwa" for e in ("", "b", "+", "b+", "+b"))
 
 
 class GFile:
-    """A file, opened when it is first read or written.
+    """A file that is opened on the first read or write.
 
     Args:
-      name: the path.
-      mode: 'r', 'w', 'a', with 'b' for bytes and '+' for both directions.
+      name: Path of the file.
+      mode: 'r', 'w' or 'a', with 'b' for bytes and '+' for reading and writing.
 
     Raises:
-      InvalidArgumentError: for another mode.
+      InvalidArgumentError: The mode is invalid.
 
     Example:
       >>> import tempfile
@@ -64,24 +65,24 @@ class GFile:
       'hello'
     """
 
-    def __init__(self, name: Any, mode: str = "r") -> None:
+    def __init__(self, name: StrPath, mode: str = "r") -> None:
         if mode not in _MODES:
             raise errors.InvalidArgumentError(f"mode must be one of {_MODES}, got {mode!r}.")
         self._name = _paths.text(name)
         self._mode = mode
-        self._file: Any = None
+        self._file: IO[Any] | None = None
 
     @property
     def name(self) -> str:
-        """The path."""
+        """Return the path."""
         return self._name
 
     @property
     def mode(self) -> str:
-        """How it was opened."""
+        """Return the mode."""
         return self._mode
 
-    def _opened(self) -> Any:
+    def _opened(self) -> IO[Any]:
         if self._file is None:
             remote = _paths.remote(self._name)
             opener = open if remote is None else remote.open
@@ -91,27 +92,27 @@ class GFile:
         return self._file
 
     def size(self) -> int:
-        """The size in bytes."""
+        """Return the size in bytes."""
         if self._file is not None and self._mode[0] != "r":
             self._file.flush()
         return stat(self._name).length
 
     def read(self, n: int = -1) -> Any:
-        """The next n characters (bytes); default all that remain."""
+        """Read the next `n` characters (or bytes); by default, all that remain."""
         if self._mode[0] != "r" and "+" not in self._mode:
             raise errors.PermissionDeniedError("File isn't open for reading")
         return self._opened().read(n)
 
     def readline(self) -> Any:
-        """The next line, with its end."""
+        """Read the next line, including its line break."""
         return self._opened().readline()
 
     def readlines(self) -> list[Any]:
-        """All lines that remain."""
+        """Read all remaining lines."""
         return self._opened().readlines()
 
-    def write(self, file_content: Any) -> None:
-        """Writes text (or bytes)."""
+    def write(self, file_content: str | bytes) -> None:
+        """Write text or bytes."""
         if self._mode[0] == "r" and "+" not in self._mode:
             raise errors.PermissionDeniedError("File isn't open for writing")
         if isinstance(file_content, bytes) and "b" not in self._mode:
@@ -122,25 +123,25 @@ class GFile:
             self._opened().write(file_content)
 
     def seek(self, offset: int, whence: int = 0) -> None:
-        """Moves to a position."""
+        """Move to `offset`, relative to the start (0), the current position (1) or the end (2)."""
         self._opened().seek(offset, whence)
 
     def tell(self) -> int:
-        """The position."""
+        """Return the position."""
         return self._opened().tell()
 
     def seekable(self) -> bool:
-        """Always True."""
+        """Return True, since all files are seekable."""
         return True
 
     def flush(self) -> None:
-        """Hands what was written to the operating system."""
+        """Pass buffered data to the operating system."""
         if self._file is not None:
             with full_disk_named(self._name):
                 self._file.flush()
 
     def close(self) -> None:
-        """Closes the file; a file opened for writing exists then, also when nothing was written."""
+        """Close the file; a file in mode 'w' or 'a' is created even if nothing was written."""
         if self._file is None and self._mode[0] in "wa":
             self._opened()
         if self._file is not None:
@@ -154,7 +155,7 @@ class GFile:
     def __enter__(self) -> GFile:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Iterator[Any]:
@@ -164,8 +165,8 @@ class GFile:
         return next(self._opened())
 
 
-def exists(path: Any) -> bool:
-    """Whether there is a file or folder.
+def exists(path: StrPath) -> bool:
+    """Check whether a file or folder exists.
 
     Example:
       >>> import meshflow as tf
@@ -177,8 +178,8 @@ def exists(path: Any) -> bool:
     return os.path.exists(path) if remote is None else remote.exists(path)
 
 
-def isdir(path: Any) -> bool:
-    """Whether there is a folder.
+def isdir(path: StrPath) -> bool:
+    """Check whether a folder exists.
 
     Example:
       >>> import meshflow as tf
@@ -190,8 +191,8 @@ def isdir(path: Any) -> bool:
     return os.path.isdir(path) if remote is None else remote.isdir(path)
 
 
-def listdir(path: Any) -> list[str]:
-    """Names of a folder's files and folders.
+def listdir(path: StrPath) -> list[str]:
+    """Return the names of the files and folders in a folder.
 
     Example:
       >>> import meshflow as tf
@@ -210,8 +211,8 @@ def listdir(path: Any) -> list[str]:
     return [p.rstrip("/").rsplit("/", 1)[-1] for p in remote.ls(path, detail=False)]
 
 
-def glob(pattern: Any) -> list[str]:
-    """Paths that match a pattern (or any of a list of patterns), sorted.
+def glob(pattern: StrPath | Sequence[StrPath]) -> list[str]:
+    """Return the sorted paths that match a pattern, or each pattern of a list.
 
     Example:
       >>> import meshflow as tf
@@ -223,19 +224,19 @@ def glob(pattern: Any) -> list[str]:
       ['a.txt', 'b.txt']
     """
     patterns = pattern if isinstance(pattern, (list, tuple)) else [pattern]
-    found: list[str] = []
+    matches: list[str] = []
     for text in map(_paths.text, patterns):
         remote = _paths.remote(text)
         if remote is None:
-            found += sorted(python_glob.glob(text))
+            matches += sorted(python_glob.glob(text))
         else:
             scheme = text.split("://", 1)[0]
-            found += sorted(f"{scheme}://{p.lstrip('/')}" for p in remote.glob(text))
-    return found
+            matches += sorted(f"{scheme}://{p.lstrip('/')}" for p in remote.glob(text))
+    return matches
 
 
-def makedirs(path: Any) -> None:
-    """Makes a folder and those above it; one that is there already is fine.
+def makedirs(path: StrPath) -> None:
+    """Create a folder and its parents; an existing folder is kept.
 
     Example:
       >>> import meshflow as tf
@@ -254,8 +255,8 @@ def makedirs(path: Any) -> None:
         remote.makedirs(path, exist_ok=True)
 
 
-def mkdir(path: Any) -> None:
-    """Makes a folder whose parent exists; one that is there already is fine."""
+def mkdir(path: StrPath) -> None:
+    """Create a folder in an existing parent; an existing folder is kept."""
     path = _paths.text(path)
     if isdir(path):
         return
@@ -264,16 +265,16 @@ def mkdir(path: Any) -> None:
         os.mkdir(path) if remote is None else remote.mkdir(path)
 
 
-def remove(path: Any) -> None:
-    """Deletes a file."""
+def remove(path: StrPath) -> None:
+    """Delete a file."""
     path = _paths.text(path)
     remote = _paths.remote(path)
     with named_errors(path):
         os.remove(path) if remote is None else remote.rm_file(path)
 
 
-def rmtree(path: Any) -> None:
-    """Deletes a folder with all that is in it, or a file.
+def rmtree(path: StrPath) -> None:
+    """Delete a folder with its content, or a file.
 
     Example:
       >>> import meshflow as tf
@@ -291,16 +292,16 @@ def rmtree(path: Any) -> None:
         local(path) if remote is None else remote.rm(path, recursive=True)
 
 
-def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
-    """Moves a file or folder.
+def rename(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
+    """Move a file or folder.
 
     Args:
-      src: where it is.
-      dst: where it goes.
-      overwrite: whether a file that is there is replaced.
+      src: Current path.
+      dst: New path.
+      overwrite: Whether to replace an existing file.
 
     Raises:
-      AlreadyExistsError: when there is one and `overwrite` is False.
+      AlreadyExistsError: `dst` exists and `overwrite` is False.
 
     Example:
       >>> import meshflow as tf
@@ -319,16 +320,16 @@ def rename(src: Any, dst: Any, overwrite: bool = False) -> None:
         os.replace(src, dst) if remote is None else remote.mv(src, dst, recursive=isdir(src))
 
 
-def copy(src: Any, dst: Any, overwrite: bool = False) -> None:
-    """Copies a file.
+def copy(src: StrPath, dst: StrPath, overwrite: bool = False) -> None:
+    """Copy a file.
 
     Args:
-      src: the file.
-      dst: the copy's path.
-      overwrite: whether a file that is there is replaced.
+      src: Path of the file.
+      dst: Path of the copy.
+      overwrite: Whether to replace an existing file.
 
     Raises:
-      AlreadyExistsError: when there is one and `overwrite` is False.
+      AlreadyExistsError: `dst` exists and `overwrite` is False.
 
     Example:
       >>> import meshflow as tf
@@ -352,8 +353,8 @@ def _check_free(path: str, overwrite: bool) -> None:
         raise errors.AlreadyExistsError(f"{path}; file already exists")
 
 
-def stat(path: Any) -> FileStatistics:
-    """Size, time of change and kind of a file or folder.
+def stat(path: StrPath) -> FileStatistics:
+    """Return the size, the modification time and the type of a file or folder.
 
     Example:
       >>> import meshflow as tf
@@ -367,41 +368,41 @@ def stat(path: Any) -> FileStatistics:
     remote = _paths.remote(path)
     if remote is not None:
         with named_errors(path):
-            found = remote.info(path)
+            info = remote.info(path)
         return FileStatistics(
-            found.get("size") or 0, _changed(found), found.get("type") == "directory"
+            info.get("size") or 0, _changed(info), info.get("type") == "directory"
         )
     with named_errors(path):
         local = os.stat(path)
     return FileStatistics(local.st_size, local.st_mtime_ns, os.path.isdir(path))
 
 
-def _changed(found: dict[str, Any]) -> int:
-    """When a store says that an object was changed, in nanoseconds; 0 where it does not say."""
+def _changed(info: dict[str, Any]) -> int:
+    """Return the modification time of a remote file in nanoseconds; 0 if unknown."""
     for key in ("LastModified", "mtime", "updated", "last_modified", "created"):
-        when = found.get(key)
-        if isinstance(when, str):
+        time = info.get(key)
+        if isinstance(time, str):
             with contextlib.suppress(ValueError):
-                when = datetime.datetime.fromisoformat(when.replace("Z", "+00:00"))
-        if isinstance(when, datetime.datetime):
-            when = when.timestamp()
-        if isinstance(when, (int, float)):
-            return int(when * 1e9)
+                time = datetime.datetime.fromisoformat(time.replace("Z", "+00:00"))
+        if isinstance(time, datetime.datetime):
+            time = time.timestamp()
+        if isinstance(time, (int, float)):
+            return int(time * 1e9)
     return 0
 
 
 def walk(
-    top: Any, topdown: bool = True, onerror: Callable[[Exception], None] | None = None
+    top: StrPath, topdown: bool = True, onerror: Callable[[Exception], None] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Goes through a folder and those below it.
+    """Walk over a folder and its subfolders.
 
     Args:
-      top: the folder.
-      topdown: whether a folder comes before those below it.
-      onerror: called with an error, which is otherwise ignored.
+      top: Path of the folder.
+      topdown: Whether to yield a folder before its subfolders.
+      onerror: Function that receives errors, which are ignored by default.
 
     Yields:
-      (path, names of folders, names of files).
+      Tuples of path, names of subfolders, and names of files.
 
     Example:
       >>> import meshflow as tf
@@ -419,17 +420,17 @@ def walk(
         return
     top = _paths.text(top)
     folders = [n for n in names if isdir(join(top, n))]
-    here = top, folders, [n for n in names if n not in folders]
+    entry = top, folders, [n for n in names if n not in folders]
     if topdown:
-        yield here
+        yield entry
     for folder in folders:
         yield from walk(join(top, folder), topdown, onerror)
     if not topdown:
-        yield here
+        yield entry
 
 
-def join(path: Any, *paths: Any) -> str:
-    """Parts of a path joined.
+def join(path: StrPath, *paths: StrPath) -> str:
+    """Join the parts of a path.
 
     Example:
       >>> import meshflow as tf
@@ -440,5 +441,5 @@ def join(path: Any, *paths: Any) -> str:
 
 
 def get_registered_schemes() -> list[str]:
-    """Schemes of paths that are understood, besides those of fsspec."""
+    """Return the built-in schemes of paths; fsspec adds more."""
     return ["", "file"]

@@ -1,23 +1,20 @@
-"""The folders and files of a folder, here or in a store, in the order of their names."""
+"""Sorted listings of local and remote folders."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from meshflow.core.runtime.errors import NotFoundError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import remote, text
 
 
-def folders_in(folder: Any) -> list[str]:
-    """Names of the folders in a folder, sorted.
-
-    Args:
-      folder: its path.
+def folders_in(folder: StrPath) -> list[str]:
+    """Return the sorted names of the subfolders of a folder.
 
     Raises:
-      NotFoundError: when it is not there.
+      NotFoundError: The folder does not exist.
     """
     path = text(folder)
     if not gfile.isdir(path):
@@ -28,20 +25,20 @@ def folders_in(folder: Any) -> list[str]:
     return sorted(n for n in gfile.listdir(path) if gfile.isdir(gfile.join(path, n)))
 
 
-def files_below(folder: Any, endings: tuple[str, ...], follow_links: bool = False) -> list[str]:
-    """Paths of the files in a folder and those below it, folder by folder.
+def files_below(folder: StrPath, endings: tuple[str, ...], follow_links: bool = False) -> list[str]:
+    """Return the paths of the files in a folder and its subfolders, folder by folder.
 
     Args:
-      folder: its path; nothing is found where it is not there.
-      endings: how the names end, in lower case.
-      follow_links: whether folders are entered that are links.
+      folder: Path of the folder; a missing folder has no files.
+      endings: Endings of the file names, in lower case.
+      follow_links: Whether to enter folders that are symbolic links.
     """
     path = text(folder)
     local = remote(path) is None
     walk = os.walk(path, followlinks=follow_links) if local else gfile.walk(path)
     return [
         gfile.join(root, name)
-        for root, _, names in sorted(walk, key=lambda found: found[0])
+        for root, _, names in sorted(walk, key=lambda entry: entry[0])
         for name in sorted(names)
         if name.lower().endswith(endings)
     ]

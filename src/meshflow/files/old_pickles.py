@@ -1,8 +1,9 @@
-"""Reads data from pickles without running anything they say.
+"""Reader of data in pickles that never runs code.
 
-Some public data sets are pickles: object arrays in .npz files, and batches of dictionaries. Of what a pickle
-may name only NumPy's arrays and dtypes are known, and these not as NumPy's own functions but as notes of what
-was asked for, which are checked when all is read. Everything else is refused.
+Some public data sets are pickles: object arrays in .npz files, and batches of dictionaries. The
+unpickler resolves only the names that NumPy's arrays and dtypes need. It replaces each call of such
+a name by a `_RecordedCall`, which is validated and evaluated after the pickle is read. All other
+names are rejected.
 """
 
 from __future__ import annotations
@@ -11,22 +12,25 @@ import io
 import math
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.types import PyTree, StrPath
 
 __all__ = ["read_arrays", "read_pickle"]
 
-# How deep lists of lists may go.
+# Maximum depth of nested containers.
 _DEEPEST = 50
-# What pickles of arrays name, by the names of NumPy's inner package before and since its version 2.
+# Names that pickles of arrays refer to. NumPy 2 renamed its internal package from `core` to
+# `_core`.
 _KNOWN = {
     ("numpy", "ndarray"): "type",
     ("numpy", "dtype"): "dtype",
-    # How protocols before 3 say bytes, and empty ones.
+    # Pickle protocols below 3 encode bytes, and empty bytes, with these names.
     ("_codecs", "encode"): "bytes",
     ("__builtin__", "bytes"): "nothing",
     **{(f"numpy.{c}.multiarray", "_reconstruct"): "array" for c in ("core", "_core")},
@@ -35,78 +39,75 @@ _KNOWN = {
 }
 
 
-def read_pickle(path: Any, encoding: str = "ASCII") -> Any:
-    """The data of a pickled file: numbers, text, bytes and arrays in lists, tuples and dictionaries.
+def read_pickle(path: StrPath, encoding: str = "ASCII") -> PyTree:
+    """Read numbers, text, bytes and arrays in lists, tuples and dictionaries from a pickle.
 
     Args:
-      path: the file.
-      encoding: of texts that Python 2 wrote; 'bytes' keeps them.
+      path: Path of the file.
+      encoding: Encoding of the text that Python 2 wrote; 'bytes' keeps it as bytes.
 
     Raises:
-      DataLossError: naming the file, for a damaged one, and one that holds anything else.
+      DataLossError: The file is damaged or contains other objects.
     """
     return _plain(Path(path).read_bytes(), encoding, str(path))
 
 
-def read_arrays(path: Any) -> dict[str, Any]:
-    """The arrays of an .npz file, also those of lists.
-
-    Args:
-      path: the file.
+def read_arrays(path: StrPath) -> dict[str, Any]:
+    """Read the arrays of an .npz file, including object arrays.
 
     Raises:
-      DataLossError: naming the file, for a damaged one, and one that holds anything else.
+      DataLossError: The file is damaged or contains other objects.
     """
-    found = {}
+    arrays = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
-                found[name.removesuffix(".npy")] = _array(archive.read(name), f"{path}: {name}")
+                arrays[name.removesuffix(".npy")] = _array(archive.read(name), f"{path}: {name}")
     except (zipfile.BadZipFile, OSError, ValueError, EOFError, NotImplementedError) as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise DataLossError(f"{path} is damaged: {error}") from error
-    return found
+    return arrays
 
 
 def _array(data: bytes, name: str) -> np.ndarray:
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
-    read = {
+    parsers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
-    if version not in read:
-        raise ValueError(f"{name} has version {version} of NumPy's format")
-    shape, fortran, dtype = read[version](file)
+    if version not in parsers:
+        raise ValueError(f"{name} has version {version} of the .npy format, which is not supported")
+    shape, fortran, dtype = parsers[version](file)
     if dtype.kind == "O":
         array = _plain(data[file.tell() :], "ASCII", name)
         if not isinstance(array, np.ndarray) or array.shape != shape:
-            raise ValueError(f"{name} holds another array than it says")
+            raise ValueError(f"{name} contains another array than its header declares")
         return array
     if dtype.hasobject:
-        raise ValueError(f"{name} holds records with objects")
+        raise ValueError(f"{name} contains records with objects")
     return _shaped(np.frombuffer(data[file.tell() :], dtype), shape, fortran)
 
 
-def _shaped(flat: np.ndarray, shape: Any, fortran: bool) -> np.ndarray:
+def _shaped(flat: np.ndarray, shape: tuple[int, ...], fortran: bool) -> np.ndarray:
     if math.prod(shape) != flat.size:
-        raise ValueError(f"{flat.size} values are not an array of shape {tuple(shape)}")
+        raise ValueError(f"{flat.size} values do not fit the shape {tuple(shape)}")
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 
 
-def _plain(data: bytes, encoding: str, name: str) -> Any:
+def _plain(data: bytes, encoding: str, name: str) -> PyTree:
     try:
         return _value(_Reader(io.BytesIO(data), encoding=encoding).load(), 0)
     except pickle.UnpicklingError as error:
         raise DataLossError(f"{name}: {error}") from None
     except Exception as error:
-        # Pickles that are damaged, or made to do damage, fail in many ways.
+        # Damaged or malicious pickles raise errors of many types.
         raise DataLossError(f"{name} is damaged: {type(error).__name__}: {error}") from error
 
 
 class _Noted:
-    """What a pickle asks for: a kind, with what, and in which state."""
+    """A call in a pickle: the type of its result, its arguments and the state that follows."""
 
     def __init__(self, kind: str, arguments: tuple[Any, ...]) -> None:
         self.kind, self.arguments, self.state = kind, arguments, None
@@ -116,78 +117,78 @@ class _Noted:
 
 
 class _Reader(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> Callable[..., _Noted]:
         kind = _KNOWN.get((module, name))
         if kind is None:
             raise pickle.UnpicklingError(
                 f"names {module}.{name}, which is not run: only numbers, text, bytes and arrays are read"
             )
-        # A fresh function each time: a pickle may set attributes of what it is given.
+        # Each call returns a new function, because a pickle may set attributes of the result.
         return lambda *arguments: _Noted(kind, arguments)
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("refers to something outside of it")
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError("refers to an object outside of the file")
 
 
-def _value(found: Any, depth: int) -> Any:
-    """What was read, with arrays in the place of notes."""
+def _value(value: PyTree, depth: int) -> PyTree:
+    """Replace recorded calls by their arrays, and reject values of other types."""
     if depth > _DEEPEST:
-        raise ValueError("lists of lists that go too deep")
-    if isinstance(found, _Noted):
-        return _made(found, depth)
-    if type(found) in (list, tuple):
-        return type(found)(_value(v, depth + 1) for v in found)
-    if type(found) is dict:
-        return {_value(k, depth + 1): _value(v, depth + 1) for k, v in found.items()}
-    if found is None or type(found) in (bool, int, float, complex, str, bytes, bytearray):
-        return found
-    raise ValueError(f"a value of type {type(found).__name__}")
+        raise ValueError("containers are nested too deep")
+    if isinstance(value, _Noted):
+        return _made(value, depth)
+    if type(value) in (list, tuple):
+        return type(value)(_value(v, depth + 1) for v in value)
+    if type(value) is dict:
+        return {_value(k, depth + 1): _value(v, depth + 1) for k, v in value.items()}
+    if value is None or type(value) in (bool, int, float, complex, str, bytes, bytearray):
+        return value
+        raise ValueError(f"unexpected value of type {type(value).__name__}")
 
 
-def _made(note: _Noted, depth: int) -> Any:
-    if note.kind == "dtype":
-        return _dtype(note)
-    if note.kind == "bytes":
-        text, encoding = note.arguments
+def _made(call: _Noted, depth: int) -> np.ndarray | np.generic | np.dtype | bytes:
+    if call.kind == "dtype":
+        return _dtype(call)
+    if call.kind == "bytes":
+        text, encoding = call.arguments
         if type(text) is not str or encoding != "latin1":
-            raise ValueError("bytes in an unknown encoding")
+            raise ValueError("bytes have an unknown encoding")
         return text.encode("latin1")
-    if note.kind == "nothing" and not note.arguments:
+    if call.kind == "nothing" and not call.arguments:
         return b""
-    if note.kind == "scalar":
-        dtype, data = note.arguments
+    if call.kind == "scalar":
+        dtype, data = call.arguments
         return np.frombuffer(_value(data, depth + 1), _dtype(dtype))[0]
-    if note.kind == "buffer":
-        data, dtype, shape, order = note.arguments
+    if call.kind == "buffer":
+        data, dtype, shape, order = call.arguments
         return _shaped(np.frombuffer(_value(data, depth + 1), _dtype(dtype)), shape, order == "F")
-    if note.kind != "array" or note.state is None:
-        raise ValueError(f"a {note.kind} by itself")
-    _, shape, dtype, fortran, data = note.state
-    known = _dtype(dtype, objects=True)
-    if known.kind != "O":
-        return _shaped(np.frombuffer(_value(data, depth + 1), known), shape, fortran)
+    if call.kind != "array" or call.state is None:
+        raise ValueError(f"incomplete {call.kind}")
+    _, shape, dtype, fortran, data = call.state
+    array_dtype = _dtype(dtype, objects=True)
+    if array_dtype.kind != "O":
+        return _shaped(np.frombuffer(_value(data, depth + 1), array_dtype), shape, fortran)
     flat = np.empty(len(data), object)
     for i, item in enumerate(data):
         flat[i] = _value(item, depth + 1)
     return _shaped(flat, shape, fortran)
 
 
-def _dtype(note: Any, objects: bool = False) -> np.dtype:
-    """A dtype of numbers, or of fixed text."""
-    if not isinstance(note, _Noted) or note.kind != "dtype":
-        raise ValueError("a dtype that is none of NumPy's numbers")
-    text = _text(note.arguments[0])
+def _dtype(call: object, objects: bool = False) -> np.dtype:
+    """Return a dtype of numbers or fixed-size text, or of objects if `objects` is True."""
+    if not isinstance(call, _Noted) or call.kind != "dtype":
+        raise ValueError("a dtype is not one of NumPy's number types")
+    text = _text(call.arguments[0])
     if objects and text in ("O", "O8", "|O"):
         return np.dtype(object)
-    found = np.dtype(text)
-    if found.kind not in "biufcSU" or found.fields is not None or found.subdtype is not None:
-        raise ValueError(f"values of dtype {found}")
-    order = _text(note.state[1]) if note.state else "="
-    return found.newbyteorder(">" if order == ">" else "<") if order in "<>" else found
+    dtype = np.dtype(text)
+    if dtype.kind not in "biufcSU" or dtype.fields is not None or dtype.subdtype is not None:
+        raise ValueError(f"unexpected values of dtype {dtype}")
+    order = _text(call.state[1]) if call.state else "="
+    return dtype.newbyteorder(">" if order == ">" else "<") if order in "<>" else dtype
 
 
-def _text(found: Any) -> str:
-    """Text of Python 3, or of Python 2, whose texts may have been kept as bytes."""
-    if type(found) not in (str, bytes):
-        raise ValueError("a dtype that is none of NumPy's numbers")
-    return found.decode("ascii") if isinstance(found, bytes) else found
+def _text(value: Any) -> str:
+    """Decode text of Python 3, or of Python 2, which the unpickler may have kept as bytes."""
+    if type(value) not in (str, bytes):
+        raise ValueError("a dtype is not one of NumPy's number types")
+    return value.decode("ascii") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Names of what is being written, and clearing what processes left that ended before it was whole."""
+"""Temporary names of unfinished files, and removal of those that dead processes left."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ import socket
 import time
 
 _COUNT = itertools.count()
-# Of a process on another machine nothing is known; what it has not touched for so long is left over.
+# This process cannot check processes of other hosts, so it considers their files abandoned after
+# this time.
 _FORGOTTEN = 24 * 3600.0
 
 
 def part_name(path: str) -> str:
-    """The name that what becomes `path` has while this process writes it."""
+    """Return a temporary name, unique to this process, for a file or folder that becomes `path`."""
     return f"{path}.{_machine()}-{os.getpid()}-{next(_COUNT)}.part"
 
 
 def clear_parts(path: str) -> None:
-    """Deletes what processes that ended left of writing to a local path.
-
-    Args:
-      path: what they wanted to write.
-    """
+    """Delete the unfinished versions of the local file or folder `path` that dead processes left."""
     folder, name = os.path.split(os.path.abspath(path))
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
@@ -36,7 +33,7 @@ def clear_parts(path: str) -> None:
 
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
-    """Whether nobody writes a `.part` any more."""
+    """Check whether no process writes to a `.part` entry any more."""
     owner = entry.name.removesuffix(".part").rpartition(".")[2].rsplit("-", 2)
     if not entry.name.endswith(".part") or len(owner) != 3 or not owner[1].isdigit():
         return False
@@ -56,5 +53,5 @@ def _lives(process: int) -> bool:
 
 
 def _machine() -> str:
-    """This machine's name, without what separates the parts of a name."""
+    """Return the host name without the characters that separate the parts of a name."""
     return socket.gethostname().replace(".", "_").replace("/", "_")

@@ -1,4 +1,4 @@
-"""Where a path leads: to this machine's disk, or to a store that fsspec reaches (`gs://`, `s3://`, ...)."""
+"""Resolution of paths to the local disk or to a store of fsspec (`gs://`, `s3://`, ...)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshflow.core.runtime import errors
+from meshflow.environment.types import StrPath
 
-# The extra that brings a scheme's driver, where Meshflow names one.
+# Extra of Meshflow that installs the driver of a scheme.
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def text(path: Any) -> str:
-    """A path as a string.
+    """Convert a path to a string.
 
     Args:
-      path: a string, bytes, an object with `__fspath__`, or a string tensor.
+      path: A string, bytes, an object with `__fspath__`, or a string tensor.
 
     Raises:
-      DtypeMismatchError: for anything else; a `TypeError`, too.
+      DtypeMismatchError: The argument has another type; the error is a `TypeError`, too.
     """
     path = os.fspath(path) if hasattr(path, "__fspath__") else path
     path = path.numpy() if hasattr(path, "numpy") else path
@@ -34,43 +35,43 @@ def text(path: Any) -> str:
     return path.removeprefix("file://")
 
 
-def is_remote(path: Any) -> bool:
-    """Whether a path leads to a store, by its scheme."""
+def is_remote(path: StrPath) -> bool:
+    """Check whether a path has the scheme of a store."""
     return "://" in text(path)
 
 
 def remote(path: str) -> Any:
-    """The fsspec file system of a path with a scheme; None for a local path.
+    """Return the fsspec file system of a path with a scheme; None for a local path.
 
     Args:
-      path: what `text` gave.
+      path: Result of `to_path_string`.
 
     Raises:
-      UnimplementedError: naming the extra whose package is missing.
+      UnimplementedError: The driver of the scheme is not installed, or the scheme is unknown.
     """
     if "://" not in path:
         return None
     scheme = path.split("://", 1)[0]
     extra = _EXTRAS.get(scheme, "remote")
     try:
-        import fsspec  # noqa: PLC0415 - optional: the extra depends on the path
+        import fsspec  # noqa: PLC0415 - optional: the scheme determines the extra
 
-        # Other processes write there too: a remembered listing may be old.
+        # Other processes write to the store, so a cached listing may be outdated.
         return fsspec.core.url_to_fs(path, use_listings_cache=False)[0]
     except ImportError as error:
         raise errors.UnimplementedError(
-            f"{path!r} is not a local path, and what reads {scheme}:// is not installed "
+            f"{path!r} is a remote path, and the driver of {scheme}:// is not installed "
             f"({error}): pip install 'meshflow[{extra}]'."
         ) from None
     except ValueError as error:
         raise errors.UnimplementedError(
-            f"{path!r} has a scheme that no file system is known for: {error}"
+            f"{path!r} has a scheme without a known file system: {error}"
         ) from None
 
 
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Turns the operating system's errors, and those of stores, into TensorFlow's, with the path's name."""
+    """Translate errors of the operating system and of stores to TensorFlow's errors, with the path."""
     try:
         yield
     except FileNotFoundError:
@@ -80,15 +81,15 @@ def named_errors(path: str) -> Iterator[None]:
     except PermissionError:
         raise errors.PermissionDeniedError(f"{path}; Permission denied") from None
     except OSError as error:
-        said = f"{path}; {error.strerror or error}"
+        message = f"{path}; {error.strerror or error}"
         if error.errno in _FULL:
-            raise errors.ResourceExhaustedError(said) from None
-        raise errors.FailedPreconditionError(said) from None
+            raise errors.ResourceExhaustedError(message) from None
+        raise errors.FailedPreconditionError(message) from None
 
 
 @contextlib.contextmanager
 def full_disk_named(path: str) -> Iterator[None]:
-    """Turns the error of a full disk into TensorFlow's, with the path's name; others pass."""
+    """Translate the error of a full disk to TensorFlow's error, with the path; other errors pass."""
     try:
         yield
     except OSError as error:
@@ -98,15 +99,11 @@ def full_disk_named(path: str) -> Iterator[None]:
 
 
 def parent(path: str) -> str:
-    """The folder that a path lies in; empty for a name alone."""
+    """Return the parent folder of a path; empty for a bare name."""
     head, separator, _ = path.rstrip("/").rpartition("/")
     return head or separator
 
 
 def absolute(path: str) -> str:
-    """A path that means the same in every working folder.
-
-    Args:
-      path: what `text` gave.
-    """
+    """Make a path of `to_path_string` absolute, if it is local."""
     return path if is_remote(path) else os.path.abspath(path)

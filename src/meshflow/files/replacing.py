@@ -1,9 +1,9 @@
-"""Files and folders that are whole or not there: written apart, and given their name at the end.
+"""Atomic writes: a file or folder appears under its path only when it is complete.
 
-On a disk what is written lies beside its target, under a name that ends in `.part`, is flushed, and renamed.
-Stores have no rename, but an object appears when its last byte has come: a file is written here and put,
-and of a folder the file that makes it whole is put last. What a killed process left is cleared by
-the next one that writes to the same place.
+On a local disk, the data is written to a `.part` name in the same folder, flushed, and renamed.
+Object stores cannot rename, but an object appears only when its upload is complete: a file is
+written locally and uploaded at the end. A folder is complete when its marker file exists, which is
+uploaded last. The next writer to the same path deletes the files that a killed process left.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
 from meshflow.core.runtime import errors
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.parts import clear_parts, part_name
 from meshflow.files.paths import full_disk_named, named_errors, parent, remote, text
 
-# What is replaced, on a disk, and what replaces it, in a store, for the moment of the change.
+# Suffixes of the old folder (on a disk) and of the new folder (in a store) during a replacement.
 _OLD, _NEW = ".meshflow.old", ".meshflow.new"
-# How often processes that give the same name at once try, and how each finds that another was faster.
+# Attempts if several processes replace the same folder, and the error codes of a lost race.
 _ATTEMPTS = 20
 _MET = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
-# Stores in which an object is there when it is whole, so that it needs no other name before.
+# Schemes of stores that hide partially uploaded objects, which thus need no temporary name.
 _OBJECTS = frozenset({"abfs", "abfss", "az", "gcs", "gs", "memory", "s3", "s3a"})
 
-# Gives the names of the files in a folder that its writers put there.
+# A function that returns the names of the entries of a folder that belong to the writer.
 Own = Callable[[str], Iterable[str]]
 
 
 class Replacement:
-    """A file to write that takes its name, or another's place, when it is whole.
+    """A file that appears under its path when it is committed.
 
     Args:
-      path: where; folders above it are made.
-      mode: 'w' or 'wb' (also with '+').
-      encoding: of text; default UTF-8.
+      path: Final path; its parent folders are created.
+      mode: 'w' or 'wb' (optionally with '+').
+      encoding: Encoding of text. Default: UTF-8.
 
     Attributes:
-      file: the open file.
+      file: The open file.
 
     Raises:
-      NotFoundError, PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming `path`.
-      What was there before is there still then.
+      NotFoundError, PermissionDeniedError, ResourceExhaustedError (full disk), ...: `path` cannot
+      be written; an existing file is kept.
     """
 
-    def __init__(self, path: Any, mode: str = "wb", encoding: str | None = None) -> None:
+    def __init__(self, path: StrPath, mode: str = "wb", encoding: str | None = None) -> None:
         self._target = text(path)
         self._store = remote(self._target)
         self._shown = False
         with named_errors(self._target):
             if self._store is not None:
-                # The name of what is in the store already is not taken before the end.
+                # An older file in the store is kept until the new one is complete.
                 descriptor, self._part = tempfile.mkstemp(prefix="meshflow-", suffix=".part")
                 os.close(descriptor)
             else:
@@ -63,14 +64,14 @@ class Replacement:
                 try:
                     os.makedirs(self._folder, exist_ok=True)
                 except FileExistsError:
-                    raise NotADirectoryError(errno.ENOTDIR, "A folder of it is a file") from None
+                    raise NotADirectoryError(errno.ENOTDIR, "A parent folder is a file") from None
                 clear_parts(self._target)
                 self._part = part_name(self._target)
             encoding = encoding if "b" in mode else encoding or "utf-8"
             self.file: IO[Any] = open(self._part, mode, encoding=encoding)  # noqa: SIM115
 
     def show(self) -> None:
-        """Gives what is written so far its name, before it is whole; what follows is added to it."""
+        """Make the content so far visible under the final path; later writes append to it."""
         with named_errors(self._target):
             self.file.flush()
             if self._store is not None:
@@ -80,7 +81,7 @@ class Replacement:
                 self._part, self._shown = self._target, True
 
     def commit(self) -> None:
-        """Ends the file and gives it its name."""
+        """Close the file and make it visible under the final path."""
         try:
             with named_errors(self._target):
                 self.file.flush()
@@ -96,7 +97,7 @@ class Replacement:
             self.discard()
 
     def discard(self) -> None:
-        """Deletes what was written, unless it has its name already."""
+        """Delete the file unless it is already visible under the final path."""
         with contextlib.suppress(OSError):
             self.file.close()
         if not self._shown:
@@ -105,51 +106,48 @@ class Replacement:
 
 
 @contextlib.contextmanager
-def replacing(path: Any, mode: str = "wb", encoding: str | None = None) -> Iterator[IO[Any]]:
-    """A file to write that takes its name, or another's place, when the block ends without an error.
+def replacing(path: StrPath, mode: str = "wb", encoding: str | None = None) -> Iterator[IO[Any]]:
+    """Write a file that replaces `path` atomically when the block ends without an error.
 
     Args:
-      path: where; folders above it are made.
-      mode: 'w' or 'wb' (also with '+').
-      encoding: of text; default UTF-8.
+      path: Final path; its parent folders are created.
+      mode: 'w' or 'wb' (optionally with '+').
+      encoding: Encoding of text. Default: UTF-8.
 
     Yields:
       The open file.
 
     Raises:
-      NotFoundError, PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming `path`.
-      What was there before is there still then.
+      NotFoundError, PermissionDeniedError, ResourceExhaustedError (full disk), ...: `path` cannot
+      be written; an existing file is kept.
 
     Example:
       >>> import os, tempfile
       >>> path = os.path.join(tempfile.mkdtemp(), "notes.txt")
-      >>> with replacing(path, "w") as file:
+      >>> with replace_file(path, "w") as file:
       ...     _ = file.write("tea")
       >>> os.listdir(os.path.dirname(path))
       ['notes.txt']
     """
-    written = Replacement(path, mode, encoding)
+    replacement = Replacement(path, mode, encoding)
     try:
         with full_disk_named(text(path)):
-            yield written.file
+            yield replacement.file
     except BaseException:
-        written.discard()
+        replacement.discard()
         raise
-    written.commit()
+    replacement.commit()
 
 
 @contextlib.contextmanager
-def writing(path: Any) -> Iterator[IO[Any]]:
-    """A file of a folder that `replacing_folder` fills: on the disk, or in the store, when the block ends.
-
-    Args:
-      path: the file.
+def writing(path: StrPath) -> Iterator[IO[Any]]:
+    """Write a file in a folder of `replace_folder`, which is flushed or uploaded when the block ends.
 
     Yields:
-      The file, open for bytes; its `name` is a path on this machine.
+      The file, open for bytes; its `name` is a local path.
 
     Raises:
-      ResourceExhaustedError, ...: as for `replacing`.
+      ResourceExhaustedError, ...: As for `replace_file`.
     """
     name = text(path)
     if remote(name) is not None:
@@ -157,100 +155,101 @@ def writing(path: Any) -> Iterator[IO[Any]]:
             yield file
         return
     with named_errors(name):
-        opened = open(name, "w+b")  # noqa: SIM115
-    with full_disk_named(name), opened as file:
+        stream = open(name, "w+b")  # noqa: SIM115
+    with full_disk_named(name), stream as file:
         yield file
         file.flush()
         os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
-def replacing_folder(path: Any, last: str, own: Own | None = None) -> Iterator[str]:
-    """A folder to fill that takes its name, or another's place, when the block ends without an error.
+def replacing_folder(path: StrPath, marker: str, owned: Own | None = None) -> Iterator[str]:
+    """Fill a folder that replaces `path` when the block ends without an error.
 
     Args:
-      path: where; folders above it are made.
-      last: name of the file that makes the folder whole: write it after all others. Readers ask
-        `existing_folder` where the folder is, and take one without this file for none.
-      own: gives the names of the files in a folder that an earlier writer put there; others stay. Default: all.
+      path: Final path; its parent folders are created.
+      marker: Name of the file that makes the folder complete; write it after all others. Readers
+        locate the folder with `find_folder`, and ignore folders without this file.
+      owned: Function that returns the names of the entries that an earlier writer created in a
+        folder; other entries are kept. Default: all entries are replaced.
 
     Yields:
-      The path of the folder to fill, which is empty, or holds what stays.
+      Path of the folder to fill, which contains only entries that are kept.
 
     Raises:
-      NotFoundError, PermissionDeniedError, ResourceExhaustedError (a full disk), ...: naming `path`.
-      What was there before is there still then.
+      NotFoundError, PermissionDeniedError, ResourceExhaustedError (full disk), ...: `path` cannot
+      be written; the existing folder is kept.
     """
     target = _resolved(path)
     store = remote(target)
-    filling = _on_disk(target, own) if store is None else _in_store(target, last, own)
+    filling = _on_disk(target, owned) if store is None else _in_store(target, marker, owned)
     with filling as part:
         yield part
 
 
-def existing_folder(path: Any, last: str) -> str:
-    """Where a folder lies that `replacing_folder` wrote: at its path, or where a killed process left it.
+def existing_folder(path: StrPath, marker: str) -> str:
+    """Locate a folder of `replace_folder`: at its path, or where a killed process left it.
 
     Args:
-      path: its path.
-      last: name of the file that makes it whole.
+      path: Final path of the folder.
+      marker: Name of the file that makes the folder complete.
 
     Returns:
-      The path, also when nothing is there.
+      The location; `path` if there is no complete folder.
     """
     target = _resolved(path)
-    if not gfile.exists(gfile.join(target, last)):
-        for aside in (f"{target}{_OLD}", f"{target}{_NEW}"):
-            if gfile.exists(gfile.join(aside, last)):
-                return aside
+    if not gfile.exists(gfile.join(target, marker)):
+        for alternative in (f"{target}{_OLD}", f"{target}{_NEW}"):
+            if gfile.exists(gfile.join(alternative, marker)):
+                return alternative
     return text(path).rstrip("/") or "/"
 
 
-def remove_folder(path: Any, last: str, own: Own | None = None) -> None:
-    """Deletes what `replacing_folder` wrote, first the file that makes it whole; nothing where nothing is.
+def remove_folder(path: StrPath, marker: str, owned: Own | None = None) -> None:
+    """Delete a folder of `replace_folder`, beginning with its marker; a missing folder is ignored.
 
     Args:
-      path: the folder.
-      last: name of the file that makes it whole.
-      own: as for `replacing_folder`; a folder with other files stays, with them.
+      path: Path of the folder.
+      marker: Name of the file that makes the folder complete.
+      owned: As for `replace_folder`; a folder with other entries is kept with them.
     """
     target = _resolved(path)
     if remote(target) is None:
         _put_back(target)
         clear_parts(target)
-    for folder, whose in ((f"{target}{_NEW}", None), (target, own), (f"{target}{_OLD}", None)):
-        _emptied(folder, last, whose)
+    for folder, names in ((f"{target}{_NEW}", None), (target, owned), (f"{target}{_OLD}", None)):
+        _emptied(folder, marker, names)
 
 
-def clear_folder(path: Any, last: str) -> None:
-    """Deletes what writers of a folder that ended left beside it.
+def clear_folder(path: StrPath, marker: str) -> None:
+    """Delete the temporary folders that dead writers of a folder left.
 
     Args:
-      path: the folder.
-      last: name of the file that makes it whole.
+      path: Path of the folder.
+      marker: Name of the file that makes the folder complete.
     """
     target = _resolved(path)
     if remote(target) is None:
         clear_parts(target)
-    if gfile.exists(gfile.join(target, last)):
-        for aside in (f"{target}{_OLD}", f"{target}{_NEW}"):
-            _emptied(aside, last, None)
+    if gfile.exists(gfile.join(target, marker)):
+        for leftover in (f"{target}{_OLD}", f"{target}{_NEW}"):
+            _emptied(leftover, marker, None)
 
 
-def _resolved(path: Any) -> str:
-    """A folder's path without an ending slash; where it is a link, what it leads to."""
+def _resolved(path: StrPath) -> str:
+    """Return a folder's path without a trailing slash, with a symbolic link resolved."""
     target = text(path).rstrip("/") or "/"
     return os.path.realpath(target) if remote(target) is None and os.path.islink(target) else target
 
 
 @contextlib.contextmanager
-def _on_disk(target: str, own: Own | None) -> Iterator[str]:
-    above = os.path.dirname(os.path.abspath(target))
+def _on_disk(target: str, owned: Own | None) -> Iterator[str]:
+    parent_folder = os.path.dirname(os.path.abspath(target))
     part = part_name(target)
     with named_errors(target):
         if os.path.lexists(target) and not os.path.isdir(target):
-            raise NotADirectoryError(errno.ENOTDIR, "there is a file, not a folder", target)
-        os.makedirs(above, exist_ok=True)
+            raise NotADirectoryError(errno.ENOTDIR, "the path is a file, not a folder", target)
+        os.makedirs(parent_folder, exist_ok=True)
         clear_parts(target)
         _put_back(target)
         os.mkdir(part)
@@ -258,15 +257,15 @@ def _on_disk(target: str, own: Own | None) -> Iterator[str]:
         with full_disk_named(target):
             yield part
         with named_errors(target):
-            _swap(part, target, own)
-            flush_folder(above)
+            _swap(part, target, owned)
+            flush_folder(parent_folder)
         shutil.rmtree(f"{target}{_OLD}", ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
 def _put_back(target: str) -> None:
-    """Ends what a killed process began: the folder that was to be replaced has its name again."""
+    """Restore the old folder if a process was killed between the two renames of a replacement."""
     if not os.path.lexists(target):
         try:
             os.replace(f"{target}{_OLD}", target)
@@ -275,13 +274,13 @@ def _put_back(target: str) -> None:
                 raise
 
 
-def _swap(part: str, target: str, own: Own | None) -> None:
-    """Gives a folder its name. Another process may be doing the same: the last one stays."""
+def _swap(part: str, target: str, owned: Own | None) -> None:
+    """Rename a complete folder to its final path. If several processes do so, the last one wins."""
     old = f"{target}{_OLD}"
     for attempt in range(_ATTEMPTS):
         try:
-            if own is not None and os.path.isdir(target):
-                _carry_over(target, part, set(own(target)))
+            if owned is not None and os.path.isdir(target):
+                _carry_over(target, part, set(owned(target)))
             flush_folder(part)
             if os.path.lexists(target):
                 shutil.rmtree(old, ignore_errors=True)
@@ -289,75 +288,75 @@ def _swap(part: str, target: str, own: Own | None) -> None:
             os.replace(part, target)
             return
         except (OSError, errors.NotFoundError) as error:
-            met = not isinstance(error, OSError) or error.errno in _MET
-            if not met or attempt == _ATTEMPTS - 1:
+            is_race = not isinstance(error, OSError) or error.errno in _MET
+            if not is_race or attempt == _ATTEMPTS - 1:
                 _put_back(target)
                 raise
 
 
-def _carry_over(source: str, target: str, without: set[str]) -> None:
-    """What others put into a folder is in the new one, too."""
-    for name in sorted(set(os.listdir(source)) - without - set(os.listdir(target))):
-        found, here = os.path.join(source, name), os.path.join(target, name)
-        if os.path.isdir(found) and not os.path.islink(found):
-            shutil.copytree(found, here, symlinks=True, copy_function=_linked)
+def _carry_over(source: str, target: str, owned_names: set[str]) -> None:
+    """Link or copy the entries of the old folder that do not belong to the writer into the new one."""
+    for name in sorted(set(os.listdir(source)) - owned_names - set(os.listdir(target))):
+        entry, copy = os.path.join(source, name), os.path.join(target, name)
+        if os.path.isdir(entry) and not os.path.islink(entry):
+            shutil.copytree(entry, copy, symlinks=True, copy_function=_linked)
         else:
-            _linked(found, here)
+            _linked(entry, copy)
 
 
 def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
-    except OSError:  # of a file system without links
+    except OSError:  # The file system does not support hard links.
         shutil.copy2(source, target, follow_symlinks=False)
 
 
 @contextlib.contextmanager
-def _in_store(target: str, last: str, own: Own | None) -> Iterator[str]:
-    """Fills the place itself while nothing whole is there; else a place beside it, which is copied."""
+def _in_store(target: str, marker: str, owned: Own | None) -> Iterator[str]:
+    """Fill the final folder itself unless it is complete; else fill a temporary folder and copy it."""
     new = f"{target}{_NEW}"
-    if existing_folder(target, last) == new:
-        # A process ended while it copied: that is finished first.
-        _copied(new, target, last, own)
-    replaced = gfile.exists(gfile.join(target, last))
-    part, whose = (new, None) if replaced else (target, own)
+    if existing_folder(target, marker) == new:
+        # A process ended during this copy, which must be completed first.
+        _copied(new, target, marker, owned)
+    replaced = gfile.exists(gfile.join(target, marker))
+    part, part_owned = (new, None) if replaced else (target, owned)
     with named_errors(target):
-        _emptied(part, last, whose)
+        _emptied(part, marker, part_owned)
     try:
         yield part
     except BaseException:
-        _emptied(part, last, whose)
+        _emptied(part, marker, part_owned)
         raise
     if replaced:
-        _copied(part, target, last, own)
+        _copied(part, target, marker, owned)
 
 
-def _copied(part: str, target: str, last: str, own: Own | None) -> None:
-    """Gives a whole folder of a store its name; at any moment one of the two is whole."""
+def _copied(part: str, target: str, marker: str, owned: Own | None) -> None:
+    """Copy a complete remote folder to its final path; one of them is complete at any moment."""
     store = remote(part)
     with named_errors(target):
-        _emptied(target, last, own)
+        _emptied(target, marker, owned)
         root = store._strip_protocol(part)
         names = [f[len(root) :].lstrip("/") for f in store.find(part)]
-        for name in sorted(names, key=lambda n: n == last):
+        for name in sorted(names, key=lambda n: n == marker):
             store.cp_file(f"{part}/{name}", f"{target}/{name}")
-        _emptied(part, last, None)
+        _emptied(part, marker, None)
 
 
-def _emptied(folder: str, last: str, own: Own | None) -> None:
-    """Deletes a folder, or what an earlier writer put there; first the file that makes it whole."""
+def _emptied(folder: str, marker: str, owned: Own | None) -> None:
+    """Delete a folder, or the entries of an earlier writer in it, beginning with the marker."""
     if not gfile.isdir(folder):
         return
     present = {name.rstrip("/") for name in gfile.listdir(folder)}
-    names = present if own is None else present & set(own(folder))
-    if last in names:
-        gfile.remove(gfile.join(folder, last))
-    if own is None:
+    names = present if owned is None else present & set(owned(folder))
+    if marker in names:
+        gfile.remove(gfile.join(folder, marker))
+    if owned is None:
         gfile.rmtree(folder) if gfile.isdir(folder) else None
         return
-    for name in sorted(names - {last}):
-        found = gfile.join(folder, name)
-        gfile.rmtree(found) if gfile.isdir(found) else gfile.remove(found)
+    for name in sorted(names - {marker}):
+        entry = gfile.join(folder, name)
+        gfile.rmtree(entry) if gfile.isdir(entry) else gfile.remove(entry)
     store = remote(folder)
     if gfile.isdir(folder) and not gfile.listdir(folder):
         os.rmdir(folder) if store is None else store.rmdir(folder)
@@ -368,14 +367,14 @@ def _put(store: Any, part: str, target: str) -> None:
     if schemes & _OBJECTS:
         store.put_file(part, target)
         return
-    above = parent(target)
-    store.makedirs(above, exist_ok=True)
+    folder = parent(target)
+    store.makedirs(folder, exist_ok=True)
     store.put_file(part, part_name(target))
     store.mv(part_name(target), target)
 
 
 def flush_folder(folder: str) -> None:
-    """Makes renames and new names in a local folder last through a power cut."""
+    """Flush a local folder, so that renames and new names in it survive a power failure."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,7 +1,8 @@
-"""Safetensors files: named arrays behind a header that says where each lies; nothing in them is run.
+"""Safetensors files: named arrays with a JSON header; reading them runs no code.
 
-A file is the header's length in 8 bytes, the header, JSON with dtype, shape and place of each array, and the arrays.
-Many arrays may lie in several such files, with an index beside them, JSON with the file of each array.
+A file consists of the length of the header (8 bytes, little-endian), the header with dtype, shape
+and byte range of each array, and the data of the arrays. Many arrays can be split over several
+files with an index file, JSON that maps each array to its file.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import ml_dtypes
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
 
 __all__ = ["INDEX", "load_file", "load_sharded", "save_file", "save_sharded"]
 
-# What names of indexes end in.
+# Ending of the names of index files.
 INDEX = ".safetensors.index.json"
 
 _DTYPES = {
@@ -45,17 +47,17 @@ _LONGEST_HEADER = 100_000_000
 
 
 def save_file(
-    tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes named arrays.
+    """Write named arrays to a file.
 
     Args:
-      tensors: arrays, tensors or variables by name.
-      filename: the file; one that is there is replaced when the new one is whole.
-      metadata: texts by name, kept in the header.
+      tensors: Arrays, tensors or variables by name.
+      filename: Path of the file; an existing file is replaced atomically.
+      metadata: Strings by name, stored in the header.
 
     Raises:
-      InvalidArgumentError: for a dtype that the format does not have, or a name that is taken.
+      InvalidArgumentError: The format does not support a dtype, or a name is reserved.
 
     Example:
       >>> import os, tempfile
@@ -68,17 +70,17 @@ def save_file(
     header: dict[str, Any] = {}
     if metadata:
         header[_METADATA] = {str(key): str(value) for key, value in metadata.items()}
-    # Large items first, as the format's own writer does: each array is aligned to its own size then.
-    found = {name: np.asarray(value) for name, value in tensors.items()}
-    for name in sorted(found, key=lambda n: (-found[n].dtype.itemsize, n)):
-        array = np.ascontiguousarray(found[name]).reshape(found[name].shape)
+    # Large items first, like the reference implementation: every array is aligned to its item size.
+    converted = {name: np.asarray(value) for name, value in tensors.items()}
+    for name in sorted(converted, key=lambda n: (-converted[n].dtype.itemsize, n)):
+        array = np.ascontiguousarray(converted[name]).reshape(converted[name].shape)
         kind = _NAMES.get(array.dtype)
         if kind is None or name == _METADATA:
             raise InvalidArgumentError(
-                f"{name}: safetensors files hold no {array.dtype}, and no array called {_METADATA}."
+                f"{name}: safetensors files support neither {array.dtype} arrays nor the name {_METADATA}."
             )
-        place = [end, end + array.nbytes]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": place}
+        offsets = [end, end + array.nbytes]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets}
         arrays.append(array)
         end += array.nbytes
     encoded = json.dumps(header, separators=(",", ":")).encode()
@@ -91,22 +93,25 @@ def save_file(
 
 def save_sharded(
     tensors: Mapping[str, Any],
-    index: Any,
+    index: StrPath,
     max_shard_size: int = 5_000_000_000,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes named arrays into several files, and their index, as Hugging Face's libraries read them.
+    """Write named arrays to several files and their index, as Hugging Face's libraries read them.
+
+    If the index exists, the new files get the names `NAME-00001-of-00002-again.safetensors`, and
+    the old files are deleted after the index is replaced. A killed program therefore leaves one
+    complete set of files.
 
     Args:
-      tensors: arrays, tensors or variables by name.
-      index: the index's file, `FOLDER/NAME.safetensors.index.json`; the others are `NAME-00001-of-00002.safetensors`
-        and so on, beside it. Where an index is replaced, other names are taken, `NAME-00001-of-00002-again.safetensors`,
-        and its files are removed when the new index is there: a program that is killed leaves all of the one or the other.
-      max_shard_size: the most bytes of arrays in a file; a larger array has one of its own.
-      metadata: texts by name, kept in every file.
+      tensors: Arrays, tensors or variables by name.
+      index: Path of the index, `FOLDER/NAME.safetensors.index.json`. The files
+        `NAME-00001-of-00002.safetensors` etc. are written to the same folder.
+      max_shard_size: Maximum number of bytes of arrays in a file; a larger array gets its own file.
+      metadata: Strings by name, stored in every file.
 
     Raises:
-      InvalidArgumentError: for another name of the index, and as `save_file` does.
+      InvalidArgumentError: The name of the index is invalid, or as for `save_file`.
 
     Example:
       >>> import os, tempfile
@@ -118,32 +123,33 @@ def save_sharded(
     """
     folder, name = os.path.split(text(index))
     if not name.endswith(INDEX):
-        raise InvalidArgumentError(f"{text(index)}: the name of an index ends in {INDEX}.")
+        raise InvalidArgumentError(f"{text(index)}: the name of an index must end in {INDEX}.")
     shards: list[dict[str, Any]] = [{}]
     size = total = 0
     for key, value in tensors.items():
-        bytes_of = np.dtype(value.dtype).itemsize * math.prod(value.shape)
-        if shards[-1] and size + bytes_of > max_shard_size:
+        num_bytes = np.dtype(value.dtype).itemsize * math.prod(value.shape)
+        if shards[-1] and size + num_bytes > max_shard_size:
             shards.append({})
             size = 0
         shards[-1][key] = value
-        size, total = size + bytes_of, total + bytes_of
-    before = _files_of(index)
-    files = _free_names(name.removesuffix(INDEX), len(shards), before)
-    places: dict[str, str] = {}
+        size, total = size + num_bytes, total + num_bytes
+    old_files = _files_of(index)
+    files = _free_names(name.removesuffix(INDEX), len(shards), old_files)
+    weight_map: dict[str, str] = {}
     for file_name, shard in zip(files, shards, strict=True):
         save_file(shard, gfile.join(folder, file_name), metadata)
-        places |= dict.fromkeys(shard, file_name)
+        weight_map |= dict.fromkeys(shard, file_name)
     with replacing(index, "w") as file:
-        content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        files_by_name = dict(sorted(weight_map.items()))
+        content = {"metadata": {"total_size": total}, "weight_map": files_by_name}
         file.write(json.dumps(content, indent=2) + "\n")
-    for file_name in sorted(before - set(files)):
+    for file_name in sorted(old_files - set(files)):
         with contextlib.suppress(NotFoundError):
             gfile.remove(gfile.join(folder, file_name))
 
 
-def _files_of(index: Any) -> set[str]:
-    """The files that an index names; none where there is no index that can be read."""
+def _files_of(index: StrPath) -> set[str]:
+    """Return the names of the files that an index lists; empty if the index cannot be read."""
     try:
         return set(_places(index).values())
     except (NotFoundError, DataLossError):
@@ -151,56 +157,51 @@ def _files_of(index: Any) -> set[str]:
 
 
 def _free_names(stem: str, count: int, taken: set[str]) -> list[str]:
-    """Names of files of which none is taken: what is there stays whole until the index names the new ones."""
+    """Return unused file names, so that the old files are complete until the index is replaced."""
     names = [f"{stem}-{i:05}-of-{count:05}" for i in range(1, count + 1)]
-    again = "" if taken.isdisjoint(f"{n}.safetensors" for n in names) else "-again"
-    return [f"{n}{again}.safetensors" for n in names]
+    suffix = "" if taken.isdisjoint(f"{n}.safetensors" for n in names) else "-again"
+    return [f"{n}{suffix}.safetensors" for n in names]
 
 
-def load_sharded(index: Any) -> dict[str, np.ndarray]:
-    """The arrays of several files, by name.
-
-    Args:
-      index: the index's file.
+def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
+    """Load the arrays of all files of an index, by name.
 
     Raises:
-      NotFoundError: when it, or a file of it, is not there.
-      DataLossError: when it is damaged, or does not fit its files.
+      NotFoundError: The index or one of its files does not exist.
+      DataLossError: The index is damaged or does not match its files.
     """
-    path, places = text(index), _places(index)
-    found: dict[str, np.ndarray] = {}
-    for name in sorted(set(places.values())):
+    path, weight_map = text(index), _places(index)
+    arrays: dict[str, np.ndarray] = {}
+    for name in sorted(set(weight_map.values())):
         shard = load_file(gfile.join(os.path.dirname(path), name))
-        missing = sorted(key for key, place in places.items() if place == name and key not in shard)
+        missing = sorted(k for k, file in weight_map.items() if file == name and k not in shard)
         if missing:
-            raise DataLossError(f"{path} says that {missing[0]} is in {name}, which has it not.")
-        found |= {key: array for key, array in shard.items() if places.get(key) == name}
-    return found
+            raise DataLossError(f"{path} lists {missing[0]} in {name}, which lacks this array.")
+        arrays |= {key: array for key, array in shard.items() if weight_map.get(key) == name}
+    return arrays
 
 
-def _places(index: Any) -> dict[str, str]:
-    """The file of each array, as an index says."""
+def _places(index: StrPath) -> dict[str, str]:
+    """Return the file name of each array of an index."""
     with gfile.GFile(index, "rb") as file:
         content = file.read()
     try:
-        places: dict[str, str] = json.loads(content)["weight_map"]
-        # Files are named beside the index, and nowhere else.
-        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in places.values()):
-            raise ValueError("files of its weight_map are no names of .safetensors files")
+        weight_map: dict[str, str] = json.loads(content)["weight_map"]
+        # An index must not refer to files in other folders.
+        files = weight_map.values()
+        if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in files):
+            raise ValueError("a file in weight_map is not the bare name of a .safetensors file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(f"{text(index)} is damaged, or no index: {error!r}.") from None
-    return places
+        raise DataLossError(f"{text(index)} is damaged or not an index: {error!r}.") from None
+    return weight_map
 
 
-def load_file(filename: Any) -> dict[str, np.ndarray]:
-    """The arrays of a file, by name.
-
-    Args:
-      filename: the file.
+def load_file(filename: StrPath) -> dict[str, np.ndarray]:
+    """Load the arrays of a file, by name.
 
     Raises:
-      NotFoundError: when there is none.
-      DataLossError: when it is damaged, cut, or something else.
+      NotFoundError: The file does not exist.
+      DataLossError: The file is damaged, truncated, or has another format.
     """
     with gfile.GFile(filename, "rb") as file:
         content = file.read()
@@ -208,25 +209,25 @@ def load_file(filename: Any) -> dict[str, np.ndarray]:
         return _arrays(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataLossError(
-            f"{text(filename)} is damaged, or no safetensors file: {error!r}."
+            f"{text(filename)} is damaged or not a safetensors file: {error!r}."
         ) from None
 
 
 def _arrays(content: bytes) -> dict[str, np.ndarray]:
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > min(len(content) - 8, _LONGEST_HEADER):
-        raise ValueError(f"its header ends behind its {len(content)} bytes")
+        raise ValueError(f"the header is longer than the file of {len(content)} bytes")
     header = json.loads(content[8 : 8 + size])
     header.pop(_METADATA, None)
-    data, found, last = memoryview(content)[8 + size :], {}, 0
-    for name, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        begin, end = about["data_offsets"]
-        dtype, shape = _DTYPES[about["dtype"]], [int(n) for n in about["shape"]]
-        wanted = math.prod(shape) * dtype.itemsize
-        if any(n < 0 for n in shape) or begin != last or end - begin != wanted or end > len(data):
-            raise ValueError(f"{name} of shape {shape} does not lie at {begin} to {end}")
-        found[name] = np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape).copy()
+    data, arrays, last = memoryview(content)[8 + size :], {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        dtype, shape = _DTYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
+        expected = math.prod(shape) * dtype.itemsize
+        if any(n < 0 for n in shape) or begin != last or end - begin != expected or end > len(data):
+            raise ValueError(f"{name} of shape {shape} does not fit bytes {begin} to {end}")
+        arrays[name] = np.frombuffer(data[begin:end], np.uint8).view(dtype).reshape(shape).copy()
         last = end
     if last != len(data):
-        raise ValueError(f"{len(data) - last} bytes belong to no array")
-    return found
+        raise ValueError(f"{len(data) - last} bytes do not belong to an array")
+    return arrays

@@ -1,4 +1,4 @@
-"""`tf.io`: files, records, encoded images, raw bytes."""
+"""`tf.io`: files, record files, serialized examples and tensors, encoded images, and raw bytes."""
 
 from meshflow.io import gfile
 from meshflow.io.features import (

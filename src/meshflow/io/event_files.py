@@ -1,4 +1,4 @@
-"""Files of events, which TensorBoard reads: records (`tf.io.TFRecordWriter`) of `Event` messages."""
+"""TensorBoard's event files: record files of `Event` messages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _numbers = itertools.count()
 
 
 class EventFile:
-    """A new file of events.
+    """A new event file.
 
     Args:
-      folder: where, made when it is not there.
-      suffix: the end of the file's name.
+      folder: Folder of the file; it is created if it does not exist.
+      suffix: Ending of the file name.
 
     Raises:
-      ImportError: when the packages of the extra `records` are not installed.
+      ImportError: The packages of the extra `records` are not installed.
     """
 
     def __init__(self, folder: str, suffix: str) -> None:
@@ -36,20 +36,20 @@ class EventFile:
         self.add(0, file_version="brain.Event:2", source_metadata={"writer": "meshflow.summary"})
         self.flush()
 
-    def add(self, step: int, **what: Any) -> None:
-        """Writes an event.
+    def add(self, step: int, **content: Any) -> None:
+        """Write an event.
 
         Args:
-          step: its step.
-          **what: its content: `summary` or `graph_def`.
+          step: Training step of the event.
+          **content: Content of the event: `summary` or `graph_def`.
         """
-        event = self._event(wall_time=time.time(), step=step, **what)
+        event = self._event(wall_time=time.time(), step=step, **content)
         self._records.write(event.SerializeToString())
 
     def flush(self) -> None:
-        """Hands what is kept to the file."""
+        """Pass buffered events to the file."""
         self._records.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Close the file."""
         self._records.close()

@@ -1,10 +1,13 @@
-"""What `tf.io.parse_example` is told about each feature."""
+"""Descriptions of the features that `tf.io.parse_example` reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshflow.core.dispatch.composite import RAGGED_HELP
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 
 __all__ = [
     "FixedLenFeature",
@@ -16,12 +19,12 @@ __all__ = [
 
 
 class FixedLenFeature(NamedTuple):
-    """A feature that every record has, always as many numbers.
+    """A feature with a fixed number of values in every record.
 
     Attributes:
-      shape: its shape.
+      shape: Shape of the feature.
       dtype: int64, float32 or string.
-      default_value: what a record without it has; None when it must be there.
+      default_value: Value for records that lack the feature; None if it is required.
 
     Example:
       >>> import meshflow as tf
@@ -32,19 +35,19 @@ class FixedLenFeature(NamedTuple):
       [1. 2.]
     """
 
-    shape: Any
-    dtype: Any
+    shape: ShapeLike
+    dtype: DTypeLike
     default_value: Any = None
 
 
 class FixedLenSequenceFeature(NamedTuple):
-    """A feature of some number of rows; in a batch it is padded to the longest.
+    """A feature with a variable number of rows, padded to the longest in a batch.
 
     Attributes:
-      shape: shape of a row.
+      shape: Shape of a row.
       dtype: int64, float32 or string.
-      allow_missing: whether a record may lack it, which then has no rows.
-      default_value: what batches are padded with; default 0 or ''.
+      allow_missing: Must be True: a record without the feature has no rows.
+      default_value: Padding value; default 0 or ''.
 
     Example:
       >>> import meshflow as tf
@@ -56,16 +59,16 @@ class FixedLenSequenceFeature(NamedTuple):
        [3 4]]
     """
 
-    shape: Any
-    dtype: Any
+    shape: ShapeLike
+    dtype: DTypeLike
     allow_missing: bool = False
     default_value: Any = None
 
 
 class VarLenFeature(NamedTuple):
-    """A feature of any number of values, read as a `tf.SparseTensor`.
+    """A feature with a variable number of values, read as a `tf.SparseTensor`.
 
-    `tf.sparse.to_dense` makes a dense tensor of it; `FixedLenSequenceFeature` is read as one.
+    `tf.sparse.to_dense` converts the result; `FixedLenSequenceFeature` is read as a dense tensor.
 
     Attributes:
       dtype: int64, float32 or string.
@@ -80,18 +83,18 @@ class VarLenFeature(NamedTuple):
       [4 5]
     """
 
-    dtype: Any
+    dtype: DTypeLike
 
 
 class SparseFeature(NamedTuple):
-    """A `tf.SparseTensor` of which one feature holds the indices and another the values.
+    """A `tf.SparseTensor` with its indices and its values in separate features.
 
     Attributes:
-      index_key: name of the feature with the indices; a list of names for several dimensions.
-      value_key: name of the feature with the values.
-      dtype: of the values.
-      size: size of the tensor; a list for several dimensions.
-      already_sorted: accepted.
+      index_key: Name of the feature with the indices; a list of names for several dimensions.
+      value_key: Name of the feature with the values.
+      dtype: Dtype of the values.
+      size: Size of the tensor; a list for several dimensions.
+      already_sorted: Ignored; the indices are always sorted.
 
     Example:
       >>> import meshflow as tf
@@ -104,18 +107,18 @@ class SparseFeature(NamedTuple):
       [0.  0.5 0.  2. ]
     """
 
-    index_key: Any
+    index_key: str | Sequence[str]
     value_key: str
-    dtype: Any
-    size: Any
+    dtype: DTypeLike
+    size: int | Sequence[int]
     already_sorted: bool = False
 
 
 class RaggedFeature:
-    """Rows of different lengths, which XLA does not have.
+    """A feature with rows of different lengths, which XLA does not support.
 
     Raises:
-      NotImplementedError: when one is made, saying what to use instead.
+      NotImplementedError: Always; the message suggests an alternative.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

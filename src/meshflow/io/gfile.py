@@ -1,4 +1,4 @@
-"""`tf.io.gfile`: files and folders, local ones and, with the package fsspec, remote ones."""
+"""`tf.io.gfile`: file functions for local files and, with the package fsspec, for remote ones."""
 
 from meshflow.files import gfile as _gfile
 from meshflow.files.gfile import *  # noqa: F403

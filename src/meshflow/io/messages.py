@@ -1,7 +1,7 @@
-"""The protocol buffers of record files: `tf.train.Example` and what it is made of, and tensors.
+"""Protocol buffers of record files, tensors and event files, such as `tf.train.Example`.
 
-The messages are declared here in Python, in a pool of descriptors of their own, so that they live
-beside TensorFlow's in one process. What they write, TensorFlow reads, and the reverse.
+The messages are declared in Python, in a separate descriptor pool, so that TensorFlow can be
+imported in the same process. They are compatible with TensorFlow's messages in both directions.
 
 Example:
   >>> import meshflow as tf
@@ -13,6 +13,8 @@ Example:
 """
 
 from __future__ import annotations
+
+from typing import Any, TypeAlias
 
 from meshflow.environment.messages import DecodeError, Table, declared
 
@@ -29,6 +31,7 @@ __all__ = [
     "Features",
     "FloatList",
     "Int64List",
+    "Message",
     "SequenceExample",
     "Summary",
     "SummaryMetadata",
@@ -36,11 +39,14 @@ __all__ = [
     "TensorShapeProto",
 ]
 
+# A protocol buffer. Its attributes are created at run time, so type checkers do not know them.
+Message: TypeAlias = Any
+
 TENSORS: Table = {
     "TensorShapeProto": {"dim": (2, "*TensorShapeProto.Dim"), "unknown_rank": (3, "bool")},
     "TensorShapeProto.Dim": {"size": (1, "int64"), "name": (2, "string")},
     "TensorProto": {
-        # An enumeration; its numbers are those of DType.as_datatype_enum.
+        # An enumeration with the values of DType.as_datatype_enum.
         "dtype": (1, "int32"),
         "tensor_shape": (2, "TensorShapeProto"),
         "version_number": (3, "int32"),
@@ -77,7 +83,7 @@ _MESSAGES: Table = {
     "FeatureLists": {"feature_list": (1, "{}FeatureList")},
     "SequenceExample": {"context": (1, "Features"), "feature_lists": (2, "FeatureLists")},
     **TENSORS,
-    # What TensorBoard reads.
+    # TensorBoard reads the following messages.
     "SummaryMetadata": {
         "plugin_data": (1, "SummaryMetadata.PluginData"),
         "display_name": (2, "string"),

@@ -1,9 +1,9 @@
-"""`tf.io.parse_example` and its relatives: tensors from serialized `tf.train.Example`s."""
+"""`tf.io.parse_example` and related functions, which parse serialized `tf.train.Example` messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -11,8 +11,8 @@ from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io import protos
@@ -35,12 +35,14 @@ __all__ = [
 
 
 class _Kind(NamedTuple):
-    """A dtype of features: its name, the list that holds it, its arrays."""
+    """A dtype of features: its name, the field of the message that holds it, and its NumPy type."""
 
     name: str
     field: str
-    numpy: Any
+    numpy: type[Any]
 
+
+_Parsed: TypeAlias = Tensor | SparseTensor
 
 _KINDS = {
     "int64": _Kind("int64", "int64_list", np.int64),
@@ -49,19 +51,19 @@ _KINDS = {
 }
 
 
-def _kind(key: str, dtype: Any) -> _Kind:
+def _kind(key: str, dtype: DTypeLike | None) -> _Kind:
     if dtype is None:
         raise ValueError(f"Missing type for feature {key}.")
     name = as_dtype(dtype).name
     if name not in _KINDS:
         raise InvalidValueError(
-            f"Feature {key!r} has dtype {name}: records hold int64, float32 and string; read it as "
-            "one of these and use tf.cast."
+            f"Feature {key!r} has dtype {name}, but records hold int64, float32 and string: read it as "
+            "one of these and convert it with tf.cast."
         )
     return _KINDS[name]
 
 
-def _sizes(key: str, shape: Any) -> list[int]:
+def _sizes(key: str, shape: ShapeLike) -> list[int]:
     sizes = TensorShape(shape).as_list()
     if None in sizes:
         raise ValueError(
@@ -70,7 +72,7 @@ def _sizes(key: str, shape: Any) -> list[int]:
     return sizes
 
 
-def _array(values: Any, kind: _Kind) -> np.ndarray:
+def _array(values: Sequence[Any], kind: _Kind) -> np.ndarray:
     if kind.numpy is object:
         array = np.empty(len(values), object)
         array[:] = list(values)
@@ -79,65 +81,65 @@ def _array(values: Any, kind: _Kind) -> np.ndarray:
 
 
 class _Record:
-    """The features of one record.
+    """The features of a record.
 
     Args:
-      features: the map of features.
-      name: the record's name, for errors.
+      features: Map from names to `tf.train.Feature` messages.
+      name: Name of the record for error messages.
     """
 
-    def __init__(self, features: Any, name: str) -> None:
+    def __init__(self, features: Mapping[str, Any], name: str) -> None:
         self._features, self._name = features, name
 
-    def values(self, key: str, kind: _Kind) -> Any:
-        """The values of a feature, None when it is not there.
+    def values(self, key: str, kind: _Kind) -> Sequence[Any] | None:
+        """Return the values of a feature; None if the record lacks it.
 
         Raises:
-          InvalidArgumentError: for values of another dtype.
+          InvalidArgumentError: The values have another dtype.
         """
         if key not in self._features:
             return None
         return values_of(self._features[key], key, kind, self._name)
 
     def missing(self, key: str, kind: _Kind) -> InvalidArgumentError:
-        """The error for a feature that must be there."""
-        there = ", ".join(sorted(self._features)) or "none"
+        """Return the error for a required feature that the record lacks."""
+        present = ", ".join(sorted(self._features)) or "none"
         return InvalidArgumentError(
             f"Name: {self._name}, Feature: {key} (data type: {kind.name}) is required but could not be found. "
-            f"The record has: {there}."
+            f"The record has: {present}."
         )
 
-    def wrong_size(self, key: str, kind: _Kind, found: int, shape: Any) -> InvalidArgumentError:
-        """The error for too few or too many values."""
+    def wrong_size(self, key: str, kind: _Kind, count: int, shape: Any) -> InvalidArgumentError:
+        """Return the error for an unexpected number of values."""
         return InvalidArgumentError(
             f"Name: {self._name}, Key: {key}.  Number of {kind.name} values != expected.  "
-            f"Values size: {found} but output shape: {list(shape)}"
+            f"Values size: {count} but output shape: {list(shape)}"
         )
 
 
 def values_of(feature: Any, key: str, kind: _Kind, name: str) -> Any:
-    """The values of a `tf.train.Feature`; None when it is empty."""
-    held = feature.WhichOneof("kind")
-    if held is None:
+    """Return the values of a `tf.train.Feature`; None if it is empty."""
+    field = feature.WhichOneof("kind")
+    if field is None:
         return None
-    if held != kind.field:
+    if field != kind.field:
         raise InvalidArgumentError(
             f"Name: {name}, Key: {key}.  Data types don't match. Expected type: {kind.name}, but the record has "
-            f"a {held}."
+            f"a {field}."
         )
-    return getattr(feature, held).value
+    return getattr(feature, field).value
 
 
-def _parsed(message: Any, texts: Sequence[Any], names: Sequence[Any]) -> list[Any]:
-    found = []
+def _parsed(message: Any, texts: Sequence[bytes], names: Sequence[str]) -> list[Any]:
+    parsed = []
     for text, name in zip(texts, names, strict=True):
         try:
-            found.append(message.FromString(text))
+            parsed.append(message.FromString(text))
         except protos.DecodeError:
             raise InvalidArgumentError(
                 f"Name: {name}, Could not parse example input, value: {text[:40]!r}"
             ) from None
-    return found
+    return parsed
 
 
 def _names(names: Any, count: int) -> list[str]:
@@ -147,16 +149,16 @@ def _names(names: Any, count: int) -> list[str]:
     return [n.decode() for n in flat] if len(flat) == count else ["<unknown>"] * count
 
 
-def _default(key: str, value: Any, shape: Any, kind: _Kind) -> np.ndarray:
-    """The values of a feature where a record lacks it."""
-    array = np.asarray(convert_to_tensor(value)._value)
+def _default(key: str, value: Any, shape: Sequence[int], kind: _Kind) -> np.ndarray:
+    """Return the default value of a feature with the given shape."""
+    array = np.asarray(convert_to_tensor(value).array)
     if (array.dtype == object) != (kind.numpy is object):
         raise InvalidValueError(
-            f"default_value of feature {key!r} must be of type {kind.name}, got {value!r}."
+            f"default_value of feature {key!r} must have type {kind.name}, got {value!r}."
         )
     if array.size != np.prod(shape):
         raise InvalidArgumentError(
-            f"default_value of feature {key!r} has shape {list(array.shape)}, the feature {list(shape)}."
+            f"default_value of feature {key!r} has shape {list(array.shape)}, expected {list(shape)}."
         )
     return array.astype(kind.numpy).reshape(shape)
 
@@ -164,8 +166,8 @@ def _default(key: str, value: Any, shape: Any, kind: _Kind) -> np.ndarray:
 def _fixed(records: list[_Record], key: str, feature: FixedLenFeature) -> np.ndarray:
     kind, shape = _kind(key, feature.dtype), _sizes(key, feature.shape)
     count = int(np.prod(shape, dtype=np.int64))
-    given = feature.default_value
-    default = None if given is None else _default(key, given, shape, kind).reshape(-1)
+    value = feature.default_value
+    default = None if value is None else _default(key, value, shape, kind).reshape(-1)
     result = np.empty((len(records), count), kind.numpy)
     for row, record in zip(result, records, strict=True):
         values = record.values(key, kind)
@@ -180,15 +182,15 @@ def _fixed(records: list[_Record], key: str, feature: FixedLenFeature) -> np.nda
     return result.reshape(len(records), *shape)
 
 
-def _padded(rows: list[np.ndarray], shape: Any, kind: _Kind, value: Any, key: str) -> np.ndarray:
-    """Sequences of rows, padded to the longest."""
+def _padded(rows: list[np.ndarray], shape: Sequence[int], kind: _Kind, value: Any, key: str) -> np.ndarray:  # fmt: skip
+    """Stack sequences of rows, padded to the longest with `value`."""
     longest = max((len(r) for r in rows), default=0)
     if value is None:
         value = b"" if kind.numpy is object else 0
-    filling = _default(key, value, [], kind)[()]
-    result = np.full((len(rows), longest, *shape), filling, kind.numpy)
-    for place, row in zip(result, rows, strict=True):
-        place[: len(row)] = row
+    padding = _default(key, value, [], kind)[()]
+    result = np.full((len(rows), longest, *shape), padding, kind.numpy)
+    for target, row in zip(result, rows, strict=True):
+        target[: len(row)] = row
     return result
 
 
@@ -209,7 +211,7 @@ def _sequences(
 
 
 def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
-    """Lists of values as the rows of a sparse matrix; as a sparse vector when there is one."""
+    """Return lists of values as rows of a sparse matrix, or as a sparse vector if `single` is True."""
     lengths = [len(v) for v in lists]
     columns = np.concatenate([np.arange(n) for n in lengths] or [np.zeros(0, int)])
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
@@ -221,33 +223,31 @@ def _ragged(lists: list[np.ndarray], kind: _Kind, single: bool) -> SparseTensor:
 
 
 def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bool) -> SparseTensor:
-    many = isinstance(feature.index_key, (list, tuple))
-    index_keys = list(feature.index_key) if many else [feature.index_key]
-    sizes = [
-        int(n)
-        for n in (feature.size if isinstance(feature.size, (list, tuple)) else [feature.size])
-    ]
+    is_list = isinstance(feature.index_key, (list, tuple))
+    index_keys = list(feature.index_key) if is_list else [str(feature.index_key)]
+    size_list: Any = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
+    sizes = [int(n) for n in size_list]
     kind, integers = _kind(key, feature.dtype), _KINDS["int64"]
     indices, values = [], []
-    for number, record in enumerate(records):
-        held = _array(record.values(feature.value_key, kind) or (), kind)
-        places = [_array(record.values(k, integers) or (), integers) for k in index_keys]
-        for name, place, size in zip(index_keys, places, sizes, strict=True):
-            if len(place) != len(held):
+    for row, record in enumerate(records):
+        row_values = _array(record.values(feature.value_key, kind) or (), kind)
+        coordinates = [_array(record.values(k, integers) or (), integers) for k in index_keys]
+        for name, index, size in zip(index_keys, coordinates, sizes, strict=True):
+            if len(index) != len(row_values):
                 raise InvalidArgumentError(
-                    f"Feature {key!r}: there are {len(place)} indices in {name!r} and {len(held)} values in "
-                    f"{feature.value_key!r}."
+                    f"Feature {key!r} has {len(index)} indices in {name!r}, but {len(row_values)} values in "
+                    f"{feature.value_key!r}; the numbers must be equal."
                 )
-            if len(place) and not 0 <= place.min() <= place.max() < size:
+            if len(index) and not 0 <= index.min() <= index.max() < size:
                 raise InvalidArgumentError(
-                    f"Feature {key!r}: an index in {name!r} is not in [0, {size})."
+                    f"Feature {key!r}: an index in {name!r} is outside of [0, {size})."
                 )
-        order = np.lexsort(places[::-1])
-        columns = [p[order] for p in places]
+        order = np.lexsort(coordinates[::-1])
+        columns = [c[order] for c in coordinates]
         if not single:
-            columns.insert(0, np.full(len(held), number, np.int64))
+            columns.insert(0, np.full(len(row_values), row, np.int64))
         indices.append(np.stack(columns, axis=1))
-        values.append(held[order])
+        values.append(row_values[order])
     width = len(sizes) + (not single)
     return SparseTensor(
         np.concatenate([*indices, np.empty((0, width), np.int64)]),
@@ -256,51 +256,46 @@ def _sparse(records: list[_Record], key: str, feature: SparseFeature, single: bo
     )
 
 
-def _features(records: list[_Record], features: Mapping[str, Any], single: bool) -> dict[str, Any]:
-    """All wanted features of records."""
+def _features(records: list[_Record], features: Mapping[str, Any], single: bool) -> dict[str, _Parsed]:  # fmt: skip
+    """Parse all features of records; `single` drops the dimension of records."""
     if not features:
         raise ValueError("Missing features: `features` is empty.")
-    found: dict[str, Any] = {}
+    parsed: dict[str, _Parsed] = {}
     for key, feature in _in_order(features):
         if isinstance(feature, FixedLenFeature):
             array = _fixed(records, key, feature)
-            found[key] = _tensor(array[0] if single else array)
+            parsed[key] = convert_to_tensor(array[0] if single else array)
         elif isinstance(feature, FixedLenSequenceFeature):
             kind = _kind(key, feature.dtype)
             rows = _sequences(records, key, feature)
             shape = _sizes(key, feature.shape)
-            found[key] = _tensor(
+            parsed[key] = convert_to_tensor(
                 rows[0] if single else _padded(rows, shape, kind, feature.default_value, key)
             )
         elif isinstance(feature, VarLenFeature):
             kind = _kind(key, feature.dtype)
             lists = [_array(r.values(key, kind) or (), kind) for r in records]
-            found[key] = _ragged(lists, kind, single)
+            parsed[key] = _ragged(lists, kind, single)
         elif isinstance(feature, SparseFeature):
-            found[key] = _sparse(records, key, feature, single)
+            parsed[key] = _sparse(records, key, feature, single)
         else:
             raise ValueError(
                 f"Invalid feature {key}:{feature}: expected tf.io.FixedLenFeature, FixedLenSequenceFeature, "
                 "VarLenFeature or SparseFeature."
             )
-    return found
+    return parsed
 
 
 def _in_order(features: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Features in the order of TensorFlow's results: of variable length, dense, sparse."""
+    """Sort features in the order of TensorFlow's results: variable-length, dense, sparse."""
 
-    def place(item: tuple[str, Any]) -> tuple[int, str]:
+    def sort_key(item: tuple[str, Any]) -> tuple[int, str]:
         key, feature = item
         return (
             0 if isinstance(feature, VarLenFeature) else 2 * isinstance(feature, SparseFeature) or 1
         ), key
 
-    return sorted(features.items(), key=place)
-
-
-def _tensor(array: Any) -> Tensor:
-    # A row of strings is taken out of its array as bytes.
-    return convert_to_tensor(array)
+    return sorted(features.items(), key=sort_key)
 
 
 def parse_example(
@@ -309,30 +304,30 @@ def parse_example(
     example_names: Any = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """The features of a batch of serialized `tf.train.Example`s.
+    """Parse a batch of serialized `tf.train.Example` messages.
 
     Args:
-      serialized: a vector of strings (or a scalar, then as `parse_single_example`).
-      features: from names to `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or
+      serialized: Vector of strings; a scalar is parsed like `parse_single_example`.
+      features: Maps names to `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature` or
         `SparseFeature`.
-      example_names: a name for each, for errors.
-      name: ignored.
+      example_names: Name of each example for error messages.
+      name: Ignored.
 
     Returns:
-      From names to tensors with a first dimension of records; `tf.SparseTensor`s for features of
-      variable length.
+      A dictionary of tensors with a leading dimension of records, and `tf.SparseTensor`s for
+      features of variable length.
 
     Raises:
-      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
-      ValueError: when `features` is empty or cannot be read.
+      InvalidArgumentError: A feature is missing, or has another dtype or size.
+      ValueError: `features` is empty or invalid.
 
     Example:
       >>> import meshflow as tf
       >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 4]))
       >>> example = tf.train.Example(features=tf.train.Features(feature={"n": feature}))
-      >>> found = tf.io.parse_example(
+      >>> parsed = tf.io.parse_example(
       ...     [example.SerializeToString()] * 2, {"n": tf.io.FixedLenFeature([2], tf.int64)})
-      >>> found["n"].numpy().tolist()
+      >>> parsed["n"].numpy().tolist()
       [[3, 4], [3, 4]]
     """
     if isinstance(serialized, Pending):
@@ -355,20 +350,20 @@ def parse_single_example(
     example_names: Any = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """The features of one serialized `tf.train.Example`.
+    """Parse one serialized `tf.train.Example` message.
 
     Args:
-      serialized: a string scalar.
-      features: as for `parse_example`.
-      example_names: its name, for errors.
-      name: ignored.
+      serialized: String scalar.
+      features: As for `parse_example`.
+      example_names: Name of the example for error messages.
+      name: Ignored.
 
     Returns:
-      From names to tensors; `tf.SparseTensor`s for features of variable length.
+      A dictionary of tensors, and `tf.SparseTensor`s for features of variable length.
 
     Raises:
-      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
-      ValueError: when `features` is empty or cannot be read.
+      InvalidArgumentError: A feature is missing, or has another dtype or size.
+      ValueError: `features` is empty or invalid.
 
     Example:
       >>> import meshflow as tf
@@ -387,48 +382,48 @@ def parse_single_example(
 
 
 def _pending(serialized: Pending, features: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands for features while a function is looked at, of which what follows becomes a program of numbers."""
+    """Record the parsing of strings that are unknown while a map function is traced."""
     batch = lambda texts: parse_example(texts, features)
-    found: dict[str, Any] = context.recording.examples(
+    placeholders: dict[str, Any] = context.recording.examples(
         serialized, features, batch, lambda: _specs_of_fixed(features)
     )
-    return found
+    return placeholders
 
 
-def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dtype: Any, default: Any) -> Tensor:  # fmt: skip
-    """One feature of fixed size of serialized examples.
+def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dtype: DTypeLike, default: Any) -> Tensor:  # fmt: skip
+    """Parse one feature of fixed size from serialized examples.
 
     Args:
-      serialized: a vector of strings, or a scalar.
-      feature: its name.
-      shape: its shape.
+      serialized: Vector of strings, or a scalar.
+      feature: Name of the feature.
+      shape: Shape of the feature.
       dtype: int64, float32 or string.
-      default: what an example without it has, or None.
+      default: Value for examples that lack the feature, or None.
     """
-    found: Tensor = parse_example(serialized, {feature: FixedLenFeature(shape, dtype, default)})[feature]  # fmt: skip
-    return found
+    parsed: Tensor = parse_example(serialized, {feature: FixedLenFeature(shape, dtype, default)})[feature]  # fmt: skip
+    return parsed
 
 
 def _specs_of_fixed(features: Mapping[str, Any]) -> dict[str, Any]:
-    """The specs of features of fixed sizes.
+    """Return the specs of features of fixed size.
 
     Raises:
-      ValueError: for others.
+      ValueError: A feature has no fixed size.
     """
     if not all(isinstance(feature, FixedLenFeature) for feature in features.values()):
-        raise ValueError("Features of other kinds have no known sizes.")
+        raise ValueError("Only FixedLenFeature has a static shape.")
     return feature_specs(features)
 
 
 def feature_specs(features: Mapping[str, Any], batch: Sequence[int | None] = ()) -> dict[str, Any]:
-    """The specs of parsed features.
+    """Return the specs of parsed features.
 
     Args:
-      features: as for `parse_example`.
-      batch: the sizes before those of a record's features.
+      features: As for `parse_example`.
+      batch: Leading dimensions of the parsed features.
     """
 
-    def spec(key: str, feature: Any) -> Any:
+    def make_spec(key: str, feature: Any) -> TensorSpec | SparseTensorSpec:
         kind = as_dtype(feature.dtype)
         if isinstance(feature, VarLenFeature):
             return SparseTensorSpec([*batch, None], kind)
@@ -438,7 +433,7 @@ def feature_specs(features: Mapping[str, Any], batch: Sequence[int | None] = ())
         steps = [None] if isinstance(feature, FixedLenSequenceFeature) else []
         return TensorSpec([*batch, *steps, *_sizes(key, feature.shape)], kind)
 
-    return {key: spec(key, feature) for key, feature in _in_order(features)}
+    return {key: make_spec(key, feature) for key, feature in _in_order(features)}
 
 
 def parse_single_sequence_example(
@@ -448,22 +443,22 @@ def parse_single_sequence_example(
     example_name: Any = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The features of one serialized `tf.train.SequenceExample`.
+    """Parse one serialized `tf.train.SequenceExample` message.
 
     Args:
-      serialized: a string scalar.
-      context_features: features of the whole, as for `parse_example`.
-      sequence_features: features of every step: `FixedLenSequenceFeature` with the shape of a
-        step, or `VarLenFeature`.
-      example_name: its name, for errors.
-      name: ignored.
+      serialized: String scalar.
+      context_features: Features of the entire sequence, as for `parse_example`.
+      sequence_features: Features of every step: `FixedLenSequenceFeature` with the shape of a step,
+        or `VarLenFeature`.
+      example_name: Name of the example for error messages.
+      name: Ignored.
 
     Returns:
-      Two dictionaries from names to tensors, those of steps with a first dimension of steps.
+      Dictionaries of tensors of the sequence, and of its steps with a leading dimension of steps.
 
     Raises:
-      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
-      ValueError: when no features are asked for.
+      InvalidArgumentError: A feature is missing, or has another dtype or size.
+      ValueError: No features are requested.
 
     Example:
       >>> import meshflow as tf
@@ -491,22 +486,22 @@ def parse_sequence_example(
     example_names: Any = None,
     name: str | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The features of a batch of serialized `tf.train.SequenceExample`s.
+    """Parse a batch of serialized `tf.train.SequenceExample` messages.
 
     Args:
-      serialized: a vector of strings.
-      context_features: features of the whole, as for `parse_example`.
-      sequence_features: features of every step, as for `parse_single_sequence_example`.
-      example_names: a name for each, for errors.
-      name: ignored.
+      serialized: Vector of strings.
+      context_features: Features of entire sequences, as for `parse_example`.
+      sequence_features: Features of every step, as for `parse_single_sequence_example`.
+      example_names: Name of each example for error messages.
+      name: Ignored.
 
     Returns:
-      Three dictionaries from names to tensors: of the whole, of steps [record, step, ...] padded
-      to the most steps, and the numbers of steps.
+      Three dictionaries of tensors: of entire sequences, of steps [records, steps, ...] padded to
+      the longest sequence, and of sequence lengths [records].
 
     Raises:
-      InvalidArgumentError: for a feature that is missing, or of another dtype or size.
-      ValueError: when no features are asked for.
+      InvalidArgumentError: A feature is missing, or has another dtype or size.
+      ValueError: No features are requested.
 
     Example:
       >>> import meshflow as tf
@@ -528,11 +523,11 @@ def _sequence_examples(
     texts: np.ndarray, context_features: Any, sequence_features: Any, names: Any, single: bool
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     if not context_features and not sequence_features:
-        raise ValueError("Missing features: give context_features or sequence_features.")
+        raise ValueError("Missing features: pass context_features or sequence_features.")
     flat = texts.reshape(-1).tolist()
-    words = _names(names, len(flat))
-    examples = _parsed(protos.SequenceExample, flat, words)
-    records = [_Record(e.context.feature, n) for e, n in zip(examples, words, strict=True)]
+    labels = _names(names, len(flat))
+    examples = _parsed(protos.SequenceExample, flat, labels)
+    records = [_Record(e.context.feature, n) for e, n in zip(examples, labels, strict=True)]
     context = _features(records, context_features, single) if context_features else {}
     steps: dict[str, Any] = {}
     lengths: dict[str, Any] = {}
@@ -542,7 +537,7 @@ def _sequence_examples(
                 f"Invalid sequence feature {key}:{feature}: expected tf.io.FixedLenSequenceFeature or VarLenFeature."
             )
         kind = _kind(key, feature.dtype)
-        lists = [_steps(e, key, feature, kind, n) for e, n in zip(examples, words, strict=True)]
+        lists = [_steps(e, key, feature, kind, n) for e, n in zip(examples, labels, strict=True)]
         lengths[key] = convert_to_tensor(np.array([len(rows) for rows in lists], np.int64))
         if isinstance(feature, VarLenFeature):
             steps[key] = _ragged(lists[0], kind, False) if single else _ragged_steps(lists, kind)
@@ -556,10 +551,10 @@ def _sequence_examples(
 
 
 def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list[np.ndarray]:
-    """The values of every step of one record."""
-    held = example.feature_lists.feature_list
+    """Return the values of every step of one record."""
+    feature_lists = example.feature_lists.feature_list
     fixed = isinstance(feature, FixedLenSequenceFeature)
-    if key not in held:
+    if key not in feature_lists:
         if fixed and not feature.allow_missing:
             raise InvalidArgumentError(
                 f"Name: {name}, Feature list '{key}' is required but could not be found.  Did you mean to include it "
@@ -567,11 +562,11 @@ def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list
             )
         return []
     rows = []
-    for number, step in enumerate(held[key].feature):
+    for index, step in enumerate(feature_lists[key].feature):
         array = _array(values_of(step, key, kind, name) or (), kind)
         if fixed and len(array) != np.prod(shape := _sizes(key, feature.shape)):
             raise InvalidArgumentError(
-                f"Name: {name}, Key: {key}, Index: {number}.  Number of {kind.name} values != expected.  values "
+                f"Name: {name}, Key: {key}, Index: {index}.  Number of {kind.name} values != expected.  values "
                 f"size: {len(array)} but output shape: {list(shape)}"
             )
         rows.append(array)
@@ -580,10 +575,10 @@ def _steps(example: Any, key: str, feature: Any, kind: _Kind, name: str) -> list
 
 def _ragged_steps(lists: list[list[np.ndarray]], kind: _Kind) -> SparseTensor:
     indices = [
-        (record, step, place)
+        (record, step, column)
         for record, rows in enumerate(lists)
         for step, row in enumerate(rows)
-        for place in range(len(row))
+        for column in range(len(row))
     ]
     flat = [row for rows in lists for row in rows]
     values = np.concatenate([*flat, np.empty(0, kind.numpy)]).astype(kind.numpy)

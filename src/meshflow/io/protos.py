@@ -1,4 +1,4 @@
-"""The messages of record files (`messages`), loaded when they are first used: they need the package protobuf."""
+"""Lazy access to the message classes of `messages`, which require the package protobuf."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    from meshflow.io import messages  # noqa: PLC0415 - it needs an optional package
+    from meshflow.io import messages  # noqa: PLC0415 - the module needs an optional package
 
-    found = globals()[name] = getattr(messages, name)
-    return found
+    message = globals()[name] = getattr(messages, name)
+    return message

@@ -1,7 +1,7 @@
-"""Record files: strings of bytes, each with its length and checksums.
+"""Record files: byte strings with their lengths and checksums.
 
-A record is its length (8 bytes, the lowest first), the masked CRC-32C of those 8 bytes, the bytes,
-and their masked CRC-32C. TensorFlow describes the format with `tf.io.TFRecordWriter`.
+A record consists of its length (8 bytes, little-endian), the masked CRC-32C of the length, the
+bytes, and their masked CRC-32C. TensorFlow documents the format at `tf.io.TFRecordWriter`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from meshflow.core.runtime.errors import (
     DataLossError,
@@ -22,6 +22,7 @@ from meshflow.core.runtime.errors import (
     ResourceExhaustedError,
 )
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.crc32c import crc32c, masked
 from meshflow.files.gfile import GFile
@@ -34,47 +35,47 @@ __all__ = ["TFRecordOptions", "TFRecordWriter", "opened", "read_records"]
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
-# Longer records are read piece by piece.
+# Longer records are read in chunks of this size.
 _PIECE = 1 << 20
 
 
 def compression_of(value: Any) -> str:
-    """A compression's name from options, a name, a number of version 1, or None.
+    """Return the compression ('', 'GZIP' or 'ZLIB') of options, a name, a TensorFlow 1 code, or None.
 
     Raises:
-      ValueError: for an unknown one.
+      ValueError: The compression is unknown.
     """
     if isinstance(value, TFRecordOptions):
         value = value.compression_type
     if hasattr(value, "numpy"):
         value = value.numpy().decode()
     if isinstance(value, int) and 0 <= value < len(_COMPRESSIONS):
-        # Version 1 numbers them: none, ZLIB, GZIP.
+        # TensorFlow 1 has the codes 0 (none), 1 (ZLIB) and 2 (GZIP).
         value = ("", "ZLIB", "GZIP")[value]
     text = value or ""
     if text not in _COMPRESSIONS:
         raise InvalidValueError(
-            f"Unsupported compression_type: {value!r}; known: '', 'GZIP', 'ZLIB'."
+            f"Unsupported compression_type: {value!r}; expected '', 'GZIP' or 'ZLIB'."
         )
     return text
 
 
 class TFRecordOptions:
-    """How a record file is compressed.
+    """Compression settings of a record file.
 
     Args:
       compression_type: '', 'GZIP' or 'ZLIB'.
-      flush_mode: accepted.
-      input_buffer_size: accepted.
-      output_buffer_size: accepted.
-      window_bits: size of the window, 9 to 15.
-      compression_level: 0 to 9, for better compression in more time.
-      compression_method: accepted.
-      mem_level: 1 to 9, for more memory.
+      flush_mode: Ignored.
+      input_buffer_size: Ignored.
+      output_buffer_size: Ignored.
+      window_bits: Logarithm of the window size, 9 to 15.
+      compression_level: 0 to 9; higher levels compress better, but more slowly.
+      compression_method: Ignored.
+      mem_level: 1 to 9; higher levels use more memory.
       compression_strategy: 0 to 3, as in `zlib`.
 
     Raises:
-      ValueError: for an unknown compression.
+      ValueError: The compression is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -88,7 +89,7 @@ class TFRecordOptions:
 
     def __init__(
         self,
-        compression_type: Any = None,
+        compression_type: TFRecordOptions | str | None = None,
         flush_mode: int | None = None,
         input_buffer_size: int | None = None,
         output_buffer_size: int | None = None,
@@ -109,20 +110,20 @@ class TFRecordOptions:
         self.compression_strategy = compression_strategy
 
     @classmethod
-    def get_compression_type_string(cls, options: Any) -> str:
-        """'', 'GZIP' or 'ZLIB'.
+    def get_compression_type_string(cls, options: TFRecordOptions | str | None) -> str:
+        """Return '', 'GZIP' or 'ZLIB'.
 
         Args:
-          options: options, a name, or None.
+          options: Options, a name, or None.
         """
         return compression_of(options)
 
 
 class TFRecordWriter:
-    """Writes records to a file.
+    """Writer of a record file.
 
     Args:
-      path: the file, which is made anew; it has its name when the writer is closed, or flushed.
+      path: Path of the file, which appears when the writer is closed or flushed.
       options: `TFRecordOptions`, 'GZIP' or 'ZLIB', or None.
 
     Example:
@@ -136,32 +137,32 @@ class TFRecordWriter:
       [b'one', b'two']
     """
 
-    def __init__(self, path: Any, options: Any = None) -> None:
+    def __init__(self, path: StrPath, options: TFRecordOptions | str | None = None) -> None:
         self._path = path_text(path)
-        known = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
+        settings = options if isinstance(options, TFRecordOptions) else TFRecordOptions(options)
         self._squeeze: Any = None
-        if known.compression_type:
-            bits = 15 if known.window_bits is None else abs(known.window_bits)
+        if settings.compression_type:
+            bits = 15 if settings.window_bits is None else abs(settings.window_bits)
             self._squeeze = zlib.compressobj(
-                -1 if known.compression_level is None else known.compression_level,
+                -1 if settings.compression_level is None else settings.compression_level,
                 zlib.DEFLATED,
-                bits + 16 if known.compression_type == "GZIP" else bits,
-                zlib.DEF_MEM_LEVEL if known.mem_level is None else known.mem_level,
-                known.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
+                bits + 16 if settings.compression_type == "GZIP" else bits,
+                zlib.DEF_MEM_LEVEL if settings.mem_level is None else settings.mem_level,
+                settings.compression_strategy or zlib.Z_DEFAULT_STRATEGY,
             )
         self._whole: Replacement | None = Replacement(self._path)
-        # One that nobody closes is whole when it is gone, or when the program ends.
+        # Garbage collection, or the end of the program, closes a writer that is still open.
         self._finalize = weakref.finalize(self, _finish, self._whole, self._squeeze)
 
     def write(self, record: Any) -> None:
-        """Appends a record.
+        """Append a record.
 
         Args:
-          record: a string of bytes.
+          record: Bytes of the record.
 
         Raises:
-          TypeError: for something else.
-          FailedPreconditionError: when the writer is closed.
+          TypeError: The record is not bytes or text.
+          FailedPreconditionError: The writer is closed.
         """
         if self._whole is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
@@ -185,7 +186,7 @@ class TFRecordWriter:
             self._whole.file.write(self._squeeze.compress(data) if self._squeeze else data)
 
     def flush(self) -> None:
-        """Hands everything written so far to the file, which has its name from now on."""
+        """Write buffered records to the file and make it visible under its path."""
         if self._whole is None:
             raise FailedPreconditionError(f"{self._path}: the writer is closed.")
         if self._squeeze:
@@ -193,7 +194,7 @@ class TFRecordWriter:
         self._whole.show()
 
     def close(self) -> None:
-        """Ends the file and gives it its name; what was there before was there until now."""
+        """Close the file and make it visible under its path."""
         if self._whole is not None:
             self._whole = None
             self._finalize()
@@ -201,20 +202,20 @@ class TFRecordWriter:
     def __enter__(self) -> TFRecordWriter:
         return self
 
-    def __exit__(self, *exception: Any) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
-def _finish(whole: Replacement, squeeze: Any) -> None:
-    if squeeze:
-        whole.file.write(squeeze.flush())
-    whole.commit()
+def _finish(file: Replacement, compressor: Any) -> None:
+    if compressor:
+        file.file.write(compressor.flush())
+    file.commit()
 
 
 class _Inflated(io.RawIOBase):
-    """A file's content, decompressed while it is read."""
+    """Raw stream that decompresses a zlib file."""
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file, self._inflate = file, zlib.decompressobj()
 
     def readable(self) -> bool:
@@ -223,10 +224,10 @@ class _Inflated(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = b""
         while not data and not self._inflate.eof:
-            held = self._inflate.unconsumed_tail or self._file.read(1 << 16)
-            if not held:
+            compressed = self._inflate.unconsumed_tail or self._file.read(1 << 16)
+            if not compressed:
                 raise EOFError("the compressed file ends early")
-            data = self._inflate.decompress(held, len(buffer))
+            data = self._inflate.decompress(compressed, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
@@ -235,23 +236,23 @@ class _Inflated(io.RawIOBase):
         super().close()
 
 
-def opened(path: str, compression: Any = None, buffer_size: int | None = None) -> Any:
-    """A file of bytes, decompressed while it is read.
+def opened(path: str, compression: Any = None, buffer_size: int | None = None) -> IO[bytes] | Any:
+    """Open a file for reading, with decompression.
 
     Args:
-      path: the file.
+      path: Path of the file.
       compression: '', 'GZIP' or 'ZLIB'.
-      buffer_size: bytes read at once.
+      buffer_size: Number of bytes to read at once.
 
     Raises:
-      ValueError: for an unknown compression.
+      ValueError: The compression is unknown.
     """
     kind = compression_of(compression)
     size = buffer_size if buffer_size and buffer_size > 1 else 1 << 18
     if "://" in path:
         file = GFile(path, "rb")._opened()
     else:
-        # The caller closes it.
+        # The caller closes the file.
         file = open(path, "rb", buffering=size)  # noqa: SIM115
     if kind == "GZIP":
         return io.BufferedReader(gzip.GzipFile(fileobj=file, mode="rb"), size)
@@ -259,63 +260,63 @@ def opened(path: str, compression: Any = None, buffer_size: int | None = None) -
 
 
 def read_records(
-    path: Any, compression: Any = None, buffer_size: int | None = None
+    path: StrPath, compression: Any = None, buffer_size: int | None = None
 ) -> Iterator[bytes]:
-    """The records of a file.
+    """Yield the records of a file.
 
     Args:
-      path: the file.
+      path: Path of the file.
       compression: '', 'GZIP' or 'ZLIB'.
-      buffer_size: bytes read at once.
+      buffer_size: Number of bytes to read at once.
 
     Raises:
-      DataLossError: for a damaged record, naming the file and where the record begins.
-      ResourceExhaustedError: for one of a compressed file that is larger than `unpacked_limit`.
+      DataLossError: A record is damaged; the message contains the file and the offset.
+      ResourceExhaustedError: A record exceeds the limit for decompressed data.
     """
     path, offset, kind = os.fspath(path), 0, compression_of(compression)
     with opened(path, compression, buffer_size) as file:
 
-        def damaged(what: str, why: str) -> DataLossError:
-            inside = " of its decompressed content" if kind else ""
-            return DataLossError(f"{path}: {what} record at byte {offset}{inside}: {why}.")
+        def make_error(problem: str, reason: str) -> DataLossError:
+            inside = " of the decompressed content" if kind else ""
+            return DataLossError(f"{path}: {problem} record at byte {offset}{inside}: {reason}.")
 
-        def read(size: int) -> bytes:
+        def read_bytes(size: int) -> bytes:
             try:
                 if size <= _PIECE:
                     return file.read(size)
-                # What is read takes memory, not what is promised.
-                pieces = []
-                while size and (piece := file.read(min(size, _PIECE))):
-                    pieces.append(piece)
-                    size -= len(piece)
-                return b"".join(pieces)
+                # A damaged file that declares a huge length must not exhaust the memory.
+                chunks = []
+                while size and (chunk := file.read(min(size, _PIECE))):
+                    chunks.append(chunk)
+                    size -= len(chunk)
+                return b"".join(chunks)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise damaged("corrupted", f"it cannot be decompressed ({error})") from None
+                raise make_error("corrupted", f"it cannot be decompressed ({error})") from None
 
-        while header := read(_HEADER.size):
+        while header := read_bytes(_HEADER.size):
             if len(header) < _HEADER.size:
-                raise damaged("truncated", f"only {len(header)} bytes of its length are there")
+                raise make_error("truncated", f"only {len(header)} bytes of its header exist")
             length, checksum = _HEADER.unpack(header)
             if masked(crc32c(header[:8])) != checksum:
-                hint = "" if offset else "; is this a record file, and the compression_type right?"
-                raise damaged("corrupted", f"the checksum of its length does not fit{hint}")
+                hint = "" if offset else "; check the format and the compression_type of the file"
+                raise make_error("corrupted", f"the checksum of its length does not match{hint}")
             if (
                 kind
                 and length > _PIECE
-                and length > (most := unpacked_limit(gfile.stat(path).length))
+                and length > (limit := unpacked_limit(gfile.stat(path).length))
             ):
                 raise ResourceExhaustedError(
-                    f"{path}: the record at byte {offset} of its decompressed content holds {length:,} bytes, more "
-                    f"than {most:,}. If you trust its author, set the environment variable "
+                    f"{path}: the record at byte {offset} of the decompressed content has {length:,} bytes, more "
+                    f"than the limit of {limit:,}. If you trust the file, set the environment variable "
                     f"{UNPACKED_VARIABLE} to a larger number."
                 )
-            body = read(length + _FOOTER.size)
+            body = read_bytes(length + _FOOTER.size)
             if len(body) < length + _FOOTER.size:
-                raise damaged(
-                    "truncated", f"{len(body)} of {length + _FOOTER.size} bytes are there"
+                raise make_error(
+                    "truncated", f"only {len(body)} of {length + _FOOTER.size} bytes exist"
                 )
             record = body[:length]
             if masked(crc32c(record)) != _FOOTER.unpack_from(body, length)[0]:
-                raise damaged("corrupted", "the checksum of its bytes does not fit")
+                raise make_error("corrupted", "the checksum of its bytes does not match")
             yield record
             offset += _HEADER.size + len(body)

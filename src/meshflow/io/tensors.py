@@ -1,4 +1,4 @@
-"""Tensors as strings: TensorFlow's protocol buffer of a tensor."""
+"""Serialization of tensors as TensorFlow's protocol buffer `TensorProto`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor, from_python
-from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.core.values.shapes import as_shape
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
 from meshflow.io import protos
@@ -19,7 +19,7 @@ from meshflow.ops.files import host_bytes
 
 __all__ = ["make_ndarray", "make_tensor_proto", "parse_tensor", "serialize_tensor"]
 
-# Where a proto that was not written by `serialize_tensor` may hold its numbers.
+# Fields that hold the values in a proto without `tensor_content`.
 _FIELDS = {
     **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16"), "int_val"),
     **{"float32": "float_val", "float64": "double_val", "int64": "int64_val", "bool": "bool_val"},
@@ -28,8 +28,8 @@ _FIELDS = {
     **{"complex64": "scomplex_val", "complex128": "dcomplex_val"},
 }
 
-
-# Arrays of these are written as their bytes where they have more than one number, as TensorFlow does.
+# Like TensorFlow, `make_tensor_proto` writes arrays of these dtypes with more than one element as
+# bytes.
 _AS_BYTES = frozenset(
     ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64")
     + ("uint8", "uint32", "uint64")
@@ -37,23 +37,26 @@ _AS_BYTES = frozenset(
 
 
 def make_tensor_proto(
-    values: Any, dtype: Any = None, shape: Any = None, verify_shape: bool = False
+    values: Any,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike = None,
+    verify_shape: bool = False,
 ) -> Any:
-    """A `TensorProto` of known values, in the form that TensorFlow gives it.
+    """Create a `TensorProto` from known values, in TensorFlow's encoding.
 
     Args:
-      values: a number, text, array, nested list, or tensor with known values.
-      dtype: its dtype; default that of `tf.constant(values)`.
-      shape: its shape; values that are too few are followed by more of the last one.
-      verify_shape: whether values of another shape are an error.
+      values: A number, text, array, nested list, or tensor with known values.
+      dtype: Dtype of the tensor; default that of `tf.constant(values)`.
+      shape: Shape of the tensor; if there are too few values, the last one is repeated.
+      verify_shape: Whether the values must already have this shape.
 
     Returns:
-      The message, which `make_ndarray` reads, TensorFlow's as well.
+      A message that `make_ndarray` and TensorFlow can read.
 
     Raises:
-      TypeError: for values that are not of the dtype, or with `verify_shape` not of the shape.
-      ValueError: for values that are None, have no rectangular form, or are more than the shape has.
-      ImportError: without the package protobuf.
+      TypeError: The values do not have the dtype, or with `verify_shape`, the shape.
+      ValueError: The values are None, not rectangular, or too many for the shape.
+      ImportError: The package protobuf is not installed.
 
     Example:
       >>> import meshflow as tf
@@ -66,15 +69,17 @@ def make_tensor_proto(
     else:
         tensor = convert_to_tensor(values, None if dtype is None else as_dtype(dtype))
     array = tensor._concrete("the content of a TensorProto")
-    wanted = list(array.shape) if shape is None else [int(n) for n in as_shape(shape).as_list()]
-    if verify_shape and wanted != list(array.shape):
-        raise TypeError(f"Expected Tensor's shape: {tuple(wanted)}, but got {array.shape}.")
-    size = int(np.prod(wanted, dtype=np.int64))
+    target_shape = (
+        list(array.shape) if shape is None else [int(n) for n in as_shape(shape).as_list()]
+    )
+    if verify_shape and target_shape != list(array.shape):
+        raise TypeError(f"Expected Tensor's shape: {tuple(target_shape)}, but got {array.shape}.")
+    size = int(np.prod(target_shape, dtype=np.int64))
     if array.size > size:
         raise ValueError(f"Too many elements provided. Takes at most {size}, but got {array.size}.")
     if tensor.dtype.name in _AS_BYTES and 1 < array.size == size:
-        return tensor_proto(array.reshape(wanted))
-    proto = _empty_proto(tensor.dtype, wanted)
+        return tensor_proto(array.reshape(target_shape))
+    proto = _empty_proto(tensor.dtype, target_shape)
     flat = array.reshape(-1)
     if tensor.dtype.name in ("float16", "bfloat16"):
         flat = flat.view(np.uint16)
@@ -85,17 +90,11 @@ def make_tensor_proto(
 
 
 def make_ndarray(tensor: Any) -> np.ndarray:
-    """The array that a `TensorProto` holds, Meshflow's, TensorBoard's or TensorFlow's.
-
-    Args:
-      tensor: the message.
-
-    Returns:
-      A NumPy array; strings are objects.
+    """Convert a `TensorProto` message to an array; strings become objects.
 
     Raises:
-      TypeError: for a dtype that is not known.
-      ValueError: when the content does not fit the shape.
+      TypeError: The dtype is unknown.
+      ValueError: The content does not match the shape.
 
     Example:
       >>> import meshflow as tf
@@ -116,14 +115,11 @@ def make_ndarray(tensor: Any) -> np.ndarray:
 
 
 def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
-    """A tensor as a string, which `parse_tensor` reads, TensorFlow's as well.
+    """Serialize a tensor to a string scalar that `parse_tensor` and TensorFlow can read.
 
     Args:
-      tensor: a tensor with known values.
-      name: ignored.
-
-    Returns:
-      A string scalar.
+      tensor: Tensor with a known value.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -137,7 +133,7 @@ def serialize_tensor(tensor: TensorLike, name: str | None = None) -> Tensor:
 
 
 def tensor_proto(array: np.ndarray) -> Any:
-    """An array as a protocol buffer; strings are arrays of objects."""
+    """Convert an array to a `TensorProto`; strings are arrays of objects."""
     kind = as_dtype(array.dtype)
     proto = _empty_proto(kind, array.shape)
     if kind.name == "string":
@@ -152,7 +148,7 @@ def _empty_proto(kind: DType, shape: Sequence[int]) -> Any:
     proto = protos.TensorProto(dtype=kind.as_datatype_enum)
     for size in shape:
         proto.tensor_shape.dim.add(size=size)
-    # An empty shape is there too: the tensor is a scalar, not of unknown rank.
+    # A scalar needs an explicit empty shape; without it, the rank would be unknown.
     proto.tensor_shape.SetInParent()
     return proto
 
@@ -161,16 +157,16 @@ def _swaps(array: np.ndarray) -> bool:
     return array.dtype.byteorder == ">"
 
 
-def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None) -> Tensor:
-    """A tensor from a string made by `serialize_tensor`, TensorFlow's as well.
+def parse_tensor(serialized: TensorLike, out_type: DTypeLike, name: str | None = None) -> Tensor:
+    """Parse a tensor that `serialize_tensor` or TensorFlow serialized.
 
     Args:
-      serialized: a string scalar.
-      out_type: its dtype.
-      name: ignored.
+      serialized: String scalar.
+      out_type: Expected dtype.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the string holds another dtype, or no tensor.
+      InvalidArgumentError: The string contains another dtype, or no tensor.
 
     Example:
       >>> import meshflow as tf
@@ -190,7 +186,7 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
         try:
             stored = as_dtype(proto.dtype).name
         except (TypeError, ValueError, KeyError):
-            stored = f"dtype number {proto.dtype}"
+            stored = f"dtype code {proto.dtype}"
         raise InvalidArgumentError(
             f"Type mismatch between parsed tensor ({stored}) and dtype ({kind.name})"
         )
@@ -199,23 +195,23 @@ def parse_tensor(serialized: TensorLike, out_type: Any, name: str | None = None)
     return from_python(array.reshape(shape), kind)
 
 
-def _count(shape: Sequence[int], kind: Any, size: int) -> int:
-    """How many numbers a shape has that comes with so many bytes."""
+def _count(shape: Sequence[int], kind: DType, size: int) -> int:
+    """Return the number of elements of a shape, after a check against the message size in bytes."""
     count = math.prod(shape)
     if any(n < 0 for n in shape) or len(shape) > 32:
         raise InvalidArgumentError(
             f"Could not parse `serialized` as TensorProto: its shape is {list(shape)}."
         )
-    # A short string may stand for many equal numbers.
+    # A short message can declare a large tensor of equal values.
     if count * kind.size > (limit := unpacked_limit(size)):
         raise InvalidArgumentError(
-            f"Could not parse `serialized` as TensorProto: its shape {list(shape)} takes more than {limit:,} bytes. "
-            f"If you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
+            f"Could not parse `serialized` as TensorProto: its shape {list(shape)} needs more than the limit of {limit:,} "
+            f"bytes. If you trust the source, set the environment variable {UNPACKED_VARIABLE} to a larger number."
         )
     return count
 
 
-def _numbers(proto: Any, kind: Any, count: int) -> np.ndarray:
+def _numbers(proto: Any, kind: DType, count: int) -> np.ndarray:
     if kind.name == "string":
         array = np.empty(len(proto.string_val), object)
         array[:] = list(proto.string_val)
@@ -231,12 +227,12 @@ def _numbers(proto: Any, kind: Any, count: int) -> np.ndarray:
         else:
             array = np.array(values, kind.dtype)
     if array.size < count and array.size and not proto.tensor_content:
-        # The last number stands for all that follow.
+        # The last value is repeated up to the size of the tensor.
         array = np.concatenate([array, np.repeat(array[-1:], count - array.size)])
     elif not array.size and not proto.tensor_content:
         array = np.zeros(count, array.dtype) if kind.name != "string" else np.full(count, b"")
     if array.size != count:
         raise InvalidArgumentError(
-            f"Could not parse `serialized` as TensorProto: it has {array.size} numbers, its shape {count}."
+            f"Could not parse `serialized` as TensorProto: it has {array.size} values, but its shape {count}."
         )
     return array

@@ -1,4 +1,4 @@
-"""`tf.keras`: layers, models, training."""
+"""`tf.keras`: layers, models and training."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -67,12 +67,12 @@ __all__ = [
 ]
 
 
-# Files may name its functions, too.
+# Files may refer to functions of `keras.backend` by name, too.
 op_names.later("keras.backend.", "meshflow.legacy.backend")
 
 
 def __getattr__(name: str) -> Any:
-    # What many programs do not need, and what is of earlier years, loads when it is first used.
+    # Rarely used and legacy modules are imported on first use, which makes `import meshflow` fast.
     if name == "applications":
         return importlib.import_module("meshflow.keras.applications")
     if name in ("backend", "preprocessing", "wrappers"):

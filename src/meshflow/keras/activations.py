@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.logits import with_logits
+from meshflow.keras.registry import CustomObjects
 from meshflow.ops import math, nn
 from meshflow.ops.array import where
 
@@ -37,15 +39,15 @@ __all__ = [
 
 
 def relu(
-    x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
+    x: TensorLike, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
 ) -> Tensor:
-    """Rectifier with optional slope, ceiling and threshold.
+    """Apply the rectified linear unit, optionally with a slope, a ceiling and a threshold.
 
     Args:
-      x: a tensor.
-      alpha: slope below the threshold.
-      max_value: ceiling.
-      threshold: values below it count as small.
+      x: Tensor.
+      alpha: Slope below the threshold.
+      max_value: Largest value of the result; None for no limit.
+      threshold: Values up to this one count as negative.
 
     Returns:
       A tensor of the shape of `x`.
@@ -67,8 +69,8 @@ def relu(
     return result - alpha * nn.relu(threshold - x) if alpha else result
 
 
-def elu(x: Any, alpha: float = 1.0) -> Tensor:
-    """x where positive, `alpha * (e^x - 1)` elsewhere.
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """Return `x` where it is positive, and `alpha * (e^x - 1)` otherwise.
 
     Example:
       >>> import meshflow as tf
@@ -82,8 +84,8 @@ def elu(x: Any, alpha: float = 1.0) -> Tensor:
     return where(x > 0, result, alpha * result)
 
 
-def leaky_relu(x: Any, negative_slope: float = 0.2) -> Tensor:
-    """x where positive, `negative_slope * x` elsewhere.
+def leaky_relu(x: TensorLike, negative_slope: float = 0.2) -> Tensor:
+    """Return `x` where it is positive, and `negative_slope * x` otherwise.
 
     Example:
       >>> import meshflow as tf
@@ -93,8 +95,8 @@ def leaky_relu(x: Any, negative_slope: float = 0.2) -> Tensor:
     return nn.leaky_relu(x, negative_slope)
 
 
-def selu(x: Any) -> Tensor:
-    """Scaled ELU.
+def selu(x: TensorLike) -> Tensor:
+    """Apply the scaled exponential linear unit.
 
     Example:
       >>> import meshflow as tf
@@ -104,8 +106,8 @@ def selu(x: Any) -> Tensor:
     return nn.selu(x)
 
 
-def gelu(x: Any, approximate: bool = False) -> Tensor:
-    """Gaussian error linear unit.
+def gelu(x: TensorLike, approximate: bool = False) -> Tensor:
+    """Apply the Gaussian error linear unit, exactly or by its tanh approximation.
 
     Example:
       >>> import meshflow as tf
@@ -115,8 +117,8 @@ def gelu(x: Any, approximate: bool = False) -> Tensor:
     return nn.gelu(x, approximate)
 
 
-def relu6(x: Any) -> Tensor:
-    """`min(max(x, 0), 6)`.
+def relu6(x: TensorLike) -> Tensor:
+    """Compute `min(max(x, 0), 6)`.
 
     Example:
       >>> import meshflow as tf
@@ -126,11 +128,11 @@ def relu6(x: Any) -> Tensor:
     return nn.relu6(x)
 
 
-def softmax(x: Any, axis: int = -1) -> Tensor:
-    """Softmax along a dimension.
+def softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """Compute the softmax along an axis.
 
     Raises:
-      ValueError: for a vector, which has no batch dimension.
+      ValueError: If `x` is a vector, which has no batch dimension.
 
     Example:
       >>> import meshflow as tf
@@ -142,8 +144,8 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
     return with_logits(nn.softmax(x, axis=axis), x)
 
 
-def sigmoid(x: Any) -> Tensor:
-    """`1 / (1 + e^-x)`.
+def sigmoid(x: TensorLike) -> Tensor:
+    """Compute `1 / (1 + e^-x)`.
 
     Example:
       >>> import meshflow as tf
@@ -153,8 +155,8 @@ def sigmoid(x: Any) -> Tensor:
     return with_logits(nn.sigmoid(x), x)
 
 
-def tanh(x: Any) -> Tensor:
-    """Hyperbolic tangent.
+def tanh(x: TensorLike) -> Tensor:
+    """Compute the hyperbolic tangent.
 
     Example:
       >>> import meshflow as tf
@@ -164,8 +166,8 @@ def tanh(x: Any) -> Tensor:
     return nn.tanh(x)
 
 
-def softplus(x: Any) -> Tensor:
-    """`log(1 + e^x)`.
+def softplus(x: TensorLike) -> Tensor:
+    """Compute `log(1 + e^x)`.
 
     Example:
       >>> import meshflow as tf
@@ -175,8 +177,8 @@ def softplus(x: Any) -> Tensor:
     return nn.softplus(x)
 
 
-def softsign(x: Any) -> Tensor:
-    """`x / (1 + |x|)`.
+def softsign(x: TensorLike) -> Tensor:
+    """Compute `x / (1 + |x|)`.
 
     Example:
       >>> import meshflow as tf
@@ -186,8 +188,8 @@ def softsign(x: Any) -> Tensor:
     return nn.softsign(x)
 
 
-def silu(x: Any) -> Tensor:
-    """`x * sigmoid(x)`.
+def silu(x: TensorLike) -> Tensor:
+    """Compute `x * sigmoid(x)`.
 
     Example:
       >>> import meshflow as tf
@@ -197,8 +199,8 @@ def silu(x: Any) -> Tensor:
     return nn.silu(x)
 
 
-def swish(x: Any) -> Tensor:
-    """`x * sigmoid(x)`.
+def swish(x: TensorLike) -> Tensor:
+    """Compute `x * sigmoid(x)`.
 
     Example:
       >>> import meshflow as tf
@@ -208,8 +210,8 @@ def swish(x: Any) -> Tensor:
     return nn.silu(x)
 
 
-def mish(x: Any) -> Tensor:
-    """`x * tanh(softplus(x))`.
+def mish(x: TensorLike) -> Tensor:
+    """Compute `x * tanh(softplus(x))`.
 
     Example:
       >>> import meshflow as tf
@@ -219,8 +221,8 @@ def mish(x: Any) -> Tensor:
     return x * nn.tanh(nn.softplus(x))
 
 
-def exponential(x: Any) -> Tensor:
-    """`e^x`.
+def exponential(x: TensorLike) -> Tensor:
+    """Compute `e^x`.
 
     Example:
       >>> import meshflow as tf
@@ -230,8 +232,8 @@ def exponential(x: Any) -> Tensor:
     return math.exp(x)
 
 
-def hard_sigmoid(x: Any) -> Tensor:
-    """`0.2 x + 0.5`, clipped to [0, 1].
+def hard_sigmoid(x: TensorLike) -> Tensor:
+    """Compute `0.2 x + 0.5`, clipped to [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -241,8 +243,8 @@ def hard_sigmoid(x: Any) -> Tensor:
     return math.clip_by_value(x * 0.2 + 0.5, 0.0, 1.0)
 
 
-def linear(x: Any) -> Tensor:
-    """The input itself.
+def linear(x: TensorLike) -> Tensor:
+    """Return the input.
 
     Example:
       >>> import meshflow as tf
@@ -258,21 +260,8 @@ _FAMILY = registry.family(
     {
         f.__name__: f
         for f in (
-            *(
-                elu,
-                exponential,
-                gelu,
-                hard_sigmoid,
-                leaky_relu,
-                linear,
-                mish,
-                relu,
-                relu6,
-                selu,
-                sigmoid,
-                silu,
-            ),
-            *(softmax, softplus, softsign, swish, tanh),
+            *(elu, exponential, gelu, hard_sigmoid, leaky_relu, linear, mish, relu, relu6),
+            *(selu, sigmoid, silu, softmax, softplus, softsign, swish, tanh),
         )
     },
 )
@@ -281,7 +270,7 @@ _FAMILY = registry.family(
 for _function in _FAMILY.table.values():
     op_names.nameable(_function)
 
-# What only Keras 3 has as activations, and what is another function there.
+# Only Keras 3 has these activations. Its `hard_sigmoid` is another function than the one above.
 _OF_KERAS_3 = [
     "celu",
     "glu",
@@ -305,12 +294,15 @@ _FAMILY.add(
 )
 
 
-def get(identifier: Any) -> Callable[..., Any]:
-    """An activation function from a name, function, layer or configuration; None is `linear`.
+def get(identifier: object) -> Callable[..., Any]:
+    """Return the activation function for a name, function, layer or configuration.
+
+    Args:
+      identifier: The name, function, layer or configuration; None means `linear`.
 
     Raises:
-      ValueError: for an unknown name.
-      TypeError: for what is no name, function, layer or configuration.
+      ValueError: If the name is unknown.
+      TypeError: If the identifier has another type.
 
     Example:
       >>> import meshflow as tf
@@ -326,25 +318,25 @@ def get(identifier: Any) -> Callable[..., Any]:
     return _FAMILY.get(identifier)
 
 
-def serialize(activation: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The name of an activation function, or a layer's configuration.
+def serialize(activation: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the name of an activation function, or the configuration of a layer.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.activations.serialize(tf.keras.activations.tanh)
       'tanh'
     """
-    found = serialization.serialize(activation, use_legacy_format)
-    if isinstance(found, dict) and found.get("class_name") == "function":
-        name = found["config"]
-        return name if name in _FAMILY.table else found
-    return found
+    serialized = serialization.serialize(activation, use_legacy_format)
+    if isinstance(serialized, dict) and serialized.get("class_name") == "function":
+        name = serialized["config"]
+        return name if name in _FAMILY.table else serialized
+    return serialized
 
 
 def deserialize(
-    name: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    name: str | Config | None, custom_objects: CustomObjects = None, use_legacy_format: bool = False
 ) -> Callable[..., Any]:
-    """The activation with a name or configuration.
+    """Return the activation function for a name or configuration.
 
     Example:
       >>> import meshflow as tf

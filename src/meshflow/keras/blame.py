@@ -1,4 +1,4 @@
-"""Errors that say where they come from: in which file, in which layer of a model."""
+"""Error messages that name the file or layer in which an error occurred."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 
 __all__ = ["within"]
 
-# What a damaged configuration makes Python raise.
+# A damaged configuration makes Python raise these errors.
 _DAMAGE = (LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 _NO_USERS = sys.stdlib_module_names | {"meshflow", "h5py", "numpy", "jax", "jaxlib"}
 
 
 @contextlib.contextmanager
-def within(what: str) -> Iterator[None]:
-    """Has errors raised inside name what they are about.
+def within(subject: str) -> Iterator[None]:
+    """Prefix the messages of errors that are raised in a `with` block.
 
-    What is raised by code of users stays as it is.
+    Errors that are raised by user code do not change.
 
     Args:
-      what: what is read, such as the path of a file.
+      subject: The file or layer that is read, for example a path.
 
     Raises:
-      ValueError: in the place of errors that only a damaged configuration makes.
+      ValueError: Instead of an error that only a damaged configuration can cause.
 
     Example:
       >>> import meshflow as tf
@@ -39,16 +39,16 @@ def within(what: str) -> Iterator[None]:
     except _DAMAGE as error:
         if _is_users(error):
             raise
-        raise ValueError(f"{what} is damaged: {error!r}.") from error
+        raise ValueError(f"{subject} is damaged: {error!r}.") from error
     except (ValueError, TypeError, NotImplementedError) as error:
-        plain = len(error.args) == 1 and isinstance(error.args[0], str)
-        if plain and what not in error.args[0] and not _is_users(error):
-            error.args = (f"{what}: {error.args[0]}",)
+        has_text = len(error.args) == 1 and isinstance(error.args[0], str)
+        if has_text and subject not in error.args[0] and not _is_users(error):
+            error.args = (f"{subject}: {error.args[0]}",)
         raise
 
 
 def _is_users(error: BaseException) -> bool:
-    """Whether an error was raised by a function of neither this package nor a library."""
+    """Check whether an error was raised outside this package and the libraries that it uses."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,4 +1,4 @@
-"""`tf.keras.config`: settings that Keras 3 has there."""
+"""`tf.keras.config`: settings that Keras 3 added."""
 
 from meshflow.keras.safe_mode import enable_unsafe_deserialization
 

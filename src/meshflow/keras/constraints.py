@@ -1,13 +1,16 @@
-"""`tf.keras.constraints`: projections applied to weights after each update."""
+"""`tf.keras.constraints`: projections that are applied to weights after each update."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.registry import CustomObjects
 from meshflow.ops import math
 from meshflow.ops.array import gather_nd
 
@@ -30,7 +33,7 @@ __all__ = [
 
 
 class Constraint:
-    """Base class: called with a weight, gives its projection.
+    """Base class of constraints: callables that map a weight to its projection.
 
     Example:
       >>> import meshflow as tf
@@ -41,30 +44,30 @@ class Constraint:
       [0.5, 1.0]
     """
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight."""
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the projected weight."""
         return w
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Constraint:
-        """The constraint with a configuration."""
+    def from_config(cls, config: Config) -> Constraint:
+        """Create a constraint from its configuration."""
         return cls(**config)
 
 
-def _norms(w: Any, axis: Any) -> Any:
+def _norms(w: TensorLike, axis: int | Sequence[int]) -> TensorLike:
     return math.sqrt(math.reduce_sum(math.square(w), axis=axis, keepdims=True))
 
 
 class MaxNorm(Constraint):
-    """Norms along `axis` of at most `max_value`.
+    """Constraint that limits the norms along `axis` to `max_value`.
 
     Args:
-      max_value: the largest norm.
-      axis: dimension or dimensions that make up one vector.
+      max_value: Largest norm.
+      axis: Axis or axes that form one vector.
 
     Example:
       >>> import meshflow as tf
@@ -74,23 +77,23 @@ class MaxNorm(Constraint):
              [0.8, 0.4]], dtype=float32)
     """
 
-    def __init__(self, max_value: float = 2, axis: Any = 0) -> None:
+    def __init__(self, max_value: float = 2, axis: int | Sequence[int] = 0) -> None:
         self.max_value, self.axis = max_value, axis
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight."""
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the projected weight."""
         norms = _norms(w, self.axis)
         return w * (
             math.clip_by_value(norms, 0.0, float(self.max_value)) / (norms + settings.epsilon())
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"max_value": self.max_value, "axis": self.axis}
 
 
 class NonNeg(Constraint):
-    """No negative weights.
+    """Constraint that replaces negative weights by zero.
 
     Example:
       >>> import meshflow as tf
@@ -98,16 +101,16 @@ class NonNeg(Constraint):
       [0.0, 2.0]
     """
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight."""
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the projected weight."""
         return math.maximum(w, 0.0)
 
 
 class UnitNorm(Constraint):
-    """Norm 1 along `axis`.
+    """Constraint that scales vectors along `axis` to norm 1.
 
     Args:
-      axis: dimension or dimensions that make up one vector.
+      axis: Axis or axes that form one vector.
 
     Example:
       >>> import meshflow as tf
@@ -116,26 +119,26 @@ class UnitNorm(Constraint):
              [0.8]], dtype=float32)
     """
 
-    def __init__(self, axis: Any = 0) -> None:
+    def __init__(self, axis: int | Sequence[int] = 0) -> None:
         self.axis = axis
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight."""
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the projected weight."""
         return w / (_norms(w, self.axis) + settings.epsilon())
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"axis": self.axis}
 
 
 class MinMaxNorm(Constraint):
-    """Norms along `axis` between two values.
+    """Constraint that keeps the norms along `axis` between two values.
 
     Args:
-      min_value: the smallest norm.
-      max_value: the largest norm.
-      rate: how far towards the interval each step goes, 1 all the way.
-      axis: dimension or dimensions that make up one vector.
+      min_value: Smallest norm.
+      max_value: Largest norm.
+      rate: Fraction of the distance to the interval by which each update changes a norm.
+      axis: Axis or axes that form one vector.
 
     Example:
       >>> import meshflow as tf
@@ -146,20 +149,23 @@ class MinMaxNorm(Constraint):
     """
 
     def __init__(
-        self, min_value: float = 0.0, max_value: float = 1.0, rate: float = 1.0, axis: Any = 0
+        self,
+        min_value: float = 0.0,
+        max_value: float = 1.0,
+        rate: float = 1.0,
+        axis: int | Sequence[int] = 0,
     ) -> None:
         self.min_value, self.max_value, self.rate, self.axis = min_value, max_value, rate, axis
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight."""
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the projected weight."""
         norms = _norms(w, self.axis)
-        wanted = math.clip_by_value(
-            norms, float(self.min_value), float(self.max_value)
-        ) * self.rate + norms * (1 - self.rate)
-        return w * (wanted / (norms + settings.epsilon()))
+        clipped = math.clip_by_value(norms, float(self.min_value), float(self.max_value))
+        new_norms = clipped * self.rate + norms * (1 - self.rate)
+        return w * (new_norms / (norms + settings.epsilon()))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             "min_value": self.min_value,
             "max_value": self.max_value,
@@ -169,7 +175,7 @@ class MinMaxNorm(Constraint):
 
 
 class RadialConstraint(Constraint):
-    """Convolution kernels that are symmetric around their centre.
+    """Constraint that makes convolution kernels symmetric around their center.
 
     Example:
       >>> import meshflow as tf
@@ -179,20 +185,20 @@ class RadialConstraint(Constraint):
       True
     """
 
-    def __call__(self, w: Any) -> Any:
-        """The projected weight.
+    def __call__(self, w: TensorLike) -> TensorLike:
+        """Return the kernel with one value for each square ring of the window.
 
-        Each ring of the window takes one value: rings count from the centre outwards and get the
-        diagonal's elements from just above the centre on, as in Keras.
+        Rings are numbered from the center outwards. As in Keras, they take the elements of the
+        diagonal in order, from the element above the center.
         """
         if len(w.shape) != 4 or w.shape[0] != w.shape[1]:
             raise ValueError(
                 f"The weight tensor must have rank 4 and a square window. Received shape: {tuple(w.shape)}"
             )
         n, start = w.shape[0], w.shape[0] // 2
-        place = np.arange(n)
-        edge = np.minimum(place, n - 1 - place)
-        ring = (n + 1) // 2 - 1 - np.minimum(edge[:, None], edge)
+        position = np.arange(n)
+        edge_distance = np.minimum(position, n - 1 - position)
+        ring = (n + 1) // 2 - 1 - np.minimum(edge_distance[:, None], edge_distance)
         diagonal = start - 1 + ring + (ring > 0) * (n % 2 == 0)
         return gather_nd(w, np.stack([diagonal, diagonal], -1).astype(np.int32))
 
@@ -214,8 +220,8 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Callable[..., Any] | None:
-    """A constraint from a name, class, object, function or configuration; None is None.
+def get(identifier: object) -> Callable[..., Any] | None:
+    """Return the constraint for a name, class, object, function or configuration; None for None.
 
     Example:
       >>> import meshflow as tf
@@ -225,8 +231,8 @@ def get(identifier: Any) -> Callable[..., Any] | None:
     return _FAMILY.get(identifier)
 
 
-def serialize(constraint: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration of a constraint.
+def serialize(constraint: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration of a constraint.
 
     Example:
       >>> import meshflow as tf
@@ -237,9 +243,11 @@ def serialize(constraint: Any, use_legacy_format: bool = False) -> dict[str, Any
 
 
 def deserialize(
-    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    config: str | Config | None,
+    custom_objects: CustomObjects = None,
+    use_legacy_format: bool = False,
 ) -> Callable[..., Any] | None:
-    """The constraint with a configuration.
+    """Create a constraint from its configuration.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""`tf.keras.export`: SavedModels with functions of one's own choice, for serving."""
+"""`tf.keras.export`: SavedModels with explicitly chosen functions, for serving."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from meshflow.checkpoint.graph import is_trackable
 from meshflow.core.functions.function import Function, function
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree, StrPath
 from meshflow.files.paths import text
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.exporting import specs_of_signature
@@ -22,12 +23,12 @@ __all__ = ["ExportArchive"]
 
 
 class ExportArchive(Module):
-    """Collects functions (endpoints) and the variables that they use, and writes them as a SavedModel.
+    """Collection of functions (endpoints) and their variables that is written as a SavedModel.
 
     Attributes:
-      variables: those of what is tracked.
-      trainable_variables: those of them that are trained.
-      non_trainable_variables: the others.
+      variables: Variables of the tracked objects.
+      trainable_variables: Trainable variables of the tracked objects.
+      non_trainable_variables: Other variables of the tracked objects.
 
     Example:
       >>> import tempfile
@@ -50,39 +51,39 @@ class ExportArchive(Module):
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The variables of what is tracked."""
+        """Return the variables of the tracked objects."""
         return (*self.trainable_variables, *self.non_trainable_variables)
 
     @property
     def trainable_variables(self) -> tuple[Variable, ...]:
-        """Those that are trained."""
+        """Return the trainable variables of the tracked objects."""
         return self._found_in("trainable_variables")
 
     @property
     def non_trainable_variables(self) -> tuple[Variable, ...]:
-        """Those that are not trained."""
+        """Return the non-trainable variables of the tracked objects."""
         return self._found_in("non_trainable_variables")
 
     def _found_in(self, name: str) -> tuple[Variable, ...]:
-        found = {id(v): v for r in self._resources for v in getattr(r, name, ())}
-        return tuple(found.values())
+        variables = {id(v): v for r in self._resources for v in getattr(r, name, ())}
+        return tuple(variables.values())
 
-    def track(self, resource: Any) -> None:
-        """Takes what the endpoints use: a layer, model, other module, variable, or lookup table.
+    def track(self, resource: object) -> None:
+        """Track an object that endpoints use: a layer, model, other module, variable or lookup table.
 
         Args:
-          resource: the thing; layers must be built. Whatever a checkpoint can hold is taken, but no list or
-            dictionary.
+          resource: The object, which a checkpoint must be able to store. Layers must be built.
+            Lists and dictionaries are not accepted.
 
         Raises:
-          ValueError: for a layer that is not built, or something that can not be tracked.
+          ValueError: If a layer is not built, or if the object cannot be tracked.
         """
         if getattr(resource, "built", True) is False:
             raise ValueError(
-                f"The layer {resource.name!r} must be built before it is tracked: call it, or its `build()`."
+                f"The layer {getattr(resource, 'name', resource)!r} must be built before it is tracked: call it, or its `build()`."
             )
-        taken = is_trackable(resource) or isinstance(resource, Table)
-        if not taken or isinstance(resource, (list, tuple, Mapping)):
+        is_accepted = is_trackable(resource) or isinstance(resource, Table)
+        if not is_accepted or isinstance(resource, (list, tuple, Mapping)):
             raise ValueError(
                 "Invalid resource type. Expected an instance of a TensorFlow `Trackable` (such as a Keras `Layer` or "
                 f"`Model`). Received instead an object of type {type(resource)}: {resource!r}"
@@ -90,24 +91,24 @@ class ExportArchive(Module):
         self._resources.append(resource)
 
     def add_endpoint(
-        self, name: str, fn: Callable[..., Any], input_signature: Any = None, **kwargs: Any
+        self, name: str, fn: Callable[..., Any], input_signature: PyTree = None, **kwargs: Any
     ) -> Function:
-        """Adds a function, which the loaded object has as an attribute and as a signature.
+        """Add a function, which the loaded object has as an attribute and as a signature.
 
         Args:
-          name: the attribute's name.
-          fn: a function of tensors; or a `tf.function` that has been called or has an `input_signature`.
-          input_signature: a list with a `tf.TensorSpec`, an `InputSpec`, an `Input` or a tensor, or a structure of
-            them, for each argument.
-          **kwargs: `jax2tf_kwargs` and `is_static` of Keras on JAX, which are accepted: functions are written as
-            they are.
+          name: Name of the attribute.
+          fn: Function of tensors, or a `tf.function` that has been called or has an
+            `input_signature`.
+          input_signature: List with a `tf.TensorSpec`, `InputSpec`, `Input` or tensor, or a
+            structure of them, for each argument.
+          **kwargs: `jax2tf_kwargs` and `is_static` of Keras on JAX, which have no effect.
 
         Returns:
-          The endpoint, a `tf.function`, for use in other ones.
+          The endpoint, a `tf.function`, for use in other endpoints.
 
         Raises:
-          ValueError: for a name that is taken, or a function without a signature.
-          TypeError: for an unknown argument, or something else in the signature.
+          ValueError: If the name is already in use, or if the function has no signature.
+          TypeError: If an argument is unknown, or the signature contains another object.
         """
         unknown = sorted(set(kwargs) - {"jax2tf_kwargs", "is_static"})
         if unknown:
@@ -115,9 +116,11 @@ class ExportArchive(Module):
         if name in self._endpoints:
             raise ValueError(f"Endpoint name '{name}' is already taken.")
         if input_signature is not None:
-            own: Any = function(_by_name(fn), input_signature=specs_of_signature(input_signature))
+            endpoint: Any = function(
+                _by_name(fn), input_signature=specs_of_signature(input_signature)
+            )
         elif isinstance(fn, Function):
-            own = fn
+            endpoint = fn
             if not list(calls_of(fn)):
                 raise ValueError(
                     f"The `tf.function` of endpoint {name!r} has never been called. To add it as an endpoint you must "
@@ -128,39 +131,39 @@ class ExportArchive(Module):
                 "If the `fn` argument provided is not a `tf.function`, you must provide an `input_signature` argument "
                 f"to specify the shape and dtype of the function's arguments; endpoint {name!r} has none."
             )
-        setattr(self, name, own)
+        setattr(self, name, endpoint)
         self._endpoints.append(name)
-        return own
+        return endpoint
 
     def track_and_add_endpoint(
-        self, name: str, resource: Any, input_signature: Any, **kwargs: Any
+        self, name: str, resource: Any, input_signature: PyTree, **kwargs: Any
     ) -> Function:
-        """`track`, and `add_endpoint` with the layer's or model's call as it predicts.
+        """Track a layer or model, and add an endpoint that calls it for inference.
 
         Args:
-          name: the endpoint's name.
-          resource: a built layer or model.
-          input_signature: as of `add_endpoint`.
-          **kwargs: as of `add_endpoint`.
+          name: Name of the endpoint.
+          resource: Built layer or model.
+          input_signature: See `add_endpoint`.
+          **kwargs: See `add_endpoint`.
 
         Returns:
           The endpoint, a `tf.function`.
 
         Raises:
-          ValueError: as `track` and `add_endpoint`.
+          ValueError: See `track` and `add_endpoint`.
         """
         self.track(resource)
         return self.add_endpoint(name, resource.__call__, input_signature, **kwargs)
 
-    def add_variable_collection(self, name: str, variables: Any) -> None:
-        """Adds variables that the loaded object has as an attribute.
+    def add_variable_collection(self, name: str, variables: object) -> None:
+        """Add a list of variables, which the loaded object has as an attribute.
 
         Args:
-          name: the attribute's name.
-          variables: the variables.
+          name: Name of the attribute.
+          variables: The variables.
 
         Raises:
-          ValueError: for something else than a list of variables.
+          ValueError: If `variables` is not a list of variables.
         """
         if not isinstance(variables, (list, tuple, set)):
             raise ValueError(
@@ -173,16 +176,21 @@ class ExportArchive(Module):
             )
         setattr(self, name, list(variables))
 
-    def write_out(self, filepath: Any, options: Any = None, verbose: bool = True) -> None:
-        """Writes the SavedModel. The first endpoint is its default signature, unless one is called so.
+    def write_out(
+        self,
+        filepath: StrPath,
+        options: saved_model.SaveOptions | None = None,
+        verbose: bool = True,
+    ) -> None:
+        """Write the SavedModel; unless an endpoint is named `serving_default`, this is the first one.
 
         Args:
-          filepath: the folder.
-          options: a `tf.saved_model.SaveOptions`.
-          verbose: whether it is said where, and which endpoints there are.
+          filepath: Directory.
+          options: A `tf.saved_model.SaveOptions`.
+          verbose: Whether to print the directory and the names of the endpoints.
 
         Raises:
-          ValueError: without endpoints.
+          ValueError: If there are no endpoints.
         """
         if not self._endpoints:
             raise ValueError("No endpoints have been set yet. Call add_endpoint().")
@@ -197,7 +205,7 @@ class ExportArchive(Module):
 
 
 def _by_name(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer's `__call__` with the parameters of its `call`, so that what is loaded takes them by name."""
+    """Give `__call__` of a layer the signature of `call`, for arguments by name after loading."""
     layer = getattr(fn, "__self__", None)
     if not isinstance(layer, Layer) or fn.__name__ != "__call__":
         return fn

@@ -1,7 +1,7 @@
-"""Python functions as plain data, for `Lambda` layers of functions that have no name.
+"""Python functions as plain data, for `Lambda` layers with functions that have no name.
 
-As in Keras 2 a function is its byte code. Whoever loads it runs it, which needs somebody to say that the
-file's author is trusted.
+As in Keras 2, the data is the byte code. Loading runs the code of the file's author, so it is
+refused in safe mode.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import builtins
 import marshal
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -23,10 +23,10 @@ __all__ = ["from_data", "to_data"]
 
 
 def to_data(function: types.FunctionType) -> HeldCode:
-    """A function's code in base 64, its defaults, and the values that it closes over.
+    """Convert a function to its byte code in base 64, its defaults, and its closure values.
 
     Args:
-      function: the function, which stays with the data in this program.
+      function: The function, to which the result keeps a reference.
     """
     code = base64.b64encode(marshal.dumps(function.__code__)).decode()
     closure = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -35,21 +35,21 @@ def to_data(function: types.FunctionType) -> HeldCode:
     return HeldCode(data, function)
 
 
-def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]:
-    """The function that `to_data`, or Keras 2, described.
+def from_data(data: Sequence[Any], names: dict[str, Any], owner: str) -> Callable[..., Any]:
+    """Create the function that `serialize_code` or Keras 2 described.
 
     Args:
-      data: code, defaults, closure.
-      names: global names of the function, besides `tf`, `keras`, `K` and `np`.
-      what: what has the function, for errors.
+      data: Byte code, defaults and closure.
+      names: Global names of the function, in addition to `tf`, `keras`, `K` and `np`.
+      owner: The object that has the function, for error messages.
 
     Raises:
-      ValueError: in safe mode, or for code of another version of Python.
+      ValueError: In safe mode, or if the byte code is from another version of Python.
     """
     if isinstance(data, HeldCode):
         return data.value
     refuse(
-        f"{what} with a Python function inside it",
+        f"{owner} with a Python function inside it",
         "This runs code of the file's author (arbitrary code execution).",
     )
     code, defaults, closure = data
@@ -57,12 +57,12 @@ def from_data(data: Any, names: dict[str, Any], what: str) -> Callable[..., Any]
         body = marshal.loads(base64.b64decode(code))
     except (ValueError, EOFError, TypeError) as error:
         raise InvalidValueError(
-            f"The function of {what} cannot be read: it was saved with another version of Python. Pass it in "
+            f"The function of {owner} cannot be read: it was saved with another version of Python. Pass it in "
             f"`custom_objects`, or write a Layer. ({error})"
         ) from None
     tf = public_face()
-    known = {"tf": tf, "keras": tf.keras, "K": tf.keras.backend, "np": numpy}
-    scope = {"__builtins__": builtins, **known, **names}
+    standard_names = {"tf": tf, "keras": tf.keras, "K": tf.keras.backend, "np": numpy}
+    scope = {"__builtins__": builtins, **standard_names, **names}
     values = tuple(tuple(v) if isinstance(v, list) else v for v in defaults) if defaults else None
     cells = tuple(types.CellType(value) for value in closure) if closure else None
     return types.FunctionType(body, scope, body.co_name, values, cells)

@@ -1,35 +1,46 @@
-"""Probabilities that know their logits, from which cross entropies are computed without losing digits."""
+"""Logits of probabilities, from which cross entropies are computed without a loss of precision.
+
+`sigmoid` and `softmax` attach their inputs to their results. Losses then use these logits instead
+of the logarithms of the probabilities.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["logits_of", "with_logits"]
 
 
-def with_logits(output: Any, logits: Any) -> Any:
-    """The result of a sigmoid or softmax, which remembers what it was made of.
+def with_logits(output: TensorLike, logits: TensorLike) -> TensorLike:
+    """Attach the logits to the result of a sigmoid or softmax.
 
     Args:
-      output: the result.
-      logits: what it is of.
+      output: Probabilities.
+      logits: Input of the activation.
+
+    Returns:
+      `output`.
     """
     if isinstance(output, Tensor):
         output._keras_logits = logits
     return output
 
 
-def logits_of(y_pred: Any, from_logits: bool, function: str, activation: str) -> tuple[Any, bool]:
-    """Predictions and whether they are logits: of what an activation gave, those that it was given.
+def logits_of(
+    y_pred: TensorLike, from_logits: bool, function: str, activation: str
+) -> tuple[TensorLike, bool]:
+    """Replace probabilities by their logits, if these are known.
 
     Args:
-      y_pred: predictions.
-      from_logits: whether the caller says that they are logits.
-      function: the loss, for the warning when they are not.
-      activation: what gives such predictions, likewise.
+      y_pred: Predictions.
+      from_logits: Whether the caller passes logits.
+      function: Name of the loss, for the warning about `from_logits=True` with probabilities.
+      activation: Name of the activation that returns such probabilities, for the same warning.
+
+    Returns:
+      The predictions, and whether they are logits.
     """
     logits = getattr(y_pred, "_keras_logits", None)
     if logits is None:

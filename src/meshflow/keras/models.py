@@ -1,18 +1,23 @@
-"""`tf.keras.models`."""
+"""`tf.keras.models`: model classes, and functions that save, load and clone models."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.made_with import is_default
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.registry import CustomObjects
 from meshflow.keras.saving import (
     load_model,
     model_from_config,
@@ -36,42 +41,45 @@ __all__ = [
 registry.LAYERS.add(Functional, Model, Sequential)
 
 
-def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Model:
-    """Is no more: YAML can name any function of Python.
+def model_from_yaml(yaml_string: str, custom_objects: CustomObjects = None) -> Model:
+    """Raise an error: `model_from_yaml` was removed because YAML can call any Python function.
 
     Args:
-      yaml_string: an architecture.
-      custom_objects: classes and functions by name.
+      yaml_string: Ignored.
+      custom_objects: Ignored.
 
     Raises:
-      RuntimeError: always, naming `model_from_json`.
+      RuntimeError: Always; the message names `model_from_json`.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.models.model_from_yaml("")
       Traceback (most recent call last):
-      RuntimeError: model_from_yaml is not there any more, as YAML may run code: use to_json and model_from_json.
+      RuntimeError: model_from_yaml was removed because YAML can run code: use model_from_json.
     """
     raise RuntimeError(
-        "model_from_yaml is not there any more, as YAML may run code: use to_json and model_from_json."
+        "model_from_yaml was removed because YAML can run code: use model_from_json."
     )
 
 
-def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = None) -> Model:
-    """A model of the same structure with new weights.
+def clone_model(
+    model: object,
+    input_tensors: PyTree = None,
+    clone_function: Callable[[Layer], Layer] | None = None,
+) -> Model:
+    """Create a model of the same structure with new weights.
 
     Args:
-      model: a model; one of a class of its own is made again by its configuration, without what follows.
-      input_tensors: what the clone begins with instead of inputs of its own: symbolic tensors, or others, of which
-        shape and dtype count.
-      clone_function: called with each layer, returns the layer to put in its place.
-
-    Returns:
-      A model.
+      model: The model. A model of a custom class is created from its configuration, without the
+        other arguments.
+      input_tensors: Inputs of the clone: symbolic tensors, or other tensors, of which only shape
+        and dtype are used. By default the clone has its own inputs.
+      clone_function: Function that is called with each layer and returns the layer of the clone.
 
     Raises:
-      ValueError: for something else than a model, another number of tensors than the model has inputs, a
-        `clone_function` that is none, and either for a model of a class of its own.
+      ValueError: If `model` is not a model, if the number of tensors differs from the number of
+        inputs, if `clone_function` is not callable, or if one of them is passed for a model of a
+        custom class.
 
     Example:
       >>> import meshflow as tf
@@ -90,28 +98,30 @@ def clone_model(model: Any, input_tensors: Any = None, clone_function: Any = Non
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
         )
     config = model.get_config()
-    made: dict[Any, Any] = {}
+    layers: dict[str, Any] = {}
     if clone_function is not None:
-        own = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
-        made = {layer.name: clone_function(layer) for layer in own}
+        originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
+        layers = {layer.name: clone_function(layer) for layer in originals}
     if input_tensors is not None:
-        given = [_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
-        # A sequence has one input, also before it is known.
+        tensors = [_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
+        # A Sequential model has one input even before it is built.
         inputs: list[Any] = [None] if isinstance(model, Sequential) else nest.flatten(model.inputs)
-        if len(inputs) != len(given):
+        if len(inputs) != len(tensors):
             raise ValueError(
-                f"clone_model: model {model.name!r} has {len(inputs)} input(s), got {len(given)} `input_tensors`."
+                f"clone_model: model {model.name!r} has {len(inputs)} input(s), got {len(tensors)} `input_tensors`."
             )
         if isinstance(model, Sequential):
-            return _begun_with(given[0], model, config, made)
+            return _begun_with(tensors[0], model, config, layers)
         names = [tensor._keras_history.layer.name for tensor in inputs]
-        made |= {name: _Begun(tensor) for name, tensor in zip(names, given, strict=True)}
-    with registry.LAYERS.replaced(made):
+        layers |= {name: _Begun(tensor) for name, tensor in zip(names, tensors, strict=True)}
+    with registry.LAYERS.replaced(layers):
         return type(model).from_config(config)
 
 
-def _of_own_class(model: Any, input_tensors: Any, clone_function: Any) -> Model:
-    """A clone of a model that is of neither class of Keras'."""
+def _of_own_class(
+    model: object, input_tensors: PyTree, clone_function: Callable[[Layer], Layer] | None
+) -> Model:
+    """Clone a model that is neither Sequential nor Functional."""
     if not isinstance(model, Model):
         raise ValueError(
             f"Expected `model` argument to be a `Model` instance. Received: model={model!r}"
@@ -125,35 +135,37 @@ def _of_own_class(model: Any, input_tensors: Any, clone_function: Any) -> Model:
             f"models. Received model of type {type(model).__name__!r}, with clone_function={clone_function!r} and "
             f"input_tensors={input_tensors!r}"
         )
-    made: Model = type(model).from_config(model.get_config())
-    return made
+    clone: Model = type(model).from_config(model.get_config())
+    return clone
 
 
 class _Begun:
-    """Stands for an input layer whose output is a tensor that there is."""
+    """Replacement of an input layer with an existing tensor as its output."""
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, tensor: KerasTensor) -> None:
         self.flat_outputs = [tensor]
         self._inbound_nodes = [self]
 
 
-def _symbolic(tensor: Any) -> Any:
-    """A symbolic tensor; for others an input of their shape."""
+def _symbolic(tensor: TensorLike) -> KerasTensor:
+    """Return a symbolic tensor, or an input with the shape and dtype of another tensor."""
     if isinstance(tensor, KerasTensor):
         return tensor
     tensor = convert_to_tensor(tensor)
     return Input(batch_shape=tuple(tensor.shape.as_list()), dtype=tensor.dtype)
 
 
-def _begun_with(tensor: Any, model: Any, config: Any, made: dict[Any, Any]) -> Model:
-    """A clone of a sequence that begins with a symbolic tensor's input layer."""
+def _begun_with(
+    tensor: KerasTensor, model: Sequential, config: Config, replacements: dict[str, Any]
+) -> Model:
+    """Clone a Sequential model on the output of an input layer."""
     first = tensor._keras_history.layer
     if not isinstance(first, InputLayer):
         raise ValueError(
-            f"Cannot clone a `Sequential` on a tensor that layer {first.name!r} makes: begin with a `keras.Input`, or call "
-            "the clone on the tensor."
+            f"Cannot clone a `Sequential` on the output of layer {first.name!r}: pass a `keras.Input`, or call the clone on "
+            "the tensor."
         )
-    own = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
-    with registry.LAYERS.replaced(made):
-        layers = [registry.LAYERS.deserialize(entry) for entry in own]
+    entries = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
+    with registry.LAYERS.replaced(replacements):
+        layers = [registry.LAYERS.deserialize(entry) for entry in entries]
     return type(model)([first, *layers], name=model.name)

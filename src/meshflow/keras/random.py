@@ -1,7 +1,7 @@
-"""`tf.keras.random`: Keras 3's random numbers, from a seed, a seed generator, or the global seed.
+"""`tf.keras.random`: random numbers of Keras 3 from a seed, a seed generator or the global seed.
 
-A whole number as a seed gives the same numbers at each call; a `SeedGenerator` others each time; None draws
-from the program's own generator (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
+An integer seed returns the same numbers on each call, and a `SeedGenerator` different ones. None
+uses the generator of the program (`tf.random.set_seed`, `tf.keras.utils.set_random_seed`).
 
 Example:
   >>> import meshflow as tf
@@ -13,7 +13,8 @@ Example:
 from __future__ import annotations
 
 import random as python_random
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.random import random_key
@@ -50,15 +53,16 @@ __all__ = [
 
 
 class SeedGenerator(Module):
-    """Seeds one after the other: a variable of two numbers, of which the second counts.
+    """Sequence of seeds: a variable `[seed, counter]`.
 
     Args:
-      seed: the first seed; default a random one.
-      name: a name.
+      seed: First seed; random by default.
+      name: Name of the generator.
+      **kwargs: Must be empty.
 
     Attributes:
-      seed: the first seed.
-      state: the variable, [2].
+      seed: First seed.
+      state: The variable, int64 of shape [2].
 
     Example:
       >>> import meshflow as tf
@@ -84,61 +88,66 @@ class SeedGenerator(Module):
         )
 
     def next(self, ordered: bool = True) -> Tensor:
-        """The next seed, two numbers.
+        """Return the next seed, int64 of shape [2].
 
         Args:
-          ordered: accepted: seeds come in order.
+          ordered: Ignored: seeds are always in order.
         """
-        found = array.identity(self.state)
+        seed = array.identity(self.state)
         self.state.assign_add([0, 1])
-        return found
+        return seed
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+        """Return the configuration."""
         return {"seed": self._initial_seed}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SeedGenerator:
-        """A generator of a configuration."""
+        """Create a generator from its configuration."""
         return cls(**config)
 
 
-def _key(seed: Any) -> Tensor:
-    """The key that a seed stands for: JAX's own, so that numbers are those of Keras on JAX."""
+SeedLike: TypeAlias = int | SeedGenerator | jax.Array | None
+
+
+def _key(seed: SeedLike) -> Tensor:
+    """Convert a seed to a key of JAX, so that the numbers equal those of Keras on JAX."""
     return casting.cast(draw_seed(seed), dtypes.uint32)
 
 
 @op(same=(), differentiable=False, name="random_normal")
-def _normal(key: TensorLike, shape: Any, dtype: Any) -> Any:
+def _normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
     return jax.random.normal(random_key(key), shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="truncated_normal")
-def _truncated_normal(key: TensorLike, shape: Any, dtype: Any) -> Any:
+def _truncated_normal(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
     return jax.random.truncated_normal(random_key(key), -2, 2, shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_uniform")
-def _uniform(key: TensorLike, shape: Any, dtype: Any) -> Any:
+def _uniform(key: TensorLike, shape: tuple[int, ...], dtype: DType) -> Any:
     return jax.random.uniform(random_key(key), shape, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_integers")
-def _integers(key: TensorLike, low: TensorLike, high: TensorLike, shape: Any, dtype: Any) -> Any:
+def _integers(
+    key: TensorLike, low: TensorLike, high: TensorLike, shape: tuple[int, ...], dtype: DType
+) -> Any:
     return jax.random.randint(random_key(key), shape, low, high, dtype.dtype)
 
 
 @op(same=(), differentiable=False, name="random_order")
-def _order(key: TensorLike, size: Any) -> Any:
+def _order(key: TensorLike, size: int) -> Any:
     return jax.random.permutation(random_key(key), size)
 
 
-def _scaled(drawn: Tensor, scale: Any, start: Any) -> Tensor:
-    return drawn * _as(scale, drawn.dtype) + _as(start, drawn.dtype)
+def _scaled(values: Tensor, scale: TensorLike, start: TensorLike) -> Tensor:
+    return values * _as(scale, values.dtype) + _as(start, values.dtype)
 
 
-def draw_seed(seed: Any) -> Tensor:
-    """The two numbers that a seed stands for, as int64."""
+def draw_seed(seed: SeedLike) -> Tensor:
+    """Return the two int64 numbers for a seed; a `SeedGenerator` advances."""
     if isinstance(seed, SeedGenerator):
         return seed.next()
     if isinstance(seed, int):
@@ -156,38 +165,42 @@ def draw_seed(seed: Any) -> Tensor:
 
 
 def _check_not_in_jax() -> None:
-    """Refuses a draw that would become a constant of a function of JAX."""
+    """Raise an error for random numbers that would become constants in a function that JAX traces."""
     if (
         context.trace is None
         and not trace_state_clean()
         and isinstance(jnp.ones(()), jax.core.Tracer)
     ):
         raise ValueError(
-            "In a function that JAX traces you should only use seeded random ops: give `seed` a `SeedGenerator` of "
-            "the layer or model, or a key of JAX. Unseeded ones would become constants of the compiled function."
+            "In a function that JAX traces you should only use seeded random ops: pass a `SeedGenerator` of the layer "
+            "or model, or a key of JAX as `seed`. Unseeded ones would become constants of the compiled function."
         )
 
 
-def _floating(dtype: Any) -> Any:
-    found = dtypes.as_dtype(dtype or floatx())
-    if not found.is_floating:
+def _floating(dtype: DTypeLike | None) -> DType:
+    result = dtypes.as_dtype(dtype or floatx())
+    if not result.is_floating:
         raise ValueError(
-            f"`keras.random` requires a floating point `dtype`. Received: dtype={found.name} "
+            f"`keras.random` requires a floating point `dtype`. Received: dtype={result.name} "
         )
-    return found
+    return result
 
 
 def normal(
-    shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: DTypeLike | None = None,
+    seed: SeedLike = None,
 ) -> Tensor:
-    """Normally distributed numbers.
+    """Draw from a normal distribution.
 
     Args:
-      shape: the shape.
-      mean: the mean.
-      stddev: the standard deviation.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      mean: Mean.
+      stddev: Standard deviation.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
@@ -198,74 +211,88 @@ def normal(
 
 
 def truncated_normal(
-    shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike,
+    mean: float = 0.0,
+    stddev: float = 1.0,
+    dtype: DTypeLike | None = None,
+    seed: SeedLike = None,
 ) -> Tensor:
-    """Normally distributed numbers within two standard deviations.
+    """Draw from a normal distribution that is truncated to two standard deviations.
 
     Args:
-      shape: the shape.
-      mean: the mean.
-      stddev: the standard deviation.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      mean: Mean.
+      stddev: Standard deviation before the truncation.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.abs(tf.keras.random.truncated_normal([100])) <= 2.0))
       True
     """
-    drawn = _truncated_normal(_key(seed), as_sizes(shape), _floating(dtype))
-    return _scaled(drawn, stddev, mean)
+    values = _truncated_normal(_key(seed), as_sizes(shape), _floating(dtype))
+    return _scaled(values, stddev, mean)
 
 
 def uniform(
-    shape: Any, minval: float = 0.0, maxval: float = 1.0, dtype: Any = None, seed: Any = None
+    shape: ShapeLike,
+    minval: float = 0.0,
+    maxval: float = 1.0,
+    dtype: DTypeLike | None = None,
+    seed: SeedLike = None,
 ) -> Tensor:
-    """Numbers of a range, each as probable as the others.
+    """Draw from a uniform distribution over [minval, maxval).
 
     Args:
-      shape: the shape.
-      minval: the least number.
-      maxval: where the range ends.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      minval: Lower bound, inclusive.
+      maxval: Upper bound, exclusive.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.keras.random.uniform([9], 2.0, 3.0) >= 2.0))
       True
     """
-    drawn = _uniform(_key(seed), as_sizes(shape), _floating(dtype))
-    return _scaled(drawn, _as(maxval, drawn.dtype) - _as(minval, drawn.dtype), minval)
+    values = _uniform(_key(seed), as_sizes(shape), _floating(dtype))
+    return _scaled(values, _as(maxval, values.dtype) - _as(minval, values.dtype), minval)
 
 
-def randint(shape: Any, minval: int, maxval: int, dtype: Any = "int32", seed: Any = None) -> Tensor:
-    """Whole numbers of a range, each as probable as the others.
+def randint(
+    shape: ShapeLike, minval: int, maxval: int, dtype: DTypeLike = "int32", seed: SeedLike = None
+) -> Tensor:
+    """Draw integers from a uniform distribution over [minval, maxval).
 
     Args:
-      shape: the shape.
-      minval: the least number.
-      maxval: where the range ends, which is left out.
-      dtype: a dtype of integers.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      minval: Lower bound, inclusive.
+      maxval: Upper bound, exclusive.
+      dtype: Integer dtype.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.random.randint([3], 0, 1).numpy().tolist()
       [0, 0, 0]
     """
-    kind = dtypes.as_dtype(dtype)
-    if not kind.is_integer:
+    result_dtype = dtypes.as_dtype(dtype)
+    if not result_dtype.is_integer:
         raise ValueError(
-            f"`keras.random.randint` requires an integer `dtype`. Received: dtype={kind.name} "
+            f"`keras.random.randint` requires an integer `dtype`. Received: dtype={result_dtype.name} "
         )
     bounds = [v for v in (minval, maxval) if isinstance(v, int)]
-    drawn = kind if all(kind.min <= v <= kind.max for v in bounds) else dtypes.int32
-    low, high = (convert_to_tensor(v, drawn) for v in (minval, maxval))
-    known = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
-    if len(known) == 2 and np.any(known[0] >= known[1]):
-        raise InvalidArgumentError(f"Need minval < maxval, got {known[0]} >= {known[1]}")
-    return casting.cast(_integers(_key(seed), low, high, as_sizes(shape), drawn), kind)
+    draw_dtype = (
+        result_dtype
+        if all(result_dtype.min <= v <= result_dtype.max for v in bounds)
+        else dtypes.int32
+    )
+    low, high = (convert_to_tensor(v, draw_dtype) for v in (minval, maxval))
+    constants = [v._value for v in (low, high) if isinstance(v._value, np.ndarray)]
+    if len(constants) == 2 and np.any(constants[0] >= constants[1]):
+        raise InvalidArgumentError(f"Need minval < maxval, got {constants[0]} >= {constants[1]}")
+    return casting.cast(_integers(_key(seed), low, high, as_sizes(shape), draw_dtype), result_dtype)
 
 
 @op(same=("logits",), kinds="f", differentiable=False, name="random_categorical")
@@ -275,18 +302,18 @@ def _categorical(key: TensorLike, logits: TensorLike, num_samples: int) -> Any:
 
 
 def categorical(
-    logits: TensorLike, num_samples: int, dtype: Any = "int32", seed: Any = None
+    logits: TensorLike, num_samples: int, dtype: DTypeLike = "int32", seed: SeedLike = None
 ) -> Tensor:
-    """Numbers of classes, drawn by their probabilities.
+    """Draw class numbers with the probabilities that logits define.
 
     Args:
-      logits: logarithms of probabilities, [batch, classes].
-      num_samples: how many of each row.
-      dtype: a dtype of integers.
-      seed: a whole number, a `SeedGenerator`, or None.
+      logits: Unnormalized log probabilities, [batch, classes].
+      num_samples: Number of samples for each row.
+      dtype: Integer dtype.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Returns:
-      [batch, num_samples].
+      Class numbers of shape [batch, num_samples].
 
     Example:
       >>> import meshflow as tf
@@ -302,21 +329,28 @@ def categorical(
 
 
 @op(same=("x",), kinds="f", name="dropout")
-def _dropout(x: TensorLike, key: TensorLike, rate: float, noise_shape: Any) -> Any:
-    given = noise_shape or (None,) * x.ndim
-    shape = [full if size is None else size for size, full in zip(given, x.shape, strict=True)]
-    kept = jax.random.bernoulli(random_key(key), jnp.float32(1 - rate), shape)
-    return jnp.where(kept, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
+def _dropout(
+    x: TensorLike, key: TensorLike, rate: float, noise_shape: tuple[int | None, ...] | None
+) -> Any:
+    sizes = noise_shape or (None,) * x.ndim
+    shape = [full if size is None else size for size, full in zip(sizes, x.shape, strict=True)]
+    mask = jax.random.bernoulli(random_key(key), jnp.float32(1 - rate), shape)
+    return jnp.where(mask, x / jnp.asarray(1 - rate, x.dtype), jnp.zeros((), x.dtype))
 
 
-def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
-    """A random fraction of elements set to 0, the others scaled up.
+def dropout(
+    inputs: TensorLike,
+    rate: float,
+    noise_shape: Sequence[int | None] | None = None,
+    seed: SeedLike = None,
+) -> Tensor:
+    """Set a random fraction of elements to 0 and scale the others up.
 
     Args:
-      inputs: a floating tensor.
-      rate: the fraction, from 0 to 1.
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      seed: a whole number, a `SeedGenerator`, or None.
+      inputs: Floating tensor.
+      rate: Fraction of the elements that become 0, from 0 to 1.
+      noise_shape: Shape of the mask; axes of size 1 are broadcast.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
@@ -332,13 +366,13 @@ def dropout(inputs: TensorLike, rate: float, noise_shape: Any = None, seed: Any 
     return _dropout(inputs, _key(seed), float(rate), shape)
 
 
-def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
-    """Slices in a random order.
+def shuffle(x: TensorLike, axis: int = 0, seed: SeedLike = None) -> Tensor:
+    """Shuffle slices along an axis.
 
     Args:
-      x: a tensor.
-      axis: the dimension.
-      seed: a whole number, a `SeedGenerator`, or None.
+      x: Tensor.
+      axis: The axis.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
@@ -349,81 +383,97 @@ def shuffle(x: TensorLike, axis: int = 0, seed: Any = None) -> Tensor:
     return array.gather(x, _order(_key(seed), x.shape[axis]), axis=axis)
 
 
-def gamma(shape: Any, alpha: Any, dtype: Any = None, seed: Any = None) -> Tensor:
-    """Numbers of a gamma distribution with rate 1.
+def gamma(
+    shape: ShapeLike, alpha: TensorLike, dtype: DTypeLike | None = None, seed: SeedLike = None
+) -> Tensor:
+    """Draw from a gamma distribution with rate 1.
 
     Args:
-      shape: the shape.
-      alpha: the distribution's shape, which broadcasts to the last sizes.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      alpha: Shape parameter, which is broadcast to `shape`.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.random.gamma([2], 1.5).shape
       TensorShape([2])
     """
-    kind = _floating(dtype)
-    return _gamma(_key(seed), _as(alpha, kind), as_sizes(shape))
+    floating_dtype = _floating(dtype)
+    return _gamma(_key(seed), _as(alpha, floating_dtype), as_sizes(shape))
 
 
 @op(same=("alpha",), name="random_gamma")
-def _gamma(key: TensorLike, alpha: TensorLike, shape: Any) -> Any:
+def _gamma(key: TensorLike, alpha: TensorLike, shape: tuple[int, ...]) -> Any:
     return jax.random.gamma(random_key(key), alpha, shape, alpha.dtype)
 
 
 @op(same=("alpha", "beta"), name="random_beta")
-def _beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: Any) -> Any:
+def _beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: tuple[int, ...]) -> Any:
     return jax.random.beta(random_key(key), alpha, beta, shape, alpha.dtype)
 
 
-def beta(shape: Any, alpha: Any, beta: Any, dtype: Any = None, seed: Any = None) -> Tensor:
-    """Numbers of a beta distribution: of two gamma distributions, the first's share of both.
+def beta(
+    shape: ShapeLike,
+    alpha: TensorLike,
+    beta: TensorLike,
+    dtype: DTypeLike | None = None,
+    seed: SeedLike = None,
+) -> Tensor:
+    """Draw from a beta distribution.
 
     Args:
-      shape: the shape.
-      alpha: the first one's shape.
-      beta: the second one's shape.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      alpha: First shape parameter, which is broadcast to `shape`.
+      beta: Second shape parameter, which is broadcast to `shape`.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> bool(tf.reduce_all(tf.keras.random.beta([9], 2.0, 2.0) < 1.0))
       True
     """
-    kind = _floating(dtype)
-    return _beta(_key(seed), _as(alpha, kind), _as(beta, kind), as_sizes(shape))
+    floating_dtype = _floating(dtype)
+    return _beta(_key(seed), _as(alpha, floating_dtype), _as(beta, floating_dtype), as_sizes(shape))
 
 
 @op(same=("counts", "probabilities"), differentiable=False, name="random_binomial")
-def _binomial(key: TensorLike, counts: TensorLike, probabilities: TensorLike, shape: Any) -> Any:
+def _binomial(
+    key: TensorLike, counts: TensorLike, probabilities: TensorLike, shape: tuple[int, ...]
+) -> Any:
     return jax.random.binomial(random_key(key), counts, probabilities, shape, counts.dtype)
 
 
 def binomial(
-    shape: Any, counts: Any, probabilities: Any, dtype: Any = None, seed: Any = None
+    shape: ShapeLike,
+    counts: TensorLike,
+    probabilities: TensorLike,
+    dtype: DTypeLike | None = None,
+    seed: SeedLike = None,
 ) -> Tensor:
-    """How many of a number of trials succeed.
+    """Draw numbers of successes from a binomial distribution.
 
     Args:
-      shape: the shape.
-      counts: how many trials.
-      probabilities: of the success of each.
-      dtype: a floating dtype; default `floatx()`.
-      seed: a whole number, a `SeedGenerator`, or None.
+      shape: Shape of the result.
+      counts: Numbers of trials, which are broadcast to `shape`.
+      probabilities: Probabilities of success, which are broadcast to `shape`.
+      dtype: Floating dtype; `floatx()` by default.
+      seed: An integer, a `SeedGenerator`, or None.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.random.binomial([2], 5.0, 1.0).numpy().tolist()
       [5.0, 5.0]
     """
-    kind = _floating(dtype)
-    # Counts above 2048 have no float16.
-    wide = kind if kind.size > 2 else dtypes.float32
-    drawn = _binomial(_key(seed), _as(counts, wide), _as(probabilities, wide), as_sizes(shape))
-    return casting.cast(drawn, kind)
+    result_dtype = _floating(dtype)
+    # float16 cannot represent all counts above 2048, so 16-bit results are drawn in float32.
+    draw_dtype = result_dtype if result_dtype.size > 2 else dtypes.float32
+    values = _binomial(
+        _key(seed), _as(counts, draw_dtype), _as(probabilities, draw_dtype), as_sizes(shape)
+    )
+    return casting.cast(values, result_dtype)
 
 
-def _as(value: Any, kind: Any) -> Tensor:
-    return casting.cast(convert_to_tensor(value), kind)
+def _as(value: TensorLike, dtype: DType) -> Tensor:
+    return casting.cast(convert_to_tensor(value), dtype)

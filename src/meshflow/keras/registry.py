@@ -1,6 +1,8 @@
-"""Looking things up by name: 'relu', 'adam', {'class_name': ..., 'config': ...}, classes, objects.
+"""Lookup of Keras objects by name, configuration, class or instance.
 
-Each kind of thing is a `Family`, whose module fills its table: `LAYERS`, that of losses, and so on.
+An `ObjectRegistry` exists for layers, losses, optimizers and so on. The module that defines the
+objects fills the table of its registry. `LAYERS` and `OPTIMIZERS` are defined here, because layers
+and optimizers contain other ones.
 """
 
 from __future__ import annotations
@@ -13,16 +15,20 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from meshflow.environment.types import Config
 
 T = TypeVar("T")
+# Classes and functions by name, as users pass them when they load a model.
+CustomObjects: TypeAlias = dict[str, Any] | None
 
 _custom: dict[str, Any] = {}
 _names: dict[Any, str] = {}
 
 
 def get_custom_objects() -> dict[str, Any]:
-    """The dictionary of registered custom objects; changing it registers more.
+    """Return the dictionary of registered custom objects; changes to it take effect.
 
     Example:
       >>> import meshflow as tf
@@ -37,10 +43,10 @@ def get_custom_objects() -> dict[str, Any]:
 
 
 class custom_object_scope:
-    """Makes custom classes and functions known by name inside a `with` block.
+    """Context manager that registers custom classes and functions within a `with` block.
 
     Args:
-      objects: dictionary from name to class or function.
+      *args: Dictionaries from names to classes and functions.
 
     Example:
       >>> import meshflow as tf
@@ -66,17 +72,14 @@ class custom_object_scope:
 def register_keras_serializable(
     package: str = "Custom", name: str | None = None
 ) -> Callable[[T], T]:
-    """Decorator that makes a class or function known by name when models are loaded.
+    """Return a decorator that registers a class or function for loading models.
 
     Args:
-      package: prefix of the name.
-      name: default the class's or function's own.
-
-    Returns:
-      A decorator.
+      package: Prefix of the registered name.
+      name: Registered name after the prefix; by default the name of the class or function.
 
     Raises:
-      ValueError: for a class without `get_config`.
+      ValueError: If a class has no `get_config`.
 
     Example:
       >>> import meshflow as tf
@@ -90,27 +93,30 @@ def register_keras_serializable(
     def decorate(target: Any) -> Any:
         if isinstance(target, type) and not hasattr(target, "get_config"):
             raise ValueError("Cannot register a class that does not have a get_config() method.")
-        full = f"{package}>{name or target.__name__}"
-        _custom[full] = target
-        _names[target] = full
+        full_name = f"{package}>{name or target.__name__}"
+        _custom[full_name] = target
+        _names[target] = full_name
         return target
 
     return decorate
 
 
 def call_it(function: T, name: str) -> T:
-    """Gives a function another name in configurations than its own, which another function has.
+    """Set the name of a function in configurations, when another function has the same Python name.
 
     Args:
-      function: the function.
-      name: the name.
+      function: The function.
+      name: Name in configurations.
+
+    Returns:
+      The function.
     """
     _names[function] = name
     return function
 
 
-def get_registered_name(obj: Any) -> str:
-    """The name a class or function was registered under, else its own.
+def get_registered_name(obj: object) -> str:
+    """Return the name under which a class or function is registered, or else its own name.
 
     Example:
       >>> import meshflow as tf
@@ -120,8 +126,10 @@ def get_registered_name(obj: Any) -> str:
     return _names.get(obj, getattr(obj, "__name__", str(obj)))
 
 
-def get_registered_object(name: str, custom_objects: Any = None, module_objects: Any = None) -> Any:
-    """The class or function with a name, or None.
+def get_registered_object(
+    name: str, custom_objects: CustomObjects = None, module_objects: CustomObjects = None
+) -> Any:
+    """Return the registered class or function with a name, or None.
 
     Example:
       >>> import meshflow as tf
@@ -135,133 +143,136 @@ def get_registered_object(name: str, custom_objects: Any = None, module_objects:
 
 
 def snake_case(name: str) -> str:
-    """`MeanSquaredError` -> `mean_squared_error`."""
-    spaced = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+    """Convert a class name to snake case: `MeanSquaredError` to `mean_squared_error`."""
+    partly_split = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", partly_split).lower()
 
 
 class Later(NamedTuple):
-    """A thing of a module that is loaded when a configuration first names it."""
+    """Class or function of a module that is imported when a configuration first names it."""
 
     module: str
     name: str
 
     def load(self) -> Any:
-        """The thing."""
+        """Import the module and return the object."""
         return getattr(importlib.import_module(self.module), self.name)
 
 
 class Family:
-    """Things of one kind that configurations name: layers, losses, optimizers and so on.
+    """Classes and functions of one category that configurations may name, such as layers or losses.
 
-    A name means what stands under it in `custom_objects`, among the registered objects, or in the family's
-    table, and nothing else: it is never imported nor followed through attributes.
+    A name is looked up in `custom_objects`, in the registered custom objects and in the table, in
+    this order. It is never imported or resolved through attributes.
 
     Args:
-      what: the kind of thing, for errors.
-      table: classes and functions by name.
-      module: the public module of its classes.
+      item_name: Noun for one object, for error messages.
+      table: Classes and functions by name.
+      module: Public module of the classes.
     """
 
     def __init__(
-        self, what: str, table: dict[str, Any] | None = None, module: str | None = None
+        self, item_name: str, table: dict[str, Any] | None = None, module: str | None = None
     ) -> None:
-        self.what = what
+        self.item_name = item_name
         self.table = dict(table or {})
         self.module = module
 
-    def add(self, *things: Any, **aliases: Any) -> None:
-        """Lets configurations name further classes and functions.
+    def add(self, *items: Any, **aliases: Any) -> None:
+        """Add classes and functions.
 
         Args:
-          *things: known by their own names.
-          **aliases: known by other names.
+          *items: Objects that are registered under their own names.
+          **aliases: Objects by other names.
         """
-        self.table |= {thing.__name__: thing for thing in things} | aliases
+        self.table |= {thing.__name__: thing for thing in items} | aliases
 
-    def find(self, name: Any, custom_objects: Any = None) -> Any:
-        """What a name means, or None.
+    def find(self, name: object, custom_objects: CustomObjects = None) -> Any:
+        """Return the object with a name, or None.
 
         Args:
-          name: the name; as it is, or in other letters.
-          custom_objects: further names.
+          name: The name, exactly or in lower case.
+          custom_objects: Additional objects by name.
         """
         if not isinstance(name, str):
             return None
-        found = get_registered_object(name, custom_objects, self.table)
-        found = found if found is not None else self.table.get(name.lower())
-        return found.load() if isinstance(found, Later) else found
+        entry = get_registered_object(name, custom_objects, self.table)
+        entry = entry if entry is not None else self.table.get(name.lower())
+        return entry.load() if isinstance(entry, Later) else entry
 
-    def get(self, identifier: Any, custom_objects: Any = None) -> Any:
-        """What an identifier means.
+    def get(self, identifier: object, custom_objects: CustomObjects = None) -> Any:
+        """Return the object for an identifier.
 
         Args:
-          identifier: a name, a configuration, a class, an object or a function; None gives None.
-          custom_objects: further names.
+          identifier: A name, configuration, class, instance or function, or None.
+          custom_objects: Additional objects by name.
 
         Returns:
-          An instance for names of classes and configurations; functions and objects as they are.
+          An instance for the name of a class, a class or a configuration; None for None; functions
+          and instances unchanged.
 
         Raises:
-          ValueError: for an unknown name; close ones are listed.
+          ValueError: If the name is unknown. The message lists similar names.
         """
         if identifier is None:
             return None
         if isinstance(identifier, dict):
             return self._configured(identifier, custom_objects)
         if isinstance(identifier, str):
-            found = self.find(identifier, custom_objects)
-            if found is None:
+            target = self.find(identifier, custom_objects)
+            if target is None:
                 raise self._unknown(identifier)
-            return found() if isinstance(found, type) else found
+            return target() if isinstance(target, type) else target
         if isinstance(identifier, type):
             return identifier()
         if callable(identifier):
             return identifier
-        raise ValueError(f"Could not interpret {self.what} identifier: {identifier!r}")
+        raise ValueError(f"Could not interpret {self.item_name} identifier: {identifier!r}")
 
-    def deserialize(self, config: Any, custom_objects: Any = None) -> Any:
-        """What a configuration describes; as `get`.
+    def deserialize(self, config: object, custom_objects: CustomObjects = None) -> Any:
+        """Create an object from its configuration; equivalent to `get`.
 
         Args:
-          config: what `serialize` gave.
-          custom_objects: further names.
+          config: Result of `serialize`.
+          custom_objects: Additional objects by name.
         """
         return self.get(config, custom_objects)
 
-    def _configured(self, identifier: dict[str, Any], custom_objects: Any) -> Any:
+    def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name, config = identifier.get("class_name"), identifier.get("config", {})
         if not isinstance(name, str):
-            raise ValueError(f"A configuration of a {self.what} needs a class_name: {identifier!r}")
+            raise ValueError(
+                f"A configuration of a {self.item_name} needs a class_name: {identifier!r}"
+            )
         if name == "function" and isinstance(config, str):
-            # Functions in the form of later versions of Keras.
+            # Keras 2.13 and later write functions in this form.
             return self.get(config, custom_objects)
         registered = identifier.get("registered_name")
-        found = (
+        target = (
             get_registered_object(registered, custom_objects)
             if isinstance(registered, str)
             else None
         )
-        found = found if found is not None else self.find(name, custom_objects)
-        if found is None:
+        target = target if target is not None else self.find(name, custom_objects)
+        if target is None:
             raise self._unknown(name)
-        return found if not isinstance(found, type) else _made(found, config, custom_objects)
+        return target if not isinstance(target, type) else _made(target, config, custom_objects)
 
     def _unknown(self, name: str) -> ValueError:
-        close = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
+        similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
         hint = (
-            f" Did you mean {' or '.join(map(repr, close))}?"
-            if close
+            f" Did you mean {' or '.join(map(repr, similar_names))}?"
+            if similar_names
             else f" Known are {sorted(self.table)}."
         )
         return ValueError(
-            f"Unknown {self.what}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
+            f"Unknown {self.item_name}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
             f"this object is included in the scope.{hint}"
         )
 
 
-def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
-    """An object of a class; a class of ours that does not find what it needs has a damaged configuration."""
+def _made(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
+    """Create an object with `from_config`; report missing entries of our own classes as damage."""
     if not hasattr(cls, "from_config"):
         raise TypeError(
             f"Unable to reconstruct an instance of {cls.__name__}, which has a configuration: the class needs a "
@@ -270,42 +281,45 @@ def _made(cls: Any, config: Any, custom_objects: Any) -> Any:
     try:
         if "custom_objects" in inspect.signature(cls.from_config).parameters:
             return cls.from_config(config, custom_objects=custom_objects)
-        # What the configuration names in turn is found among them, too.
+        # The nested configurations may name custom objects, too.
         with custom_object_scope(custom_objects or {}):
             return cls.from_config(config)
     except (LookupError, AttributeError, TypeError) as error:
-        # Of arguments that are there, but wrong, classes say so themselves.
-        said = isinstance(error, TypeError) and " missing " not in str(error)
-        if said or not cls.__module__.startswith("meshflow."):
+        # A TypeError about wrong values, unlike one about missing arguments, has a clear message of
+        # its own.
+        has_own_message = isinstance(error, TypeError) and " missing " not in str(error)
+        if has_own_message or not cls.__module__.startswith("meshflow."):
             raise
         raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
 
 
-def family(what: str, module: str, table: dict[str, Any]) -> Family:
-    """A new family, in which `deserialize_keras_object` looks too.
+def family(item_name: str, module: str, table: dict[str, Any]) -> Family:
+    """Create a registry in which `deserialize_keras_object` searches, too.
 
     Args:
-      what: the kind of thing.
-      module: the public module of its classes.
-      table: classes and functions by name.
+      item_name: Noun for one object, for error messages.
+      module: Public module of the classes.
+      table: Classes and functions by name.
     """
-    FAMILIES[what] = made = Family(what, table, module)
-    return made
+    FAMILIES[item_name] = registry = Family(item_name, table, module)
+    return registry
 
 
 class _Layers(Family):
-    """Layers, of which `clone_model` puts others in their places."""
+    """Registry of layers; `clone_model` temporarily replaces some of them."""
 
     def __init__(self) -> None:
         super().__init__("layer", module="keras.layers")
-        self._instead: contextvars.ContextVar[Any] = contextvars.ContextVar("instead", default=None)
+        self._instead: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
+            "layer_replacements", default=None
+        )
 
     @contextlib.contextmanager
     def replaced(self, layers: dict[str, Any]) -> Iterator[None]:
-        """Gives other layers for the configurations of some.
+        """Return other layers for the configurations of some layers within a `with` block.
 
         Args:
-          layers: layers by the names of those that they replace.
+          layers: Replacements by the names of the layers that they replace.
         """
         token = self._instead.set(layers)
         try:
@@ -313,37 +327,37 @@ class _Layers(Family):
         finally:
             self._instead.reset(token)
 
-    def is_shared(self, layer: Any, entry: dict[str, Any]) -> bool:
-        """Whether a layer was put in the place of one that a model calls.
+    def is_shared(self, layer: object, entry: Config) -> bool:
+        """Check whether a layer replaces one that a model calls.
 
         Args:
-          layer: what was found for an entry.
-          entry: the layer's entry in a model's configuration.
+          layer: Layer that was found for the entry.
+          entry: Entry of the layer in the configuration of a model.
         """
-        instead = self._instead.get() or {}
-        return bool(entry["inbound_nodes"]) and any(found is layer for found in instead.values())
+        layers = (self._instead.get() or {}).values()
+        return bool(entry["inbound_nodes"]) and any(replacement is layer for replacement in layers)
 
-    def get(self, identifier: Any, custom_objects: Any = None) -> Any:
-        """What an identifier means; see `Family`."""
-        instead = self._instead.get()
-        if instead and isinstance(identifier, dict):
+    def get(self, identifier: object, custom_objects: CustomObjects = None) -> Any:
+        """Return the layer for an identifier; see `ObjectRegistry.get`."""
+        replacements = self._instead.get()
+        if replacements and isinstance(identifier, dict):
             config = identifier.get("config")
-            found = instead.get(config.get("name")) if isinstance(config, dict) else None
-            if found is not None:
-                return found
+            layer = replacements.get(config.get("name")) if isinstance(config, dict) else None
+            if layer is not None:
+                return layer
         return super().get(identifier, custom_objects)
 
 
 class _Optimizers(Family):
-    """The optimizers. Those of `optimizers.legacy` stand in the table as "legacy.adam"."""
+    """Registry of optimizers; legacy ones have names with the prefix "legacy."."""
 
-    def _configured(self, identifier: dict[str, Any], custom_objects: Any) -> Any:
+    def _configured(self, identifier: Config, custom_objects: CustomObjects) -> Any:
         name = identifier.get("class_name")
         names = (identifier.get("registered_name"), name)
         if isinstance(name, str) and not any(
             n and get_registered_object(n, custom_objects) for n in names
         ):
-            # Keras 2.11 and later call their own optimizers "Custom>Adam".
+            # Keras 2.11 and later name their own optimizers "Custom>Adam".
             name = name.removeprefix("Custom>") if not name.startswith("legacy.") else name
             if _until_2_10(identifier) and f"legacy.{name.lower()}" in self.table:
                 name = f"legacy.{name.lower()}"
@@ -351,29 +365,30 @@ class _Optimizers(Family):
         return super()._configured(identifier, custom_objects)
 
 
-def _until_2_10(identifier: dict[str, Any]) -> bool:
-    """Whether a configuration is of an optimizer as they were until TensorFlow 2.10: unless it says otherwise."""
+def _until_2_10(identifier: Config) -> bool:
+    """Check whether a configuration is of an optimizer up to TensorFlow 2.10, which is the default."""
     config = identifier.get("config")
     if identifier.get("module") == "keras.optimizers.legacy":
         return True
     if not isinstance(config, dict) or not config:
         return False
-    new = (
+    is_new = (
         identifier.get("module") == "keras.optimizers"
         or identifier["class_name"].startswith("Custom>")
         or "use_ema" in config
     )
-    return bool(config.get("is_legacy_optimizer", not new))
+    return bool(config.get("is_legacy_optimizer", not is_new))
 
 
 FAMILIES: dict[str, Family] = {}
-# Filled by the modules of layers and models; here because layers and optimizers are made of layers and optimizers.
+# The modules of layers and models fill this registry. It is defined here because layers contain
+# layers.
 LAYERS = _Layers()
 FAMILIES["layer"] = LAYERS
 OPTIMIZERS = FAMILIES["optimizer"] = _Optimizers("optimizer", module="keras.optimizers")
 
-# Public modules of classes that are not in that of their family. What begins with `keras.src` was never public; files
-# name it all the same.
+# Public modules of classes that are not in the module of their registry. Modules in `keras.src`
+# were never public, but files name them.
 _ELSEWHERE = {
     "Model": "keras",
     "Sequential": "keras",
@@ -393,10 +408,10 @@ _ELSEWHERE = {
 
 
 def public_module(cls: type) -> str | None:
-    """The module that a configuration names for a class; None for classes that are not of Keras.
+    """Return the module that configurations name for a class; None for custom classes.
 
     Args:
-      cls: the class.
+      cls: The class.
 
     Example:
       >>> import meshflow as tf
@@ -413,61 +428,55 @@ def public_module(cls: type) -> str | None:
 def _home(cls: type) -> str | None:
     if cls.__name__ in _ELSEWHERE:
         return _ELSEWHERE[cls.__name__]
-    for known in FAMILIES.values():
-        names = [name for name, thing in known.table.items() if _is_same(thing, cls)]
-        if names and known.module:
-            old = known is OPTIMIZERS and all(name.startswith("legacy.") for name in names)
-            return f"{known.module}.legacy" if old else known.module
+    for registry in FAMILIES.values():
+        names = [name for name, item in registry.table.items() if _is_same(item, cls)]
+        if names and registry.module:
+            is_legacy = registry is OPTIMIZERS and all(name.startswith("legacy.") for name in names)
+            return f"{registry.module}.legacy" if is_legacy else registry.module
     return None
 
 
-def _is_same(thing: Any, cls: type) -> bool:
-    return thing is cls or (
-        isinstance(thing, Later) and (thing.module, thing.name) == (cls.__module__, cls.__name__)
+def _is_same(item: object, cls: type) -> bool:
+    return item is cls or (
+        isinstance(item, Later) and (item.module, item.name) == (cls.__module__, cls.__name__)
     )
 
 
-# Whose names come first where nobody says what a name is of.
+# Registries by precedence, for names without a module: an earlier registry takes precedence.
 _ORDER = (
-    *(
-        "layer",
-        "loss function",
-        "metric function",
-        "optimizer",
-        "decay",
-        "regularizer",
-        "initializer",
-    ),
-    *("constraint", "activation function", "dtype policy"),
+    *("layer", "loss function", "metric function", "optimizer", "decay", "regularizer"),
+    *("initializer", "constraint", "activation function", "dtype policy"),
 )
 
 
 def everything() -> dict[str, Any]:
-    """Classes and functions of all families by name."""
+    """Return the classes and functions of all registries by name."""
     table: dict[str, Any] = {}
-    for what in reversed(_ORDER):
-        table |= FAMILIES[what].table
+    for item_name in reversed(_ORDER):
+        table |= FAMILIES[item_name].table
     return table
 
 
-def family_of(config: dict[str, Any], otherwise: Family) -> Family:
-    """The family whose module a configuration names: several have classes of one name.
+def family_of(config: Config, default: Family) -> Family:
+    """Return the registry with the module that a configuration names.
+
+    This distinguishes classes of the same name in several registries.
 
     Args:
-      config: the configuration.
-      otherwise: what is given where no family has that module.
+      config: The configuration.
+      default: Result if no registry has that module.
     """
     module = config.get("module")
     if not isinstance(module, str):
-        return otherwise
-    found = (f for f in FAMILIES.values() if f.module == module.removesuffix(".legacy"))
-    family = next(found, otherwise)
-    known = family.find(config["class_name"]) is not None or config.get("registered_name")
-    return family if known and family.module else otherwise
+        return default
+    candidates = (r for r in FAMILIES.values() if r.module == module.removesuffix(".legacy"))
+    registry = next(candidates, default)
+    is_known = registry.find(config["class_name"]) is not None or config.get("registered_name")
+    return registry if is_known and registry.module else default
 
 
 def name_table(*classes: Any, **aliases: Any) -> dict[str, Any]:
-    """Names for `lookup`: each class or function by its own name and in snake case, and aliases."""
+    """Map own names, names in snake and lower case, and aliases to classes and functions."""
     table: dict[str, Any] = {}
     for item in classes:
         table[item.__name__] = item

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.registry import CustomObjects
 from meshflow.ops import math
 from meshflow.ops.array import eye
 
@@ -26,7 +29,7 @@ __all__ = [
 
 
 class Regularizer:
-    """Base class: called with a tensor, gives a scalar.
+    """Base class of regularizers: callables that map a tensor to a scalar penalty.
 
     Example:
       >>> import meshflow as tf
@@ -39,21 +42,21 @@ class Regularizer:
       0.0
     """
 
-    def __call__(self, x: Any) -> Any:
-        """The penalty for `x`, a scalar tensor."""
+    def __call__(self, x: TensorLike) -> TensorLike:
+        """Return the penalty for `x`, a scalar tensor."""
         return 0.0
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         raise NotImplementedError(f"{self} does not implement get_config()")
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Regularizer:
-        """The regularizer with a configuration."""
+    def from_config(cls, config: Config) -> Regularizer:
+        """Create a regularizer from its configuration."""
         return cls(**config)
 
 
-def _factor(value: Any, name: str) -> float:
+def _factor(value: float, name: str) -> float:
     if (
         not isinstance(value, (int, float))
         or value != value
@@ -66,11 +69,11 @@ def _factor(value: Any, name: str) -> float:
 
 
 class L1L2(Regularizer):
-    """`l1 * sum(|x|) + l2 * sum(x^2)`.
+    """Penalty `l1 * sum(|x|) + l2 * sum(x^2)`.
 
     Args:
-      l1: factor of the absolute values.
-      l2: factor of the squares.
+      l1: Factor of the absolute values.
+      l2: Factor of the squares.
 
     Example:
       >>> import meshflow as tf
@@ -82,8 +85,8 @@ class L1L2(Regularizer):
         self.l1 = _factor(0.0 if l1 is None else l1, "l1")
         self.l2 = _factor(0.0 if l2 is None else l2, "l2")
 
-    def __call__(self, x: Any) -> Any:
-        """The penalty."""
+    def __call__(self, x: TensorLike) -> TensorLike:
+        """Return the penalty."""
         total = None
         if self.l1:
             total = math.reduce_sum(math.abs(x)) * self.l1
@@ -92,17 +95,17 @@ class L1L2(Regularizer):
             total = squares if total is None else total + squares
         return math.reduce_sum(x) * 0.0 if total is None else total
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"l1": self.l1, "l2": self.l2}
 
 
 class L1(L1L2):
-    """`l1 * sum(|x|)`.
+    """Penalty `l1 * sum(|x|)`.
 
     Args:
-      l1: the factor.
-      **kwargs: `l`, an old name of `l1`.
+      l1: The factor.
+      **kwargs: `l`, a former name of `l1`.
 
     Example:
       >>> import meshflow as tf
@@ -116,17 +119,17 @@ class L1(L1L2):
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"l1": self.l1}
 
 
 class L2(L1L2):
-    """`l2 * sum(x^2)`.
+    """Penalty `l2 * sum(x^2)`.
 
     Args:
-      l2: the factor.
-      **kwargs: `l`, an old name of `l2`.
+      l2: The factor.
+      **kwargs: `l`, a former name of `l2`.
 
     Example:
       >>> import meshflow as tf
@@ -140,16 +143,16 @@ class L2(L1L2):
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"l2": self.l2}
 
 
 class OrthogonalRegularizer(Regularizer):
-    """Penalizes rows (or columns) of a matrix that are not orthogonal.
+    """Penalty for rows or columns of a matrix that are not orthogonal.
 
     Args:
-      factor: factor of the penalty.
+      factor: Factor of the penalty.
       mode: 'rows' or 'columns'.
 
     Example:
@@ -166,8 +169,8 @@ class OrthogonalRegularizer(Regularizer):
             )
         self.factor, self.mode = _factor(factor, "factor"), mode
 
-    def __call__(self, x: Any) -> Any:
-        """The mean absolute product of different rows, times the factor."""
+    def __call__(self, x: TensorLike) -> TensorLike:
+        """Return `factor` times the mean absolute product of different normalized vectors."""
         if len(x.shape) != 2:
             raise ValueError(
                 f"Inputs to OrthogonalRegularizer must have rank 2. Received: inputs.shape={tuple(x.shape)}"
@@ -179,8 +182,8 @@ class OrthogonalRegularizer(Regularizer):
         total = math.reduce_sum(math.abs(product * (1.0 - eye(size, dtype=x.dtype))))
         return total * (self.factor / max(size * (size - 1), 1))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"factor": self.factor, "mode": self.mode}
 
 
@@ -188,11 +191,11 @@ l1, l2, orthogonal_regularizer = L1, L2, OrthogonalRegularizer
 
 
 def l1_l2(l1: float = 0.01, l2: float = 0.01) -> L1L2:
-    """A regularizer with both penalties.
+    """Create a regularizer with both penalties.
 
     Args:
-      l1: factor of the absolute values.
-      l2: factor of the squares.
+      l1: Factor of the absolute values.
+      l2: Factor of the squares.
 
     Example:
       >>> import meshflow as tf
@@ -209,8 +212,8 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Callable[..., Any] | None:
-    """A regularizer from a name, class, object, function or configuration; None is None.
+def get(identifier: object) -> Callable[..., Any] | None:
+    """Return the regularizer for a name, class, object, function or configuration; None for None.
 
     Example:
       >>> import meshflow as tf
@@ -222,8 +225,8 @@ def get(identifier: Any) -> Callable[..., Any] | None:
     return _FAMILY.get(identifier)
 
 
-def serialize(regularizer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration of a regularizer.
+def serialize(regularizer: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration of a regularizer.
 
     Example:
       >>> import meshflow as tf
@@ -234,9 +237,11 @@ def serialize(regularizer: Any, use_legacy_format: bool = False) -> dict[str, An
 
 
 def deserialize(
-    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    config: str | Config | None,
+    custom_objects: CustomObjects = None,
+    use_legacy_format: bool = False,
 ) -> Callable[..., Any] | None:
-    """The regularizer with a configuration.
+    """Create a regularizer from its configuration.
 
     Example:
       >>> import meshflow as tf

@@ -1,9 +1,9 @@
-"""What configurations may do: those of files are data, those of this program may hold its functions.
+"""Safe mode, in which configurations from files must be pure data.
 
-`get_config` puts functions of the program into a configuration as `HeldName` and `HeldCode`, which are text
-and lists to whoever writes the configuration to a file, and which no file can make. What comes back without
-them comes from a file: it may not bring code, nor make the program read another file, until somebody says
-that its author is trusted.
+`get_config` returns functions of the program as `BoundName` and `BoundCode`. These are strings and
+lists when the configuration is written to a file, and no file can create them. A configuration
+without them is from a file. In safe mode, which is the default, it must not contain code or make
+the program read another file.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ _trusting = False
 
 
 class UnsafeConfigError(ValueError):
-    """A configuration that may come from a file wants to run code, or to read another file."""
+    """Error for a configuration from a file that would run code or read another file."""
 
 
 class HeldName(str):
-    """The name of something in a configuration made in this program, with the thing itself.
+    """Name in a configuration that was made in this program, with the object that it names.
 
     Args:
-      name: the name.
-      value: what it names.
+      name: The name.
+      value: The named object.
     """
 
     value: Any
 
     def __new__(cls, name: str, value: Any) -> HeldName:
+        """Create the string."""
         self = super().__new__(cls, name)
         self.value = value
         return self
@@ -53,19 +54,19 @@ class HeldName(str):
     def __copy__(self) -> HeldName:
         return self
 
-    def __deepcopy__(self, memo: Any) -> HeldName:
+    def __deepcopy__(self, memo: object) -> HeldName:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
         return str, (str(self),)
 
 
 class HeldCode(list[Any]):
-    """A function's code in a configuration made in this program, with the function itself.
+    """Byte code in a configuration that was made in this program, with its function.
 
     Args:
-      code: the code as data.
-      value: the function.
+      code: The code as plain data.
+      value: The function.
     """
 
     def __init__(self, code: Iterable[Any], value: Callable[..., Any]) -> None:
@@ -75,19 +76,19 @@ class HeldCode(list[Any]):
     def __copy__(self) -> HeldCode:
         return self
 
-    def __deepcopy__(self, memo: Any) -> HeldCode:
+    def __deepcopy__(self, memo: object) -> HeldCode:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[Any]]:
         return list, (list(self),)
 
 
 @contextlib.contextmanager
 def safe_mode(value: bool) -> Iterator[None]:
-    """Whether configurations are those of strangers inside.
+    """Set safe mode within a `with` block.
 
     Args:
-      value: as `safe_mode` of `load_model`.
+      value: Whether configurations are untrusted, as `safe_mode` of `load_model`.
     """
     token = _safe.set(bool(value))
     try:
@@ -97,12 +98,14 @@ def safe_mode(value: bool) -> Iterator[None]:
 
 
 def in_safe_mode() -> bool:
-    """Whether configurations are those of strangers: they are, until somebody says otherwise."""
+    """Check whether configurations are untrusted."""
     return _safe.get() and not _trusting
 
 
 def enable_unsafe_deserialization() -> None:
-    """Trusts all files from now on: code in them runs, and files that they name are read.
+    """Disable safe mode for the rest of the program.
+
+    Code in files is loaded, and files that they name are read.
 
     Example:
       >>> import meshflow as tf
@@ -112,17 +115,17 @@ def enable_unsafe_deserialization() -> None:
     _trusting = True
 
 
-def refuse(what: str, consequence: str) -> None:
-    """Stops in safe mode.
+def refuse(content: str, consequence: str) -> None:
+    """Raise an error in safe mode.
 
     Args:
-      what: what the configuration holds.
-      consequence: what that would do.
+      content: Description of the unsafe content of the configuration.
+      consequence: Sentence on the effect of loading it.
 
     Raises:
-      ValueError: in safe mode.
+      ValueError: In safe mode.
     """
     if in_safe_mode():
         raise UnsafeConfigError(
-            f"Requested the deserialization of {what}. {consequence} {HOW_TO_TRUST}"
+            f"Requested the deserialization of {content}. {consequence} {HOW_TO_TRUST}"
         )

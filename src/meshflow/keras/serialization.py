@@ -1,4 +1,7 @@
-"""Objects as plain data and back: `{'module', 'class_name', 'config', 'registered_name'}`, as Keras 2.13 and later write them."""
+"""Conversion of objects to plain data and back, in the format of Keras 2.13 and later.
+
+The format is `{'module', 'class_name', 'config', 'registered_name'}`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import is_tensor
+from meshflow.environment.types import Config, Json
 from meshflow.keras import function_code
 from meshflow.keras.registry import (
+    CustomObjects,
     Family,
     everything,
     family_of,
@@ -34,31 +39,32 @@ __all__ = [
 ]
 
 
-def serialize(obj: Any, use_legacy_format: bool = False) -> Any:
-    """What `serialize_keras_object` gives, in either form.
+def serialize(obj: object, use_legacy_format: bool = False) -> Json:
+    """Serialize an object in the current or the legacy format.
 
     Args:
-      obj: the object.
-      use_legacy_format: whether it is the form until Keras 2.12: `{'class_name', 'config'}`, and names of functions.
+      obj: The object.
+      use_legacy_format: Whether to use the format up to Keras 2.12: `{'class_name', 'config'}`, and
+        names for functions.
     """
     return legacy(obj) if use_legacy_format else serialize_keras_object(obj)
 
 
 def serialize_keras_object(
-    obj: Any,
-) -> dict[str, Any] | list[Any] | tuple[Any, ...] | str | float | None:
-    """A layer, loss, optimizer or the like, a function, or plain values that hold such, as plain data.
+    obj: object,
+) -> Config | list[Any] | tuple[Any, ...] | str | float | None:
+    """Convert a Keras object, a function, or a structure with such values to plain data.
 
     Args:
-      obj: anything with `get_config`, a function, numbers, texts, arrays, dtypes, shapes, and lists, tuples and
-        dictionaries of these.
+      obj: An object with `get_config`, a function, number, string, array, dtype or shape, or a
+        list, tuple or dictionary of these.
 
     Returns:
-      `{'module': ..., 'class_name': ..., 'config': ..., 'registered_name': ...}`, with `build_config` and
-      `compile_config` of what was built and compiled; plain values as they are.
+      `{'module': ..., 'class_name': ..., 'config': ..., 'registered_name': ...}`, with
+      `build_config` and `compile_config` for built and compiled objects; plain values unchanged.
 
     Raises:
-      TypeError: for an object without `get_config`.
+      TypeError: If an object has no `get_config`.
 
     Example:
       >>> import meshflow as tf
@@ -66,7 +72,7 @@ def serialize_keras_object(
       {'module': 'keras.regularizers', 'class_name': 'L2', 'config': {'l2': 0.5}, 'registered_name': None}
     """
     if obj is None or isinstance(obj, (str, bool, int, float, HeldCode)):
-        # NumPy's float64 is a float, too.
+        # NumPy's float64 is a subclass of float.
         return obj.item() if isinstance(obj, np.generic) else obj
     if isinstance(obj, (list, tuple)):
         parts = [serialize_keras_object(part) for part in obj]
@@ -77,10 +83,10 @@ def serialize_keras_object(
         return _configured(obj)
     if callable(obj) and hasattr(obj, "__name__"):
         return _named(obj)
-    return _value(obj)
+    return _serialize_value(obj)
 
 
-def _configured(obj: Any) -> dict[str, Any]:
+def _configured(obj: Any) -> Config:
     config = obj.get_config()
     if not isinstance(config, dict):
         raise TypeError(
@@ -88,7 +94,7 @@ def _configured(obj: Any) -> dict[str, Any]:
         )
     cls = type(obj)
     module = public_module(cls)
-    found = {
+    result: Config = {
         "module": module,
         "class_name": cls.__name__,
         "config": serialize_keras_object(config),
@@ -96,18 +102,18 @@ def _configured(obj: Any) -> dict[str, Any]:
         if module and not module.startswith("keras.src.")
         else get_registered_name(cls),
     }
-    for more in ("build_config", "compile_config"):
-        get = getattr(obj, f"get_{more}", None)
+    for entry in ("build_config", "compile_config"):
+        get = getattr(obj, f"get_{entry}", None)
         value = get() if get is not None else None
         if value is not None:
-            found[more] = serialize_keras_object(value)
-    return found
+            result[entry] = serialize_keras_object(value)
+    return result
 
 
-def _named(obj: Any) -> dict[str, Any]:
+def _named(obj: Any) -> Config:
     if getattr(obj, "__name__", "") == "<lambda>":
         warnings.warn(
-            "A lambda function is written as its code, which is read again with `safe_mode=False` only: give it a name.",
+            "A lambda function is saved as its byte code, which is loaded with `safe_mode=False` only: define a named function.",
             stacklevel=3,
         )
         return {"class_name": "__lambda__", "config": {"value": function_code.to_data(obj)}}
@@ -116,7 +122,7 @@ def _named(obj: Any) -> dict[str, Any]:
     return {"module": "builtins", "class_name": kind, "config": name, "registered_name": kind}
 
 
-def _value(obj: Any) -> Any:
+def _serialize_value(obj: Any) -> Json:
     if isinstance(obj, bytes):
         return {"class_name": "__bytes__", "config": {"value": obj.decode()}}
     if isinstance(obj, TensorShape):
@@ -134,7 +140,7 @@ def _value(obj: Any) -> Any:
             "config": {"value": obj.tolist(), "dtype": obj.dtype.name},
         }
     if isinstance(obj, TensorSpec):
-        config = [_value(obj.shape), obj.dtype.name, obj.name]
+        config = [_serialize_value(obj.shape), obj.dtype.name, obj.name]
         home = "tensorflow.python.framework.tensor"
         spec = {"spec_name": "TensorSpec", "module": home, "config": config}
         return {"class_name": "__typespec__", **spec, "registered_name": None}
@@ -143,11 +149,11 @@ def _value(obj: Any) -> Any:
     )
 
 
-def legacy(obj: Any) -> Any:
-    """The configuration as it was until Keras 2.12: `{'class_name', 'config'}`, or the name of a function.
+def legacy(obj: object) -> Json:
+    """Return the configuration in the format up to Keras 2.12: `{'class_name', 'config'}`, or a name.
 
     Args:
-      obj: anything with `get_config`, a function, or None.
+      obj: An object with `get_config`, a function, or None.
     """
     if obj is None or isinstance(obj, (str, dict)):
         return obj
@@ -159,14 +165,14 @@ def legacy(obj: Any) -> Any:
     return {"class_name": name, "config": obj.get_config()}
 
 
-def without_modules(config: Any) -> Any:
-    """A configuration as it was until Keras 2.12, in all its parts.
+def without_modules(config: object) -> Json:
+    """Convert a configuration with all its parts to the format up to Keras 2.12.
 
     Args:
-      config: what `serialize_keras_object` or `get_config` gave.
+      config: Result of `serialize_keras_object` or `get_config`.
 
     Returns:
-      It, without the modules of its classes and without how objects were built.
+      The configuration without the modules of its classes and without `build_config`.
 
     Example:
       >>> from meshflow.keras.serialization import without_modules
@@ -183,27 +189,27 @@ def without_modules(config: Any) -> Any:
         return {key: without_modules(value) for key, value in config.items()}
     if config["class_name"] == "function":
         return config["config"]
-    left_out = {"module", "build_config"}
+    omitted = {"module", "build_config"}
     if config.get("registered_name") in (None, config["class_name"]):
-        left_out.add("registered_name")
-    return {key: without_modules(value) for key, value in config.items() if key not in left_out}
+        omitted.add("registered_name")
+    return {key: without_modules(value) for key, value in config.items() if key not in omitted}
 
 
 def deserialize_keras_object(
-    config: Any, custom_objects: Any = None, safe_mode: bool = True, **kwargs: Any
-) -> Any:
-    """The object that `serialize_keras_object` described.
+    config: object, custom_objects: CustomObjects = None, safe_mode: bool = True, **kwargs: Any
+) -> Json:
+    """Create the object that `serialize_keras_object` described.
 
     Args:
-      config: what it gave.
-      custom_objects: further classes and functions by name.
-      safe_mode: whether a configuration is refused that brings code or names files.
-      **kwargs: `module_objects`, classes and functions by name, default everything in `tf.keras`, and
-        `printable_module_name`, what the thing is called in errors.
+      config: Result of `serialize_keras_object`.
+      custom_objects: Additional classes and functions by name.
+      safe_mode: Whether to refuse configurations that contain code or name files.
+      **kwargs: `module_objects`, classes and functions by name, by default everything in
+        `tf.keras`; and `printable_module_name`, a noun for the object in error messages.
 
     Raises:
-      ValueError: for another keyword, for an unknown name, and for what `safe_mode` refuses.
-      TypeError: for a configuration of another type.
+      ValueError: For another keyword, for an unknown name, and in safe mode for code.
+      TypeError: If the configuration has another type.
 
     Example:
       >>> import meshflow as tf
@@ -211,39 +217,42 @@ def deserialize_keras_object(
       >>> tf.keras.saving.deserialize_keras_object(config).units
       3
     """
-    known = kwargs.pop("module_objects", None)
-    what = kwargs.pop("printable_module_name", "object")
+    module_objects = kwargs.pop("module_objects", None)
+    item_name = kwargs.pop("printable_module_name", "object")
     if kwargs:
         raise ValueError(f"deserialize_keras_object takes no argument(s) {sorted(kwargs)}.")
     with safe_mode_scope(safe_mode and in_safe_mode()):
-        if known is not None and isinstance(config, (str, dict)):
-            return Family(what, known).get(config, custom_objects)
-        return _made(config, Family(what, everything()), custom_objects)
+        if module_objects is not None and isinstance(config, (str, dict)):
+            return Family(item_name, module_objects).get(config, custom_objects)
+        return _made(config, Family(item_name, everything()), custom_objects)
 
 
-def _made(config: Any, known: Family, custom_objects: Any) -> Any:
+def _made(config: object, registry: Family, custom_objects: CustomObjects) -> Json:
     if isinstance(config, str):
-        found = get_registered_object(config, custom_objects)
-        return config if found is None else found
+        custom = get_registered_object(config, custom_objects)
+        return config if custom is None else custom
     if config is None or isinstance(config, (bool, int, float)):
         return config
     if isinstance(config, (list, tuple)):
-        return [_made(part, known, custom_objects) for part in config]
+        return [_made(part, registry, custom_objects) for part in config]
     if not isinstance(config, dict):
         raise TypeError(f"Could not parse config: {config!r}")
     if "class_name" not in config or "config" not in config:
-        return {key: _made(value, known, custom_objects) for key, value in config.items()}
+        return {key: _made(value, registry, custom_objects) for key, value in config.items()}
     if config["class_name"] in _SPECIAL:
         return _special(config)
-    return as_it_was(family_of(config, known).get(config, custom_objects), config)
+    return as_it_was(family_of(config, registry).get(config, custom_objects), config)
 
 
-def as_it_was(obj: Any, config: Any) -> Any:
-    """An object, built and compiled as its configuration says that another one was.
+def as_it_was(obj: object, config: object) -> Json:
+    """Build and compile an object as its configuration describes.
 
     Args:
-      obj: the object.
-      config: what `serialize_keras_object` gave.
+      obj: The object.
+      config: Result of `serialize_keras_object`.
+
+    Returns:
+      The object.
     """
     for part in ("build", "compile"):
         stored = config.get(f"{part}_config") if isinstance(config, dict) else None
@@ -256,8 +265,8 @@ def as_it_was(obj: Any, config: Any) -> Any:
 _SPECIAL = ("__bytes__", "__lambda__", "__numpy__", "__tensor__", "__typespec__")
 
 
-def _special(config: dict[str, Any]) -> Any:
-    """What is no object of Keras'."""
+def _special(config: Config) -> Json:
+    """Create a value that is not a Keras object."""
     kind, inner = config["class_name"], config["config"]
     if kind == "__typespec__" and config.get("spec_name") == "TensorSpec":
         shape, dtype, name = inner

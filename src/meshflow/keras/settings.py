@@ -1,4 +1,4 @@
-"""Global settings: float type, epsilon, image layout, learning phase, unique names, and starting afresh."""
+"""Global settings: float type, epsilon, image layout, learning phase and unique names."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _settings: dict[str, Any] = {
 }
 _uids: collections.Counter[str] = collections.Counter()
 _seen_names: set[str] = set()
-# The learning phase that the user set, and those of the `with` blocks inside; None where nobody said.
+# The learning phase that the user set, followed by those of active `with` blocks; None if unset.
 _phases: list[int | None] = [None]
 
 
 def floatx() -> str:
-    """The default float type of layers and of NumPy input, `'float32'` unless changed.
+    """Return the default float type of layers and of NumPy input, `'float32'` unless changed.
 
     Example:
       >>> import meshflow as tf
@@ -52,18 +52,18 @@ def floatx() -> str:
 
 
 def as_floatx(value: float) -> float:
-    """A number as the default float type holds it: what Keras 2 keeps of some settings."""
+    """Round a number to the default float type, as Keras 2 does for some settings."""
     return float(np.asarray(value, as_dtype(_settings["floatx"]).as_numpy_dtype))
 
 
 def set_floatx(value: str) -> None:
-    """Sets the default float type.
+    """Set the default float type.
 
     Args:
       value: 'float16', 'float32', 'float64' or 'bfloat16'.
 
     Raises:
-      ValueError: for another type.
+      ValueError: For another type.
 
     Example:
       >>> import meshflow as tf
@@ -79,7 +79,7 @@ def set_floatx(value: str) -> None:
 
 
 def epsilon() -> float:
-    """The fuzz factor used against division by zero, 1e-7 unless changed.
+    """Return the small number that prevents divisions by zero, 1e-7 unless changed.
 
     Example:
       >>> import meshflow as tf
@@ -90,10 +90,10 @@ def epsilon() -> float:
 
 
 def set_epsilon(value: float) -> None:
-    """Sets the fuzz factor.
+    """Set the small number that prevents divisions by zero.
 
     Args:
-      value: a small positive number.
+      value: A small positive number.
 
     Example:
       >>> import meshflow as tf
@@ -106,7 +106,7 @@ def set_epsilon(value: float) -> None:
 
 
 def image_data_format() -> str:
-    """The default layout of images, `'channels_last'` unless changed.
+    """Return the default layout of images, `'channels_last'` unless changed.
 
     Example:
       >>> import meshflow as tf
@@ -117,30 +117,31 @@ def image_data_format() -> str:
 
 
 def standard_data_format(data_format: str | None) -> str:
-    """The layout that a layer's `data_format` argument means.
+    """Normalize the `data_format` argument of a layer.
 
     Args:
-      data_format: 'channels_last', 'channels_first', in any case, or None for the default.
+      data_format: 'channels_last' or 'channels_first' in upper or lower case, or None for the
+        default.
 
     Raises:
-      ValueError: for another layout.
+      ValueError: For another layout.
     """
-    found = image_data_format() if data_format is None else str(data_format).lower()
-    if found not in ("channels_last", "channels_first"):
+    layout = image_data_format() if data_format is None else str(data_format).lower()
+    if layout not in ("channels_last", "channels_first"):
         raise ValueError(
             f"The `data_format` argument must be one of 'channels_first', 'channels_last'. Received: {data_format}"
         )
-    return found
+    return layout
 
 
 def set_image_data_format(data_format: str) -> None:
-    """Sets the default layout of images.
+    """Set the default layout of images.
 
     Args:
       data_format: 'channels_last' or 'channels_first'.
 
     Raises:
-      ValueError: for another layout.
+      ValueError: For another layout.
 
     Example:
       >>> import meshflow as tf
@@ -157,7 +158,7 @@ def set_image_data_format(data_format: str) -> None:
 
 
 def chosen_learning_phase() -> int | None:
-    """The learning phase if the user set one, else None."""
+    """Return the learning phase that the user set, or None."""
     return _phases[-1]
 
 
@@ -168,13 +169,13 @@ def _checked_phase(value: int) -> int:
 
 
 def set_learning_phase(value: int) -> None:
-    """Sets the default of `training` for layers called outside `fit`.
+    """Set the default of `training` for layers that are called outside `fit`.
 
     Args:
       value: 0 (test) or 1 (train).
 
     Raises:
-      ValueError: for another value.
+      ValueError: For another value.
 
     Example:
       >>> import meshflow as tf
@@ -188,13 +189,13 @@ def set_learning_phase(value: int) -> None:
 
 @contextlib.contextmanager
 def learning_phase_scope(value: int) -> Iterator[None]:
-    """Sets the learning phase within a `with` block.
+    """Set the learning phase within a `with` block.
 
     Args:
       value: 0 (test) or 1 (train).
 
     Raises:
-      ValueError: for another value.
+      ValueError: For another value.
 
     Example:
       >>> import meshflow as tf
@@ -210,14 +211,14 @@ def learning_phase_scope(value: int) -> Iterator[None]:
 
 
 def get_uid(prefix: str = "") -> int:
-    """Counts up for each prefix, from 1.
+    """Return the next number for a prefix, from 1.
 
     Args:
-      prefix: any string.
+      prefix: Any string.
 
     Returns:
-      How often this prefix was asked for since the last `clear_session`; while a function is traced or
-      a layer called on symbolic tensors, since that began.
+      The number of calls with this prefix since the last `clear_session`. While a function is
+      traced or a layer is called on symbolic tensors, only the calls of this trace count.
 
     Example:
       >>> import meshflow as tf
@@ -230,7 +231,7 @@ def get_uid(prefix: str = "") -> int:
 
 
 def reset_uids() -> None:
-    """Starts automatic names from the beginning.
+    """Restart the numbers of automatic names.
 
     Example:
       >>> import meshflow as tf
@@ -245,10 +246,10 @@ def reset_uids() -> None:
 
 
 def clear_session() -> None:
-    """Resets automatic layer names and the learning phase, and frees memory that only later speed needs.
+    """Reset automatic layer names and the learning phase, and release caches.
 
-    Compiled programs, large buffers kept for the next step, and models that nothing refers to any more
-    are freed. Models still referred to keep working, and are compiled again at their next step.
+    Compiled programs, large buffers for the next step, and unreferenced models are freed. Models
+    that are still referenced keep working; their next step compiles again.
 
     Example:
       >>> import meshflow as tf
@@ -263,18 +264,18 @@ def clear_session() -> None:
 
 
 def unique_name(base: str, zero_based: bool = True) -> str:
-    """`base`, then `base_1`, `base_2`, ..."""
-    number = get_uid(base) - (1 if zero_based else 0)
-    return base if number == 0 else f"{base}_{number}"
+    """Return `base`, then `base_1`, `base_2`, and so on."""
+    count = get_uid(base) - (1 if zero_based else 0)
+    return base if count == 0 else f"{base}_{count}"
 
 
 def see_name(name: str) -> None:
-    """Keeps a name that the user gave away from `unseen_name`."""
+    """Exclude a name that the user chose from `make_unreserved_name`."""
     _seen_names.add(name)
 
 
 def unseen_name(base: str) -> str:
-    """`unique_name` without the names that the user gave: for layers that nobody named on purpose."""
+    """Return a unique name that the user has not chosen, for a layer without an explicit name."""
     name = unique_name(base)
     while name in _seen_names:
         name = unique_name(base)
@@ -282,7 +283,7 @@ def unseen_name(base: str) -> str:
 
 
 def backend() -> str:
-    """The name of the backend, `'tensorflow'`: what code that asks means is how things behave.
+    """Return `'tensorflow'`, because programs that check the backend expect its behavior.
 
     Example:
       >>> import meshflow as tf
@@ -293,5 +294,5 @@ def backend() -> str:
 
 
 def manual_variable_initialization(value: bool) -> None:
-    """Accepted: variables have their initial values from the start."""
+    """Do nothing: variables always have their initial values."""
     del value

@@ -1,4 +1,4 @@
-"""The values of what has weights, as arrays: read and set all at once."""
+"""Reading and setting all weights of a layer or metric as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import ArrayLike
 
 __all__ = ["WeightValues", "set_weights"]
 
 
 class WeightValues:
-    """`get_weights` and `set_weights` of layers and metrics, which have a name and weights."""
+    """Mixin with `get_weights` and `set_weights` for layers and metrics."""
 
     if TYPE_CHECKING:
-        # What layers and metrics give it.
+        # Layers and metrics implement these properties.
         @property
-        def name(self) -> str: ...
+        def name(self) -> str:
+            """Return the name."""
+            ...
+
         @property
-        def weights(self) -> list[Variable]: ...
+        def weights(self) -> list[Variable]:
+            """Return the variables."""
+            ...
 
     def get_weights(self) -> list[np.ndarray]:
-        """Values of all weights as NumPy arrays, in the order of `weights`.
+        """Return the values of all weights as NumPy arrays, in the order of `weights`.
 
         Example:
           >>> import meshflow as tf
@@ -35,13 +41,14 @@ class WeightValues:
         return [np.asarray(w.numpy()) for w in self.weights]
 
     def set_weights(self, weights: list[Any]) -> None:
-        """Sets all weights.
+        """Set the values of all weights.
 
         Args:
-          weights: arrays in the order and with the shapes of `get_weights()`.
+          weights: Arrays in the order and with the shapes of `get_weights()`.
 
         Raises:
-          ValueError: when number or shapes differ, naming the layer or metric and the weight.
+          ValueError: If the number of arrays or a shape differs; the message names the object and
+            the weight.
 
         Example:
           >>> import meshflow as tf
@@ -54,27 +61,28 @@ class WeightValues:
         set_weights(self.name, self.weights, weights)
 
 
-def set_weights(name: str, own: Sequence[Variable], weights: Sequence[Any]) -> None:
-    """Sets some weights of a layer or metric.
+def set_weights(name: str, variables: Sequence[Variable], weights: Sequence[ArrayLike]) -> None:
+    """Set the values of variables of a layer or metric.
 
     Args:
-      name: the layer's or metric's, for errors.
-      own: the weights.
-      weights: as many arrays of their shapes.
+      name: Name of the layer or metric, for error messages.
+      variables: The variables.
+      weights: An array for each variable, of its shape.
 
     Raises:
-      ValueError: when number or shapes differ, naming the layer and the weight.
+      ValueError: If the number of arrays or a shape differs; the message names the layer and the
+        weight.
     """
-    if len(own) != len(weights):
+    if len(variables) != len(weights):
         raise ValueError(
             f'You called `set_weights(weights)` on layer "{name}" with a weight list of length '
-            f"{len(weights)}, but the layer was expecting {len(own)} weights."
+            f"{len(weights)}, but the layer was expecting {len(variables)} weights."
         )
-    for variable, value in zip(own, weights, strict=True):
+    for variable, value in zip(variables, weights, strict=True):
         if not variable.shape.is_compatible_with(np.shape(value)):
             raise ValueError(
                 f'Layer "{name}" weight {variable.name} has shape {tuple(variable.shape)}, which is not '
                 f"compatible with provided weight shape {tuple(np.shape(value))}."
             )
-    for variable, value in zip(own, weights, strict=True):
+    for variable, value in zip(variables, weights, strict=True):
         variable.assign(np.asarray(value).astype(variable.dtype.dtype))

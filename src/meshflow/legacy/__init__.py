@@ -1,4 +1,4 @@
-"""The surface of earlier years: `tf.compat`, `tf.feature_column`, `tf.keras.backend`, `.preprocessing`, `.wrappers`.
+"""Compatibility APIs: `tf.compat`, `tf.feature_column`, and the Keras 2 utilities.
 
-Nothing in the centre imports it; it is loaded when one of these names is first used, under the paths that TensorFlow has for them.
+No other package imports this one. Each part is imported when its public name is first used.
 """

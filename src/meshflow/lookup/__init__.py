@@ -1,4 +1,4 @@
-"""`tf.lookup`: tables from keys to values."""
+"""`tf.lookup`: hash tables."""
 
 from meshflow.lookup import experimental
 from meshflow.lookup.initializers import (

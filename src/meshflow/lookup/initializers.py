@@ -1,31 +1,31 @@
-"""Where the keys and values of a table come from."""
+"""Sources of the keys and values of static tables."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int64, string
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64, string
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import StrPath
 from meshflow.files.gfile import GFile
 
 __all__ = ["KeyValueTensorInitializer", "TextFileIndex", "TextFileInitializer"]
 
 
 class KeyValueTensorInitializer:
-    """Keys and values of a table, given as tensors.
+    """Keys and values of a table, from tensors.
 
     Args:
-      keys: tensor of keys.
-      values: tensor of as many values.
-      key_dtype: the keys' dtype; default that of `keys`.
-      value_dtype: the values' dtype; default that of `values`.
-      name: ignored.
+      keys: Tensor of keys.
+      values: Tensor of values, in the shape of `keys`.
+      key_dtype: Dtype of the keys; default that of `keys`.
+      value_dtype: Dtype of the values; default that of `values`.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when there are not as many values as keys.
+      InvalidArgumentError: If the shapes of keys and values differ.
 
     Example:
       >>> import meshflow as tf
@@ -35,10 +35,10 @@ class KeyValueTensorInitializer:
 
     def __init__(
         self,
-        keys: Any,
-        values: Any,
-        key_dtype: Any = None,
-        value_dtype: Any = None,
+        keys: TensorLike,
+        values: TensorLike,
+        key_dtype: DTypeLike | None = None,
+        value_dtype: DTypeLike | None = None,
         name: str | None = None,
     ) -> None:
         self._keys = _known(keys, key_dtype)
@@ -50,31 +50,31 @@ class KeyValueTensorInitializer:
             )
 
     @property
-    def key_dtype(self) -> Any:
-        """The keys' dtype."""
+    def key_dtype(self) -> DType:
+        """Dtype of the keys."""
         return as_dtype(self._keys.dtype)
 
     @property
-    def value_dtype(self) -> Any:
-        """The values' dtype."""
+    def value_dtype(self) -> DType:
+        """Dtype of the values."""
         return as_dtype(self._values.dtype)
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors of the keys and of their values."""
+        """Return vectors of the keys and values."""
         return self._keys.reshape(-1), self._values.reshape(-1)
 
 
-def _known(value: Any, dtype: Any) -> np.ndarray:
+def _known(value: TensorLike, dtype: DTypeLike | None) -> np.ndarray:
     tensor = convert_to_tensor(value, None if dtype is None else as_dtype(dtype))
     return np.asarray(tensor._concrete("the content of a table"))
 
 
 class TextFileIndex:
-    """What of a line is a key or a value, besides a column's number.
+    """Special column indices.
 
     Attributes:
-      WHOLE_LINE: the line as a string.
-      LINE_NUMBER: the line's number, the first being 0.
+      WHOLE_LINE: The entire line as a string.
+      LINE_NUMBER: The index of the line, starting with 0.
     """
 
     WHOLE_LINE = -2
@@ -82,29 +82,30 @@ class TextFileIndex:
 
 
 class TextFileInitializer:
-    """Keys and values of a table, read from the lines of a text file.
+    r"""Keys and values of a table, from the lines of a text file.
 
     Args:
-      filename: the file.
-      key_dtype: the keys' dtype, int64 or string.
-      key_index: a column's number, or a `TextFileIndex`.
-      value_dtype: the values' dtype; numbers are parsed.
-      value_index: a column's number, or a `TextFileIndex`.
-      vocab_size: how many lines to read; default all.
-      delimiter: what separates columns.
-      name: ignored.
-      value_index_offset: added to line numbers that are values.
+      filename: Path of the file.
+      key_dtype: Dtype of the keys, int64 or string.
+      key_index: Column index, or a `TextFileIndex`.
+      value_dtype: Dtype of the values; numbers are parsed.
+      value_index: Column index, or a `TextFileIndex`.
+      vocab_size: Number of lines to read; default all.
+      delimiter: Separator of columns.
+      name: Ignored.
+      value_index_offset: Offset that is added to values that are line numbers.
 
     Raises:
-      ValueError: for an empty name or a wrong index, or dtypes that do not fit the indices.
-      NotFoundError: when there is no such file.
-      InvalidArgumentError: for lines without the column, or fields that are no numbers.
+      ValueError: If the file name is empty, an index is invalid, or a dtype does not match an
+        index.
+      NotFoundError: If the file does not exist.
+      InvalidArgumentError: If a line lacks the column, or a field is not a number.
 
     Example:
       >>> import tempfile, os
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "words.txt")
-      >>> tf.io.write_file(path, "cat\\ndog\\n")
+      >>> tf.io.write_file(path, "cat\ndog\n")
       >>> words = tf.lookup.TextFileInitializer(
       ...     path, tf.string, tf.lookup.TextFileIndex.WHOLE_LINE,
       ...     tf.int64, tf.lookup.TextFileIndex.LINE_NUMBER)
@@ -114,10 +115,10 @@ class TextFileInitializer:
 
     def __init__(
         self,
-        filename: Any,
-        key_dtype: Any,
+        filename: StrPath | Tensor,
+        key_dtype: DTypeLike,
         key_index: int,
-        value_dtype: Any,
+        value_dtype: DTypeLike,
         value_index: int,
         vocab_size: int | None = None,
         delimiter: str = "\t",
@@ -128,19 +129,19 @@ class TextFileInitializer:
         self._filename = filename.numpy().decode() if hasattr(filename, "numpy") else filename
         if not self._filename:
             raise ValueError("TextFileInitializer: `filename` must not be empty.")
-        for what, index, dtype in (
+        for role, index, dtype in (
             ("key", key_index, self.key_dtype),
             ("value", value_index, self.value_dtype),
         ):
             if index < TextFileIndex.WHOLE_LINE:
-                raise ValueError(f"TextFileInitializer: `{what}_index` must be -2 or more: {index}")
+                raise ValueError(f"TextFileInitializer: `{role}_index` must be -2 or more: {index}")
             if index == TextFileIndex.LINE_NUMBER and dtype is not int64:
-                raise ValueError(f"`{what}_dtype` must be int64 for `{what}_index` -1, got {dtype}")
+                raise ValueError(f"`{role}_dtype` must be int64 for `{role}_index` -1, got {dtype}")
             if index == TextFileIndex.WHOLE_LINE and not (
-                dtype is string or (what == "key" and dtype.is_integer)
+                dtype is string or (role == "key" and dtype.is_integer)
             ):
                 raise ValueError(
-                    f"`{what}_dtype` must be string for `{what}_index` -2, got {dtype}"
+                    f"`{role}_dtype` must be string for `{role}_index` -2, got {dtype}"
                 )
         if vocab_size is not None and vocab_size <= 0:
             raise ValueError(f"TextFileInitializer: `vocab_size` must be positive: {vocab_size}")
@@ -149,7 +150,7 @@ class TextFileInitializer:
         self._offset = value_index_offset
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Vectors of the keys and of their values."""
+        """Read the file, and return vectors of the keys and values."""
         with GFile(self._filename, "rb") as file:
             lines = file.read().split(b"\n")
         if lines and not lines[-1]:
@@ -165,7 +166,7 @@ class TextFileInitializer:
         keys = self._column(lines, self._key_index, self.key_dtype, 0)
         return keys, self._column(lines, self._value_index, self.value_dtype, self._offset)
 
-    def _column(self, lines: list[bytes], index: int, dtype: Any, offset: int) -> np.ndarray:
+    def _column(self, lines: list[bytes], index: int, dtype: DType, offset: int) -> np.ndarray:
         if index == TextFileIndex.LINE_NUMBER:
             return np.arange(len(lines), dtype=np.int64) + offset
         fields = lines if index == TextFileIndex.WHOLE_LINE else self._fields(lines, index)
@@ -173,11 +174,11 @@ class TextFileInitializer:
             result = np.empty(len(fields), object)
             result[:] = fields
             return result
-        number = int if dtype.is_integer else float
+        parse = int if dtype.is_integer else float
         result = np.empty(len(fields), dtype.as_numpy_dtype)
         for i, field in enumerate(fields):
             try:
-                result[i] = number(field)
+                result[i] = parse(field)
             except (ValueError, OverflowError):
                 raise InvalidArgumentError(
                     f"Field {field.decode(errors='replace')} in line {i} of {self._filename} is "
@@ -186,7 +187,7 @@ class TextFileInitializer:
         return result
 
     def _fields(self, lines: list[bytes], index: int) -> list[bytes]:
-        found = []
+        fields = []
         for i, line in enumerate(lines):
             columns = line.split(self._delimiter)
             if len(columns) <= index:
@@ -195,5 +196,5 @@ class TextFileInitializer:
                     f"({line.decode(errors='replace')}): expected at least {index + 1}, got "
                     f"{len(columns)}."
                 )
-            found.append(columns[index])
-        return found
+            fields.append(columns[index])
+        return fields

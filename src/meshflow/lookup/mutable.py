@@ -1,10 +1,10 @@
-"""Tables that are filled while a program runs. Their content is the host's."""
+"""Mutable hash tables. Their content is held on the host; compiled functions call back to it."""
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from meshflow.checkpoint.graph import STATE
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, int64, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Json
 from meshflow.lookup.table import Table, filled, of_elements
 from meshflow.ops.python_function import numpy_function
 
@@ -23,18 +24,18 @@ __all__ = ["DenseHashTable", "MutableHashTable"]
 
 
 class MutableHashTable(Table):
-    """A table to which keys can be added, and from which they can be taken.
+    """A hash table to which keys can be added, and from which they can be removed.
 
     Numbers can be looked up and inserted in compiled functions, which call back to the host. The
     content is saved in checkpoints.
 
     Args:
-      key_dtype: the keys' dtype.
-      value_dtype: the values' dtype.
-      default_value: the value of keys that are not in the table; its shape is that of every value.
-      name: the table's name.
-      checkpoint: whether a `tf.train.Checkpoint` holds the content.
-      experimental_is_anonymous: accepted; tables are never shared by name.
+      key_dtype: Dtype of the keys.
+      value_dtype: Dtype of the values.
+      default_value: Value of missing keys; all values have its shape.
+      name: Name of the table.
+      checkpoint: Whether a `tf.train.Checkpoint` contains the table.
+      experimental_is_anonymous: Ignored; tables are never shared by name.
 
     Example:
       >>> import meshflow as tf
@@ -48,9 +49,9 @@ class MutableHashTable(Table):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
         name: str | None = "MutableHashTable",
         checkpoint: bool = True,
         experimental_is_anonymous: bool = False,
@@ -62,10 +63,10 @@ class MutableHashTable(Table):
         self._content: dict[Any, Any] = {}
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many keys there are, as an int64 scalar.
+        """Return the number of keys, as an int64 scalar.
 
         Args:
-          name: ignored.
+          name: Ignored.
         """
         if self._is_recorded():
             return context.recording.of_table("size", self, self)
@@ -73,104 +74,103 @@ class MutableHashTable(Table):
             lambda: np.asarray(len(self._content), np.int64), [], TensorSpec([], int64)
         )
 
-    def lookup(self, keys: Any, dynamic_default_values: Any = None, name: str | None = None) -> Any:
-        """Values of keys.
+    def lookup(
+        self, keys: TensorLike, dynamic_default_values: TensorLike = None, name: str | None = None
+    ) -> Any:
+        """Look up the values of keys.
 
         Args:
-          keys: tensor or `SparseTensor` of the keys' dtype.
-          dynamic_default_values: values for missing keys, one for each key or one for all; default
-            the table's default value.
-          name: ignored.
+          keys: Tensor or `SparseTensor` of the key dtype.
+          dynamic_default_values: Values of missing keys, one for each key or one for all; default
+            `default_value`.
+          name: Ignored.
 
         Returns:
-          As `keys`, with a value in place of each.
+          Values in the shape of `keys`; a `SparseTensor` if `keys` is one.
 
         Raises:
-          TypeError: for keys of another dtype.
+          TypeError: If the keys have another dtype.
         """
         if self._is_recorded(keys):
-            more = {"default": dynamic_default_values}
-            return context.recording.of_table("lookup", keys, self, **more)
+            options = {"default": dynamic_default_values}
+            return context.recording.of_table("lookup", keys, self, **options)
         return of_elements(self._look, keys, dynamic_default_values)
 
-    def _look(self, keys: Any, defaults: Any) -> Tensor:
+    def _look(self, keys: TensorLike, defaults: TensorLike | None) -> Tensor:
         tensor = self._keys(keys)
         default = self._default if defaults is None else self._values(defaults)
         shape = [*tensor.shape.as_list(), *self._value_shape]
 
         def find(keys: np.ndarray, default: np.ndarray) -> np.ndarray:
-            wanted = np.asarray(keys).reshape(-1).tolist()
-            self._check(wanted)
-            many = np.ndim(default) > len(self._value_shape)
-            rows = np.reshape(default, [-1, *self._value_shape]) if many else None
-            content = self._content
-            values = [
-                content[key] if key in content else default if rows is None else rows[i]
-                for i, key in enumerate(wanted)
-            ]
+            key_list = np.asarray(keys).reshape(-1).tolist()
+            self._check(key_list)
+            defaults: Sequence[np.ndarray] | np.ndarray = [default] * len(key_list)
+            if np.ndim(default) > len(self._value_shape):
+                defaults = np.reshape(default, [-1, *self._value_shape])
+            values = [self._content.get(key, defaults[i]) for i, key in enumerate(key_list)]
             return filled(values, shape, self._value_dtype.dtype)
 
         return self._called(find, [tensor, default], TensorSpec(shape, self._value_dtype))
 
-    def insert(self, keys: Any, values: Any, name: str | None = None) -> None:
-        """Sets the values of keys, new ones and known ones.
+    def insert(self, keys: TensorLike, values: TensorLike, name: str | None = None) -> None:
+        """Set the values of keys; existing values are replaced.
 
         Args:
-          keys: tensor of the keys' dtype.
-          values: a value for each.
-          name: ignored.
+          keys: Tensor of the key dtype.
+          values: One value for each key.
+          name: Ignored.
 
         Raises:
-          TypeError: for keys of another dtype.
-          InvalidArgumentError: when the values' shape is not one value for each key.
+          TypeError: If the keys have another dtype.
+          InvalidArgumentError: If there is not one value for each key.
         """
         if self._is_recorded(keys, values):
             context.recording.of_table("insert", keys, self, values=values)
             return
-        tensor, given = self._keys(keys), self._values(values)
-        expected = [*tensor.shape.as_list(), *self._value_shape]
-        if given.shape.as_list() != expected:
+        key_tensor, value_tensor = self._keys(keys), self._values(values)
+        expected = [*key_tensor.shape.as_list(), *self._value_shape]
+        if value_tensor.shape.as_list() != expected:
             raise InvalidArgumentError(
-                f"Expected shape {expected} for value, got {given.shape.as_list()}"
+                f"Expected shape {expected} for value, got {value_tensor.shape.as_list()}"
             )
 
-        def put(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
-            wanted = np.asarray(keys).reshape(-1).tolist()
-            self._check(wanted)
-            rows = np.array(values).reshape([len(wanted), *self._value_shape])
-            self._content.update(zip(wanted, rows, strict=True))
+        def insert(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+            key_list = np.asarray(keys).reshape(-1).tolist()
+            self._check(key_list)
+            rows = np.array(values).reshape([len(key_list), *self._value_shape])
+            self._content.update(zip(key_list, rows, strict=True))
             return np.asarray(0, np.int64)
 
-        self._called(put, [tensor, given], TensorSpec([], int64))
+        self._called(insert, [key_tensor, value_tensor], TensorSpec([], int64))
 
-    def remove(self, keys: Any, name: str | None = None) -> None:
-        """Takes keys out; those that are not there are ignored.
+    def remove(self, keys: TensorLike, name: str | None = None) -> None:
+        """Remove keys; missing keys are ignored.
 
         Args:
-          keys: tensor of the keys' dtype.
-          name: ignored.
+          keys: Tensor of the key dtype.
+          name: Ignored.
 
         Raises:
-          TypeError: for keys of another dtype.
+          TypeError: If the keys have another dtype.
         """
         if self._is_recorded(keys):
             context.recording.of_table("remove", keys, self)
             return
 
-        def take(keys: np.ndarray) -> np.ndarray:
-            wanted = np.asarray(keys).reshape(-1).tolist()
-            self._check(wanted)
-            for key in wanted:
+        def remove(keys: np.ndarray) -> np.ndarray:
+            key_list = np.asarray(keys).reshape(-1).tolist()
+            self._check(key_list)
+            for key in key_list:
                 self._content.pop(key, None)
             return np.asarray(0, np.int64)
 
-        self._called(take, [self._keys(keys)], TensorSpec([], int64))
+        self._called(remove, [self._keys(keys)], TensorSpec([], int64))
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """Tensors of all keys and all values, in the order in which they were inserted.
+        """Return tensors of all keys and all values, in the order of insertion.
 
         Args:
-          name: ignored.
+          name: Ignored.
         """
         count = len(self._content)
         keys = filled(list(self._content), [count], self._key_dtype.dtype)
@@ -179,27 +179,30 @@ class MutableHashTable(Table):
         )
         return convert_to_tensor(keys), convert_to_tensor(values)
 
-    def _is_recorded(self, *values: Any) -> bool:
-        """Whether a function that is saved does something with it."""
+    def _is_recorded(self, *values: TensorLike) -> bool:
+        """Check whether the operation is recorded for a function that is being saved."""
         return context.recording is not None and context.recording.takes((self, *values), {})
 
-    def _values(self, values: Any) -> Tensor:
+    def _values(self, values: TensorLike) -> Tensor:
         return convert_to_tensor(values, self._value_dtype)
 
     def _check(self, keys: list[Any]) -> None:
-        """Refuses keys that the table cannot have."""
+        """Raise an error for keys that the table cannot contain."""
 
-    def _called(self, function: Any, tensors: list[Tensor], spec: TensorSpec) -> Any:
-        """The result of a function of host arrays."""
+    def _called(
+        self, function: Callable[..., np.ndarray], tensors: list[Tensor], spec: TensorSpec
+    ) -> Tensor:
+        """Call a function of host arrays."""
         if any(t.dtype is string for t in tensors):
-            # Strings are known on the host or not at all.
-            known = [t._concrete("a string of a table (XLA has no strings)") for t in tensors]
-            function, tensors = functools.partial(function, *known), []
+            # XLA has no strings, so a function of strings is called at once, with known values.
+            strings = [t._concrete("a string of a table (XLA has no strings)") for t in tensors]
+            function, tensors = functools.partial(function, *strings), []
         if spec.dtype is string and not tensors:
             return convert_to_tensor(function())
         return numpy_function(function, tensors, spec)
 
-    # What TensorFlow calls a table's content; older checkpoints have a state.
+    # Names of the content in checkpoints: TensorFlow's, and that of earlier versions of this
+    # package.
     _checkpoint_attributes = ("table", STATE)
 
     def _checkpoint_children(self) -> dict[str, Any]:
@@ -217,46 +220,46 @@ class MutableHashTable(Table):
         if attribute == STATE:
             pairs = self._of_json(values[""])
         else:
-            kept = values["-values"].reshape([-1, *self._value_shape])
-            pairs = zip(values["-keys"].reshape(-1).tolist(), kept, strict=True)
+            rows = values["-values"].reshape([-1, *self._value_shape])
+            pairs = zip(values["-keys"].reshape(-1).tolist(), rows, strict=True)
         self._content = {
             key: np.asarray(value, self._value_dtype.dtype)
             for key, value in pairs
             if not self._is_unused(key)
         }
 
-    def _is_unused(self, key: Any) -> bool:
-        """Whether TensorFlow's files hold a key that stands for none."""
+    def _is_unused(self, key: Hashable) -> bool:
+        """Check whether a key is a reserved key, which TensorFlow's files contain."""
         return False
 
     def _of_json(self, value: np.ndarray) -> Iterator[tuple[Any, Any]]:
-        """The pairs in an older checkpoint."""
+        """Parse the pairs in a checkpoint of an earlier version."""
         for key, v in json.loads(value.tobytes()):
             yield _unplain(key, self._key_dtype is string), _unplain(v, self._value_dtype is string)
 
 
-def _unplain(value: Any, is_text: bool) -> Any:
+def _unplain(value: Json, is_text: bool) -> Json:
     if isinstance(value, list):
         return [_unplain(v, is_text) for v in value]
     return value.encode("latin-1") if is_text else value
 
 
 class DenseHashTable(MutableHashTable):
-    """A table that changes, with two keys that it cannot have.
+    """A mutable hash table with two reserved keys, which it cannot contain.
 
     Args:
-      key_dtype: the keys' dtype.
-      value_dtype: the values' dtype.
-      default_value: the value of keys that are not in the table; its shape is that of every value.
-      empty_key: a key that is never used.
-      deleted_key: another one.
-      initial_num_buckets: accepted; the table grows by itself.
-      name: the table's name.
-      checkpoint: whether a `tf.train.Checkpoint` holds the content.
-      experimental_is_anonymous: accepted; tables are never shared by name.
+      key_dtype: Dtype of the keys.
+      value_dtype: Dtype of the values.
+      default_value: Value of missing keys; all values have its shape.
+      empty_key: Reserved key.
+      deleted_key: Another reserved key.
+      initial_num_buckets: Ignored; the table grows automatically.
+      name: Name of the table.
+      checkpoint: Whether a `tf.train.Checkpoint` contains the table.
+      experimental_is_anonymous: Ignored; tables are never shared by name.
 
     Raises:
-      InvalidArgumentError: when both keys are the same.
+      InvalidArgumentError: If both reserved keys are the same.
 
     Example:
       >>> import meshflow as tf
@@ -269,11 +272,11 @@ class DenseHashTable(MutableHashTable):
 
     def __init__(
         self,
-        key_dtype: Any,
-        value_dtype: Any,
-        default_value: Any,
-        empty_key: Any,
-        deleted_key: Any,
+        key_dtype: DTypeLike,
+        value_dtype: DTypeLike,
+        default_value: TensorLike,
+        empty_key: TensorLike,
+        deleted_key: TensorLike,
         initial_num_buckets: int | None = None,
         name: str | None = "MutableDenseHashTable",
         checkpoint: bool = True,
@@ -288,22 +291,24 @@ class DenseHashTable(MutableHashTable):
             raise InvalidArgumentError("Empty and deleted keys cannot be equal")
         self._reserved = {empty: "empty_key", deleted: "deleted_key"}
 
-    def insert_or_assign(self, keys: Any, values: Any, name: str | None = None) -> None:
-        """`insert`.
+    def insert_or_assign(
+        self, keys: TensorLike, values: TensorLike, name: str | None = None
+    ) -> None:
+        """Call `insert`.
 
         Args:
-          keys: tensor of the keys' dtype.
-          values: a value for each.
-          name: ignored.
+          keys: Tensor of the key dtype.
+          values: One value for each key.
+          name: Ignored.
         """
         self.insert(keys, values)
 
-    def erase(self, keys: Any, name: str | None = None) -> None:
-        """`remove`.
+    def erase(self, keys: TensorLike, name: str | None = None) -> None:
+        """Call `remove`.
 
         Args:
-          keys: tensor of the keys' dtype.
-          name: ignored.
+          keys: Tensor of the key dtype.
+          name: Ignored.
         """
         self.remove(keys)
 
@@ -314,5 +319,5 @@ class DenseHashTable(MutableHashTable):
                     f"Using the {self._reserved[key]} as a table key is not allowed: {key!r}"
                 )
 
-    def _is_unused(self, key: Any) -> bool:
+    def _is_unused(self, key: Hashable) -> bool:
         return key in self._reserved

@@ -1,8 +1,9 @@
-"""Tables that are filled once."""
+"""Hash tables that are filled once, by an initializer."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import int64, string
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DType, int64, string
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.lookup.table import Table, of_elements
 from meshflow.ops import array
 from meshflow.ops import math as _math
@@ -21,20 +22,36 @@ from meshflow.ops.strings import as_string
 __all__ = ["StaticHashTable", "StaticVocabularyTable"]
 
 
-class StaticHashTable(Table):
-    """A table that does not change.
+class TableInitializer(Protocol):
+    """Source of the keys and values of a table."""
 
-    Numbers can be looked up in compiled functions; strings exist on the host only, so that their
-    tables serve eager code and the functions of datasets.
+    @property
+    def key_dtype(self) -> DType:
+        """Dtype of the keys."""
+
+    @property
+    def value_dtype(self) -> DType:
+        """Dtype of the values."""
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return vectors of the keys and values."""
+
+
+class StaticHashTable(Table):
+    """An immutable hash table.
+
+    Numbers can be looked up in compiled functions. Strings exist only on the host, so tables of
+    strings
+    work in eager code and in functions of datasets.
 
     Args:
       initializer: `KeyValueTensorInitializer` or `TextFileInitializer`.
-      default_value: the value of keys that are not in the table.
-      name: the table's name.
-      experimental_is_anonymous: accepted; tables are never shared by name.
+      default_value: Value of missing keys.
+      name: Name of the table.
+      experimental_is_anonymous: Ignored; tables are never shared by name.
 
     Raises:
-      FailedPreconditionError: when a key has two values.
+      FailedPreconditionError: If a key has two values.
 
     Example:
       >>> import meshflow as tf
@@ -47,7 +64,7 @@ class StaticHashTable(Table):
     def __init__(
         self,
         initializer: Any,
-        default_value: Any,
+        default_value: TensorLike,
         name: str | None = None,
         experimental_is_anonymous: bool = False,
     ) -> None:
@@ -55,98 +72,100 @@ class StaticHashTable(Table):
         self._initializer = initializer
         self._default = convert_to_tensor(default_value, self._value_dtype)
         keys, values = initializer.pairs()
-        self._places: dict[Any, int] = {}
-        for place, key in enumerate(keys.tolist()):
-            first = self._places.setdefault(key, place)
-            if first != place and values[first] != values[place]:
+        self._places: dict[Hashable, int] = {}
+        for index, key in enumerate(keys.tolist()):
+            first = self._places.setdefault(key, index)
+            if first != index and values[first] != values[index]:
                 raise FailedPreconditionError(
                     f"HashTable has different value for same key. Key {key!r} has {values[first]!r} "
-                    f"and trying to add value {values[place]!r}"
+                    f"and trying to add value {values[index]!r}"
                 )
         rows = list(self._places.values())
         self._content = keys[rows], values[rows]
         self._places = {key: row for row, key in enumerate(self._places)}
-        # A place that is not found, -1, is the last one.
+        # The index of a missing key is -1, and thus that of the default value.
         self._rows = np.append(values[rows], np.asarray(self._default._value).reshape(1))
 
     @property
     def default_value(self) -> Tensor:
-        """The value of keys that are not in the table."""
+        """Value of missing keys."""
         return self._default
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many keys there are, as an int64 scalar.
+        """Return the number of keys, as an int64 scalar.
 
         Args:
-          name: ignored.
+          name: Ignored.
         """
         return convert_to_tensor(np.asarray(len(self._places), np.int64))
 
     def export(self, name: str | None = None) -> tuple[Tensor, Tensor]:
-        """Tensors of all keys and all values.
+        """Return tensors of all keys and all values.
 
         Args:
-          name: ignored.
+          name: Ignored.
         """
         keys, values = self._content
         return convert_to_tensor(keys), convert_to_tensor(values)
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """Values of keys.
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
+        """Look up the values of keys.
 
         Args:
-          keys: tensor or `SparseTensor` of the keys' dtype.
-          name: ignored.
+          keys: Tensor or `SparseTensor` of the key dtype.
+          name: Ignored.
 
         Returns:
-          As `keys`, with values; the default value where the table has no such key.
+          Values in the shape of `keys`; a `SparseTensor` if `keys` is one.
 
         Raises:
-          TypeError: for keys of another dtype.
+          TypeError: If the keys have another dtype.
         """
         if context.recording is not None and context.recording.takes((self, keys), {}):
             return context.recording.looked_up(self, keys)
         return of_elements(self._look, keys)
 
-    def _look(self, keys: Any) -> Tensor:
+    def _look(self, keys: TensorLike) -> Tensor:
         tensor = self._keys(keys)
         if isinstance(tensor._value, jax.core.Tracer) and tensor.dtype is not string:
             return self._look_compiled(tensor)
-        known = np.asarray(tensor._concrete("keys of a table (XLA has no strings)"))
-        places = [self._places.get(key, -1) for key in known.reshape(-1).tolist()]
-        return convert_to_tensor(self._rows[places].reshape(known.shape))
+        key_array = np.asarray(tensor._concrete("keys of a table (XLA has no strings)"))
+        indices = [self._places.get(key, -1) for key in key_array.reshape(-1).tolist()]
+        return convert_to_tensor(self._rows[indices].reshape(key_array.shape))
 
     def _look_compiled(self, tensor: Tensor) -> Tensor:
-        """Keys that are known at run time, which are found by bisection."""
+        """Look up keys in a compiled function by binary search."""
         keys, values = self._content
         if not len(keys):
             return array.broadcast_to(self._default, tensor.shape)
         order = np.argsort(keys, kind="stable")
         keys, values = keys[order], values[order]
         flat = array.reshape(tensor, [-1])
-        places = _math.minimum(array.searchsorted(keys, flat), len(keys) - 1)
-        found = _math.equal(array.gather(convert_to_tensor(keys), places), flat)
-        result = array.where(found, array.gather(convert_to_tensor(values), places), self._default)
+        indices = _math.minimum(array.searchsorted(keys, flat), len(keys) - 1)
+        is_present = _math.equal(array.gather(convert_to_tensor(keys), indices), flat)
+        result = array.where(
+            is_present, array.gather(convert_to_tensor(values), indices), self._default
+        )
         return array.reshape(result, tensor.shape)
 
 
 class StaticVocabularyTable(Table):
-    """A table of numbers that also gives unknown keys numbers, by their hash.
+    """A table of int64 values that hashes missing keys to additional values.
 
-    Keys of the table have their own values, from 0 on; others get one of `num_oov_buckets` numbers
-    that follow.
+    The keys of the table have their own values, starting with 0; other keys get one of the
+    `num_oov_buckets` integers that follow.
 
     Args:
-      initializer: `KeyValueTensorInitializer` or `TextFileInitializer` with int64 values; None for
-        a table that hashes only.
-      num_oov_buckets: how many numbers there are for unknown keys.
-      lookup_key_dtype: the keys' dtype; default the initializer's.
-      name: the table's name.
-      experimental_is_anonymous: accepted; tables are never shared by name.
+      initializer: `KeyValueTensorInitializer` or `TextFileInitializer` with int64 values; None to
+        hash all keys.
+      num_oov_buckets: Number of values for missing keys.
+      lookup_key_dtype: Dtype of the keys; default that of the initializer.
+      name: Name of the table.
+      experimental_is_anonymous: Ignored; tables are never shared by name.
 
     Raises:
-      ValueError: when `num_oov_buckets` is not positive.
-      TypeError: for values that are not int64, or keys that are neither integers nor strings.
+      ValueError: If `num_oov_buckets` is not positive.
+      TypeError: If the values are not int64, or the keys are neither integers nor strings.
 
     Example:
       >>> import meshflow as tf
@@ -158,9 +177,9 @@ class StaticVocabularyTable(Table):
 
     def __init__(
         self,
-        initializer: Any,
+        initializer: TableInitializer | None,
         num_oov_buckets: int,
-        lookup_key_dtype: Any = None,
+        lookup_key_dtype: DType | None = None,
         name: str | None = None,
         experimental_is_anonymous: bool = False,
     ) -> None:
@@ -174,51 +193,51 @@ class StaticVocabularyTable(Table):
                     f"Invalid `value_dtype`, expected {int64!s} but got {initializer.value_dtype!s}."
                 )
             self._table = StaticHashTable(initializer, -1)
-        own = string if self._table is None else self._table.key_dtype
-        dtype = own if lookup_key_dtype is None else lookup_key_dtype
+        table_dtype = string if self._table is None else self._table.key_dtype
+        dtype = table_dtype if lookup_key_dtype is None else lookup_key_dtype
         if not (dtype is string or dtype.is_integer):
             raise TypeError(f"Keys must be integers or strings, got {dtype!s}.")
-        if dtype.is_integer != own.is_integer:
-            raise TypeError(f"Invalid `key_dtype`, expected {dtype!s} but got {own!s}.")
+        if dtype.is_integer != table_dtype.is_integer:
+            raise TypeError(f"Invalid `key_dtype`, expected {dtype!s} but got {table_dtype!s}.")
         super().__init__(dtype, int64, name)
 
     def size(self, name: str | None = None) -> Tensor:
-        """How many numbers there are, those for unknown keys included, as an int64 scalar.
+        """Return the number of values, including those for missing keys, as an int64 scalar.
 
         Args:
-          name: ignored.
+          name: Ignored.
         """
         return convert_to_tensor(np.asarray(self._known() + self._buckets, np.int64))
 
     def _known(self) -> int:
         return 0 if self._table is None else len(self._table._places)
 
-    def lookup(self, keys: Any, name: str | None = None) -> Any:
-        """Numbers of keys.
+    def lookup(self, keys: TensorLike, name: str | None = None) -> Any:
+        """Look up the values of keys.
 
         Args:
-          keys: tensor or `SparseTensor` of the keys' dtype; they must be known, as their text is
+          keys: Tensor or `SparseTensor` of the key dtype, with known values, because their text is
             hashed.
-          name: ignored.
+          name: Ignored.
 
         Returns:
-          As `keys`, with int64 values.
+          int64 values in the shape of `keys`; a `SparseTensor` if `keys` is one.
 
         Raises:
-          TypeError: for keys of another dtype.
+          TypeError: If the keys have another dtype.
         """
         if context.recording is not None and context.recording.takes((self, keys), {}):
             return context.recording.looked_up(self, keys)
         return of_elements(self._look, keys)
 
-    def _look(self, keys: Any) -> Tensor:
+    def _look(self, keys: TensorLike) -> Tensor:
         tensor = self._keys(keys)
         text = tensor if tensor.dtype is string else as_string(tensor)
-        # Ops, not NumPy: in a traced function the hashes of known text are constants without a value.
+        # These are ops instead of NumPy functions, because in a trace the hashes of known strings
+        # are constants without a value.
         hashed = to_hash_bucket_fast(text, self._buckets) + self._known()
         if self._table is None:
             return hashed
-        own = self._table.key_dtype
-        same = tensor if tensor.dtype is own else _math.cast(tensor, own)
-        values = self._table.lookup(same)
+        dtype = self._table.key_dtype
+        values = self._table.lookup(tensor if tensor.dtype is dtype else _math.cast(tensor, dtype))
         return array.where(_math.equal(values, -1), hashed, values)

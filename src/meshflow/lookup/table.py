@@ -1,21 +1,22 @@
-"""What tables have in common: keys on the host, lookups of dense and sparse tensors."""
+"""Base class of hash tables, and lookups of dense and sparse tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DType
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["Table", "filled"]
 
 
-def filled(values: list[Any], shape: Any, dtype: np.dtype) -> np.ndarray:
-    """Values, each a scalar or an array, as an array of the given shape."""
+def filled(values: list[Any], shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Stack scalars or arrays to an array of a shape; strings become an array of objects."""
     if not values or dtype.kind != "O":
         return np.asarray(values, dtype).reshape(shape)
     result = np.empty((len(values), *np.shape(values[0])), dtype)
@@ -25,62 +26,57 @@ def filled(values: list[Any], shape: Any, dtype: np.dtype) -> np.ndarray:
 
 
 class Table:
-    """Base class of tables.
+    """Base class of hash tables.
 
     Args:
-      key_dtype: the keys' dtype.
-      value_dtype: the values' dtype.
-      name: the table's name.
+      key_dtype: Dtype of the keys.
+      value_dtype: Dtype of the values.
+      name: Name of the table.
     """
 
-    def __init__(self, key_dtype: Any, value_dtype: Any, name: str | None = None) -> None:
+    def __init__(self, key_dtype: DType, value_dtype: DType, name: str | None = None) -> None:
         self._key_dtype, self._value_dtype, self._name = key_dtype, value_dtype, name
 
     @property
     def key_dtype(self) -> Any:
-        """The keys' dtype."""
+        """Dtype of the keys."""
         return self._key_dtype
 
     @property
-    def value_dtype(self) -> Any:
-        """The values' dtype."""
+    def value_dtype(self) -> DType:
+        """Dtype of the values."""
         return self._value_dtype
 
     @property
     def name(self) -> str | None:
-        """The table's name."""
+        """Name of the table."""
         return self._name
 
     @property
     def resource_handle(self) -> Table:
-        """The table itself, as there are no resources."""
+        """The table itself, because resources do not exist."""
         return self
 
-    def lookup(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
-        """Values of keys. Subclasses define it."""
-        raise NotImplementedError("Tables define `lookup`.")
+    def lookup(self, keys: TensorLike, *args: Any, **kwargs: Any) -> Any:
+        """Look up the values of keys; subclasses implement this."""
+        raise NotImplementedError("Subclasses of Table must implement `lookup`.")
 
-    def __getitem__(self, keys: Any) -> Any:
-        """`lookup(keys)`."""
+    def __getitem__(self, keys: TensorLike) -> Any:
+        """Look up the values of keys."""
         return self.lookup(keys)
 
-    def _keys(self, keys: Any, dtype: Any = None) -> Tensor:
-        """Keys as a tensor of the keys' dtype.
-
-        Raises:
-          TypeError: for another dtype.
-        """
-        wanted = self._key_dtype if dtype is None else dtype
-        tensor = convert_to_tensor(keys, dtype_hint=wanted)
-        if tensor.dtype is not wanted:
+    def _keys(self, keys: TensorLike) -> Tensor:
+        """Convert keys to a tensor; raise `TypeError` if they have another dtype."""
+        tensor = convert_to_tensor(keys, dtype_hint=self._key_dtype)
+        if tensor.dtype is not self._key_dtype:
             raise TypeError(
-                f"Dtype of argument `keys` must be {wanted!s}, received: {tensor.dtype!s}"
+                f"Dtype of argument `keys` must be {self._key_dtype!s}, received: {tensor.dtype!s}"
             )
         return tensor
 
 
-def of_elements(look: Callable[..., Any], keys: Any, *more: Any) -> Any:
-    """A lookup of a tensor, or of the elements of a sparse one."""
+def of_elements(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
+    """Apply a lookup to a tensor, or to the values of a sparse tensor."""
     if isinstance(keys, SparseTensor):
-        return keys.with_values(look(keys.values, *more))
-    return look(keys, *more)
+        return keys.with_values(look_up(keys.values, *args))
+    return look_up(keys, *args)

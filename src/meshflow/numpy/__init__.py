@@ -1,7 +1,8 @@
-"""The NumPy front end: NumPy's functions on tensors, public as `tf.experimental.numpy`.
+"""NumPy's functions on tensors, public as `tf.experimental.numpy`.
 
-Arrays are tensors (`tnp.ndarray` is `tf.Tensor`): what these functions give works in every op, under
-`tf.GradientTape`, in `tf.function` and in `Dataset.map`.
+Arrays are tensors (`tnp.ndarray` is `tf.Tensor`), so the results work in every op, under
+`tf.GradientTape`, in
+`tf.function` and in `Dataset.map`.
 """
 
 from meshflow.numpy import fft, linalg, random
@@ -20,7 +21,7 @@ from meshflow.numpy.products import __all__ as _products
 from meshflow.numpy.reductions import *
 from meshflow.numpy.reductions import __all__ as _reductions
 from meshflow.numpy.value_dependent_shapes import *
-from meshflow.numpy.value_dependent_shapes import __all__ as _by_values
+from meshflow.numpy.value_dependent_shapes import __all__ as _value_dependent_shapes
 
 __all__ = [
     "array",
@@ -33,7 +34,7 @@ __all__ = [
     "linalg",
     "random",
     *_manipulation,
-    *_by_values,
+    *_value_dependent_shapes,
     *_creation,
     *_elementwise,
     *_inspection,

@@ -1,4 +1,4 @@
-"""The NumPy front end: NumPy's functions on tensors, public as `tf.experimental.numpy`."""
+"""NumPy's functions on tensors, public as `tf.experimental.numpy`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""NumPy's behaviour for tensors: its promotion in operators, its indexing, its methods."""
+"""NumPy's promotion, indexing and methods for tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.numpy import elementwise, inspection, manipulation, products, promotion, reductions
 from meshflow.numpy.conversion import Defaults, copy, promoted
 from meshflow.numpy.value_dependent_shapes import nonzero
@@ -24,11 +26,11 @@ def _reshape(self: Tensor, *shape: Any, order: str = "C") -> Tensor:
 
 
 def _transpose(self: Tensor, *axes: Any) -> Tensor:
-    chosen = axes[0] if len(axes) == 1 else axes or None
-    return manipulation.transpose(self, chosen)
+    permutation = axes[0] if len(axes) == 1 else axes or None
+    return manipulation.transpose(self, permutation)
 
 
-def _astype(self: Tensor, dtype: Any) -> Tensor:
+def _astype(self: Tensor, dtype: DTypeLike) -> Tensor:
     return cast(self, dtype)
 
 
@@ -36,8 +38,8 @@ def _tolist(self: Tensor) -> Any:
     return self.numpy().tolist()
 
 
-def _item(self: Tensor, *position: Any) -> Any:
-    return np.asarray(self.numpy()).item(*position)
+def _item(self: Tensor, *index: int) -> Any:
+    return np.asarray(self.numpy()).item(*index)
 
 
 def _matmul(self: Tensor, other: Any) -> Tensor:
@@ -49,14 +51,17 @@ def _rmatmul(self: Tensor, other: Any) -> Tensor:
 
 
 def _array_function(
-    self: Tensor, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Functions of NumPy give arrays of NumPy for tensors too, although these have methods of the same names."""
-    plain = [
-        nest.map_structure(lambda v: np.asarray(v) if isinstance(v, Tensor) else v, given)
-        for given in (args, kwargs)
-    ]
-    return function(*plain[0], **plain[1])
+    self: Tensor,
+    function: Callable[..., PyTree],
+    types: object,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> PyTree:
+    """Call a function of NumPy with arrays in place of tensors."""
+    args, kwargs = nest.map_structure(
+        lambda v: np.asarray(v) if isinstance(v, Tensor) else v, (args, kwargs)
+    )
+    return function(*args, **kwargs)
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
@@ -103,19 +108,22 @@ _PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
 def experimental_enable_numpy_behavior(
     prefer_float32: bool = False, dtype_conversion_mode: str = "legacy"
 ) -> None:
-    """Makes tensors behave as NumPy's arrays, in this process and for good.
+    """Make tensors behave as NumPy's arrays, permanently and in the entire process.
 
-    Operators convert operands of different dtypes to a common one; an index may hold masks and arrays of
-    positions; tensors get NumPy's methods (`T`, `reshape`, `astype`, `clip`, `sum`, ...). `tf.add` and all other
-    functions of `tf` keep TensorFlow's rules.
+    Operators convert operands of different dtypes to a common one. Indices may contain masks and
+    arrays of
+    integers. Tensors get NumPy's methods (`T`, `reshape`, `astype`, `clip`, `sum`, ...). `tf.add`
+    and all other
+    functions of `tf` still follow TensorFlow's rules.
 
     Args:
-      prefer_float32: whether Python's floats become float32 rather than float64 in `asarray`.
-      dtype_conversion_mode: 'legacy' for NumPy's promotion, 'all' for JAX's lattice, 'safe' for that
-        lattice without conversions that may lose digits, 'off' for TensorFlow's strict operators.
+      prefer_float32: Whether `asarray` converts Python floats to float32 instead of float64.
+      dtype_conversion_mode: 'legacy' for NumPy's promotion, 'all' for JAX's lattice, 'safe' for
+        that lattice without conversions that may lose precision, 'off' for TensorFlow's strict
+        operators.
 
     Raises:
-      ValueError: for another mode.
+      ValueError: If the mode is unknown.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -130,5 +138,5 @@ def experimental_enable_numpy_behavior(
     NumpyRules.indexing = True
     for name, method in _METHODS.items():
         setattr(Tensor, name, method)
-    for name, value in _PROPERTIES.items():
-        setattr(Tensor, name, property(value))
+    for name, getter in _PROPERTIES.items():
+        setattr(Tensor, name, property(getter))

@@ -1,9 +1,9 @@
-"""From Python values and arrays to tensors, with NumPy's default dtypes: 64 bits."""
+"""Conversion of Python values and arrays to tensors, with NumPy's 64-bit default dtypes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import has_numpy_scalars, holds_tensors
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy.promotion import common_dtype
 from meshflow.ops import array as array_ops
@@ -20,7 +21,7 @@ __all__ = ["array", "asanyarray", "asarray", "ascontiguousarray", "copy"]
 
 
 class Defaults:
-    """What Python's floats become: float64 as in NumPy, or float32 when that is preferred."""
+    """Dtype of Python floats: float64 as in NumPy, or float32 if `prefer_float32` is set."""
 
     floating: np.dtype = np.dtype(np.float64)
 
@@ -33,16 +34,16 @@ _PYTHON_TYPES = {
 }
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a Python number, which takes the dtype of what it meets."""
+def is_number(value: object) -> TypeGuard[int | float | complex]:
+    """Check whether a value is a Python number, which does not determine the result's dtype."""
     return type(value) in _PYTHON_TYPES
 
 
 def as_array_dtype(dtype: Any) -> np.dtype:
-    """The NumPy dtype of a dtype, a name or a Python type, which means 64 bits here.
+    """Convert a dtype, name or Python type to a NumPy dtype; Python types mean 64 bits.
 
     Raises:
-      TypeError: when the value names no dtype.
+      TypeError: If the value is not a dtype.
     """
     if isinstance(dtype, type) and dtype in _PYTHON_TYPES:
         return _PYTHON_TYPES[dtype]
@@ -50,7 +51,7 @@ def as_array_dtype(dtype: Any) -> np.dtype:
 
 
 def own_dtype(value: Any) -> np.dtype:
-    """The NumPy dtype of a tensor, an array, or a list, as a tensor would have it."""
+    """Return the NumPy dtype of a tensor or array, or that of the tensor for a list."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         dtype = asarray(value).dtype
@@ -58,29 +59,26 @@ def own_dtype(value: Any) -> np.dtype:
 
 
 @also_symbolic
-def asarray(a: TensorLike, dtype: Any = None) -> Tensor:
-    """Makes a tensor of a value, with NumPy's default dtypes for Python numbers.
+def asarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Convert a value to a tensor, with NumPy's default dtypes for Python numbers.
 
     Args:
-      a: a tensor (returned as it is), variable, array, number, string, or nested list of them.
-      dtype: the dtype of the result; by default the value's own.
-
-    Returns:
-      A tensor.
+      a: Tensor (returned unchanged), variable, array, number, string, or nested list of them.
+      dtype: Dtype of the result; default that of the value.
 
     Raises:
-      ValueError: for ragged nested lists and for values that are no arrays.
+      ValueError: If a nested list is ragged, or the value is not an array.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.asarray([1.0, 2.0]).dtype, tnp.asarray([1, 2]).dtype
       (tf.float64, tf.int64)
     """
-    found = _as_tensor(a)
+    tensor = _as_tensor(a)
     if dtype is None:
-        return found
-    wanted = dtypes.of_numpy(as_array_dtype(dtype))
-    return found if found.dtype is wanted else cast(found, wanted)
+        return tensor
+    target = dtypes.of_numpy(as_array_dtype(dtype))
+    return tensor if tensor.dtype is target else cast(tensor, target)
 
 
 def _as_tensor(value: Any) -> Tensor:
@@ -91,40 +89,40 @@ def _as_tensor(value: Any) -> Tensor:
     if isinstance(value, (np.ndarray, np.generic, jax.Array, jax.core.Tracer)):
         return convert.convert_to_tensor(value)
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except ValueError as error:
         raise ValueError(
             f"Can't convert non-rectangular Python sequence to Tensor: {error}"
         ) from None
-    if found.dtype.kind not in "biufc":
+    if array.dtype.kind not in "biufc":
         return convert.convert_to_tensor(value)
-    if found.dtype == np.float64 and not has_numpy_scalars(value):
-        found = found.astype(Defaults.floating)
-    return convert.from_python(found, None)
+    if array.dtype == np.float64 and not has_numpy_scalars(value):
+        array = array.astype(Defaults.floating)
+    return convert.from_python(array, None)
 
 
 def promoted(values: Sequence[Any], floating: bool = False, weak_lists: bool = False) -> list[Any]:
-    """Values as tensors of the dtype in which they meet.
+    """Convert values to tensors of their common dtype.
 
     Args:
-      values: what `asarray` takes.
-      floating: whether integers become floating-point numbers.
-      weak_lists: whether lists of Python numbers are as weak as numbers.
+      values: Array-like values.
+      floating: Whether to convert integers to floating-point numbers.
+      weak_lists: Whether lists of Python numbers are as weak as numbers.
 
     Raises:
-      TypeError: when the dtypes have no common one.
+      TypeError: If the dtypes have no common dtype.
     """
     tensors = [v if is_number(v) else asarray(v) for v in values]
-    kinds = [
+    examples = [
         _example(t) if weak_lists and isinstance(v, (list, tuple)) and not holds_tensors(v) else t
         for v, t in zip(values, tensors, strict=True)
     ]
-    target = common_dtype([k if is_number(k) else own_dtype(k) for k in kinds], floating)
+    target = common_dtype([k if is_number(k) else own_dtype(k) for k in examples], floating)
     return [_in_dtype(t, target) for t in tensors]
 
 
-def _example(tensor: Tensor) -> Any:
-    """A Python number of the kind that a tensor holds."""
+def _example(tensor: Any) -> complex:
+    """Return a Python number of the same kind as the elements of a tensor."""
     dtype = tensor.dtype
     return False if dtype.is_bool else 0 if dtype.is_integer else 0j if dtype.is_complex else 0.0
 
@@ -137,41 +135,40 @@ def _in_dtype(value: Any, target: np.dtype | None) -> Any:
     return cast(value, dtypes.of_numpy(target))
 
 
-def asanyarray(a: TensorLike, dtype: Any = None) -> Tensor:
-    """The same as `asarray`."""
+def asanyarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Call `asarray`."""
     return asarray(a, dtype)
 
 
-def ascontiguousarray(a: TensorLike, dtype: Any = None) -> Tensor:
-    """`asarray` with at least one dimension; tensors are always contiguous."""
-    found = asarray(a, dtype)
-    return found if found.ndim else array_ops.reshape(found, [1])
+def ascontiguousarray(a: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Convert a value to a tensor with at least one dimension; tensors are always contiguous."""
+    tensor = asarray(a, dtype)
+    return tensor if tensor.ndim else array_ops.reshape(tensor, [1])
 
 
-def array(val: TensorLike, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Tensor:
-    """Makes a tensor with at least `ndmin` dimensions; see `asarray`.
+def array(
+    val: TensorLike, dtype: DTypeLike | None = None, copy: bool = True, ndmin: int = 0
+) -> Tensor:
+    """Convert a value to a tensor with at least `ndmin` dimensions; see `asarray`.
 
     Args:
-      val: what `asarray` takes.
-      dtype: the dtype of the result; by default the value's own.
-      copy: accepted for NumPy's sake: tensors are never written to.
-      ndmin: the least number of dimensions; new ones come first.
-
-    Returns:
-      A tensor.
+      val: Array-like value.
+      dtype: Dtype of the result; default that of the value.
+      copy: Ignored; tensors are immutable.
+      ndmin: Minimum number of dimensions; new dimensions are the first ones.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.array([1, 2], ndmin=3).shape
       TensorShape([1, 1, 2])
     """
-    found = asarray(val, dtype)
-    missing = ndmin - found.ndim
-    return found if missing <= 0 else array_ops.reshape(found, [1] * missing + list(found.shape))
+    tensor = asarray(val, dtype)
+    missing = ndmin - tensor.ndim
+    return tensor if missing <= 0 else array_ops.reshape(tensor, [1] * missing + list(tensor.shape))
 
 
 def copy(a: TensorLike) -> Tensor:
-    """A tensor of the same value, on the device that `tf.device` asks for.
+    """Copy a value to a tensor on the device of the current `tf.device`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp

@@ -1,15 +1,17 @@
-"""Arrays made of sizes and numbers; 64 bits unless a dtype says otherwise."""
+"""Creation of arrays from sizes and numbers, with 64 bits unless a dtype is passed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.values import convert
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import Defaults, as_array_dtype, asarray, is_number, own_dtype
 from meshflow.numpy.jnp_wrappers import wrap_jnp
@@ -18,43 +20,13 @@ from meshflow.ops import array as array_ops
 from meshflow.ops.array.creation import as_sizes
 
 __all__ = [
-    *(
-        "arange",
-        "bartlett",
-        "blackman",
-        "diag_indices",
-        "empty",
-        "empty_like",
-        "eye",
-    ),
-    *(
-        "fromfunction",
-        "full",
-        "full_like",
-        "geomspace",
-        "hamming",
-        "hanning",
-        "identity",
-    ),
-    *(
-        "indices",
-        "ix_",
-        "kaiser",
-        "linspace",
-        "logspace",
-        "meshgrid",
-        "ones",
-        "ones_like",
-        "tri",
-    ),
-    *(
-        "tril_indices",
-        "triu_indices",
-        "vander",
-        "zeros",
-        "zeros_like",
-    ),
+    *("arange", "bartlett", "blackman", "diag_indices", "empty", "empty_like", "eye"),
+    *("fromfunction", "full", "full_like", "geomspace", "hamming", "hanning", "identity"),
+    *("indices", "ix_", "kaiser", "linspace", "logspace", "meshgrid", "ones", "ones_like", "tri"),
+    *("tril_indices", "triu_indices", "vander", "zeros", "zeros_like"),
 ]
+
+T = TypeVar("T")
 
 zeros = wrap_jnp(jnp.zeros)
 ones = wrap_jnp(jnp.ones)
@@ -70,7 +42,7 @@ _linspace = wrap_jnp(jnp.linspace, "linspace", floating=True)
 _logspace = wrap_jnp(jnp.logspace, "logspace", floating=True, static=["base"])
 _geomspace = wrap_jnp(jnp.geomspace, "geomspace", floating=True)
 
-meshgrid = wrap_jnp(jnp.meshgrid, apart=["xi"])
+meshgrid = wrap_jnp(jnp.meshgrid, excluded=["xi"])
 vander = wrap_jnp(jnp.vander)
 bartlett = wrap_jnp(jnp.bartlett, static=["M"])
 blackman = wrap_jnp(jnp.blackman, static=["M"])
@@ -79,16 +51,13 @@ hanning = wrap_jnp(jnp.hanning, static=["M"])
 kaiser = wrap_jnp(jnp.kaiser, static=["M", "beta"])
 
 
-def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:
-    """A tensor filled with a value.
+def full(shape: ShapeLike, fill_value: TensorLike, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a tensor filled with a value.
 
     Args:
-      shape: an int or ints.
-      fill_value: what `asarray` takes, of a shape that broadcasts to `shape`.
-      dtype: the dtype; by default that of `asarray(fill_value)`.
-
-    Returns:
-      A tensor.
+      shape: Integer or sequence of integers.
+      fill_value: Array-like value of a shape that broadcasts to `shape`.
+      dtype: Dtype; default that of `asarray(fill_value)`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -102,48 +71,43 @@ def full(shape: Any, fill_value: TensorLike, dtype: Any = None) -> Tensor:
 def full_like(
     a: TensorLike,
     fill_value: TensorLike,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     order: str = "K",
     subok: bool = True,
-    shape: Any = None,
+    shape: ShapeLike | None = None,
 ) -> Tensor:
-    """A tensor filled with a value, of another's shape and dtype.
+    """Create a tensor filled with a value, in the shape and dtype of another.
 
     Args:
-      a: what `asarray` takes.
-      fill_value: what `asarray` takes.
-      dtype: the dtype; by default that of `a`.
-      order: accepted for NumPy's sake.
-      subok: accepted for NumPy's sake.
-      shape: the shape; by default that of `a`.
-
-    Returns:
-      A tensor.
+      a: Array-like value.
+      fill_value: Array-like value.
+      dtype: Dtype; default that of `a`.
+      order: Ignored.
+      subok: Ignored.
+      shape: Shape; default that of `a`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.full_like([1, 2], 7).numpy()
       array([7, 7])
     """
-    like = asarray(a)
-    return full(like.shape if shape is None else shape, fill_value, dtype or like.dtype)
+    template = asarray(a)
+    return full(template.shape if shape is None else shape, fill_value, dtype or template.dtype)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Tensor:
-    """Numbers at equal distances, the end left out.
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: DTypeLike | None = None) -> Tensor:
+    """Create a vector of evenly spaced numbers, without the end.
 
     Args:
-      start: the first number; the end when `stop` is None, and then from 0.
-      stop: the end.
-      step: the distance.
-      dtype: the dtype; by default that in which the numbers meet.
-
-    Returns:
-      A tensor of one dimension.
+      start: First number; the end if `stop` is None, with 0 as the first number.
+      stop: End.
+      step: Distance.
+      dtype: Dtype; default the common dtype of the numbers.
 
     Raises:
-      TypeError: when a number is only known when a traced function runs: it decides the size.
-      ValueError: for a step of zero.
+      TypeError: If a number is only known when a traced function runs, because it determines the
+        size.
+      ValueError: If the step is zero.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -151,12 +115,12 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Te
       array([0.  , 0.25, 0.5 , 0.75])
     """
     if dtype is None:
-        given = [v for v in (start, stop, step) if v is not None]
-        wanted = common_dtype([v if is_number(v) else own_dtype(v) for v in given])
-        if wanted == np.float64 and all(is_number(v) for v in given):
-            wanted = Defaults.floating
+        arguments = [v for v in (start, stop, step) if v is not None]
+        target = common_dtype([v if is_number(v) else own_dtype(v) for v in arguments])
+        if target == np.float64 and all(is_number(v) for v in arguments):
+            target = Defaults.floating
     else:
-        wanted = as_array_dtype(dtype)
+        target = as_array_dtype(dtype)
     names = ("start", "stop", "step")
     first, last, distance = [
         static_value(v, n) for v, n in zip((start, stop, step), names, strict=True)
@@ -165,8 +129,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Te
         raise ValueError("tnp.arange: `step` must not be zero.")
     if last is None:
         first, last = 0, first
-    numbers = np.arange(first, last, distance, dtype=wanted)
-    return convert.from_python(numbers, None)
+    return convert.from_python(np.arange(first, last, distance, dtype=target), None)
 
 
 def linspace(
@@ -175,22 +138,22 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Numbers at equal distances between two.
+    """Create evenly spaced numbers between two bounds.
 
     Args:
-      start: the first numbers.
-      stop: the last numbers, of a shape that broadcasts.
-      num: how many.
-      endpoint: whether `stop` is among them.
-      retstep: whether to give the distance as well.
-      dtype: the dtype; by default floating.
-      axis: where the new axis comes.
+      start: First numbers.
+      stop: Last numbers, of a shape that broadcasts.
+      num: Number of values.
+      endpoint: Whether to include `stop`.
+      retstep: Whether to return the distance, too.
+      dtype: Dtype; default a floating-point dtype.
+      axis: Index of the new axis.
 
     Returns:
-      A tensor, or with `retstep` the pair of it and the distance.
+      A tensor, or a pair of the tensor and the distance if `retstep` is true.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -208,10 +171,10 @@ def logspace(
     num: int = 50,
     endpoint: bool = True,
     base: float = 10.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """Powers of `base` with exponents at equal distances; see `linspace`.
+    """Create powers of `base` with evenly spaced exponents; see `linspace`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -226,10 +189,10 @@ def geomspace(
     stop: TensorLike,
     num: int = 50,
     endpoint: bool = True,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
 ) -> Tensor:
-    """Numbers of equal ratios between two; see `linspace`.
+    """Create numbers with equal ratios between two bounds; see `linspace`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -239,14 +202,14 @@ def geomspace(
     return _geomspace(start, stop, num, endpoint, dtype, axis)
 
 
-def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = float) -> Tensor:
-    """Ones on and below a diagonal, zeros above.
+def tri(N: int, M: int | None = None, k: int = 0, dtype: DTypeLike = float) -> Tensor:
+    """Create a matrix of ones on and below a diagonal, and zeros above it.
 
     Args:
-      N: rows.
-      M: columns; by default as many as rows.
-      k: the diagonal; 0 is the main one, positive ones lie above.
-      dtype: the dtype.
+      N: Number of rows.
+      M: Number of columns; default `N`.
+      k: Diagonal; 0 is the main one, and positive ones are above it.
+      dtype: Dtype.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -258,10 +221,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = float) -> Tensor:
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Tensor, ...]:
-    """The positions of the main diagonal of an array of `ndim` axes of size `n`.
-
-    Returns:
-      A tuple of int32 tensors.
+    """Return the indices of the main diagonal of an array with `ndim` axes of size `n`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -272,13 +232,10 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Tensor, ...]:
 
 
 def ix_(*args: TensorLike) -> list[Tensor]:
-    """Positions along each axis, shaped so that together they index a grid.
+    """Return indices along each axis, shaped so that together they index a grid.
 
     Args:
-      *args: positions or masks, each of one dimension.
-
-    Returns:
-      A list of tensors.
+      *args: Vectors of indices, or Boolean vectors.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -289,23 +246,25 @@ def ix_(*args: TensorLike) -> list[Tensor]:
 
 
 def indices(
-    dimensions: Sequence[int], dtype: Any = int, sparse: bool = False
+    dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False
 ) -> Tensor | tuple[Tensor, ...]:
-    """The positions of every element of a grid, axis by axis; see `numpy.indices`."""
-    found: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
-    return tuple(asarray(f) for f in found) if sparse else convert.from_python(found, None)
+    """Return the indices of all elements of a grid, one tensor for each axis; see `numpy.indices`."""
+    grid: Any = np.indices(tuple(dimensions), as_array_dtype(dtype), sparse)  # type: ignore[call-overload]
+    return tuple(asarray(f) for f in grid) if sparse else convert.from_python(grid, None)
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
-    """The positions on and below a diagonal of a matrix; see `numpy.tril_indices`."""
+    """Return the indices on and below a diagonal of a matrix; see `numpy.tril_indices`."""
     return tuple(asarray(i) for i in np.tril_indices(n, k, m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Tensor, ...]:
-    """The positions on and above a diagonal of a matrix; see `numpy.triu_indices`."""
+    """Return the indices on and above a diagonal of a matrix; see `numpy.triu_indices`."""
     return tuple(asarray(i) for i in np.triu_indices(n, k, m))
 
 
-def fromfunction(function: Any, shape: Sequence[int], *, dtype: Any = float, **kwargs: Any) -> Any:
-    """What a function of the positions of a grid gives; see `numpy.fromfunction`."""
+def fromfunction(
+    function: Callable[..., T], shape: Sequence[int], *, dtype: DTypeLike = float, **kwargs: Any
+) -> T:
+    """Call a function with the indices of a grid; see `numpy.fromfunction`."""
     return function(*array_ops.unstack(indices(shape, dtype)), **kwargs)

@@ -1,4 +1,4 @@
-"""Functions of single elements: arithmetic, elementary functions, comparisons, logic, bits."""
+"""Elementwise functions: arithmetic, elementary functions, comparisons, logic and bits."""
 
 from __future__ import annotations
 
@@ -13,163 +13,24 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops import math
 
 __all__ = [
-    *(
-        "abs",
-        "absolute",
-        "acos",
-        "acosh",
-        "add",
-        "allclose",
-        "angle",
-        "arccos",
-        "arccosh",
-    ),
-    *(
-        "arcsin",
-        "arcsinh",
-        "arctan",
-        "arctan2",
-        "arctanh",
-        "around",
-        "array_equal",
-    ),
-    *(
-        "array_equiv",
-        "asin",
-        "asinh",
-        "atan",
-        "atan2",
-        "atanh",
-        "bitwise_and",
-        "bitwise_count",
-    ),
-    *(
-        "bitwise_invert",
-        "bitwise_left_shift",
-        "bitwise_not",
-        "bitwise_or",
-        "bitwise_right_shift",
-    ),
-    *(
-        "bitwise_xor",
-        "cbrt",
-        "ceil",
-        "clip",
-        "conj",
-        "conjugate",
-        "copysign",
-        "cos",
-        "cosh",
-    ),
-    *(
-        "deg2rad",
-        "degrees",
-        "divide",
-        "divmod",
-        "equal",
-        "exp",
-        "exp2",
-        "expm1",
-        "fabs",
-        "fix",
-    ),
-    *(
-        "float_power",
-        "floor",
-        "floor_divide",
-        "fmax",
-        "fmin",
-        "fmod",
-        "frexp",
-        "gcd",
-        "greater",
-    ),
-    *(
-        "greater_equal",
-        "heaviside",
-        "hypot",
-        "i0",
-        "imag",
-        "invert",
-        "isclose",
-        "iscomplex",
-    ),
-    *(
-        "iscomplexobj",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "isneginf",
-        "isposinf",
-        "isreal",
-    ),
-    *(
-        "isrealobj",
-        "lcm",
-        "ldexp",
-        "left_shift",
-        "less",
-        "less_equal",
-        "log",
-        "log10",
-        "log1p",
-    ),
-    *(
-        "log2",
-        "logaddexp",
-        "logaddexp2",
-        "logical_and",
-        "logical_not",
-        "logical_or",
-    ),
-    *(
-        "logical_xor",
-        "maximum",
-        "minimum",
-        "mod",
-        "modf",
-        "multiply",
-        "nan_to_num",
-        "negative",
-    ),
-    *(
-        "nextafter",
-        "not_equal",
-        "positive",
-        "pow",
-        "power",
-        "rad2deg",
-        "radians",
-        "real",
-    ),
-    *(
-        "reciprocal",
-        "remainder",
-        "right_shift",
-        "rint",
-        "round",
-        "sign",
-        "signbit",
-        "sin",
-    ),
-    *(
-        "sinc",
-        "sinh",
-        "spacing",
-        "sqrt",
-        "square",
-        "subtract",
-        "tan",
-        "tanh",
-        "true_divide",
-    ),
-    *(
-        "trunc",
-        "unwrap",
-    ),
+    *("abs", "absolute", "acos", "acosh", "add", "allclose", "angle", "arccos", "arccosh"),
+    *("arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "around", "array_equal", "array_equiv"),
+    *("asin", "asinh", "atan", "atan2", "atanh", "bitwise_and", "bitwise_count", "bitwise_invert"),
+    *("bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
+    *("cbrt", "ceil", "clip", "conj", "conjugate", "copysign", "cos", "cosh", "deg2rad", "degrees"),
+    *("divide", "divmod", "equal", "exp", "exp2", "expm1", "fabs", "fix", "float_power", "floor"),
+    *("floor_divide", "fmax", "fmin", "fmod", "frexp", "gcd", "greater", "greater_equal"),
+    *("heaviside", "hypot", "i0", "imag", "invert", "isclose", "iscomplex", "iscomplexobj"),
+    *("isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj", "lcm", "ldexp"),
+    *("left_shift", "less", "less_equal", "log", "log10", "log1p", "log2", "logaddexp"),
+    *("logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum"),
+    *("minimum", "mod", "modf", "multiply", "nan_to_num", "negative", "nextafter", "not_equal"),
+    *("positive", "pow", "power", "rad2deg", "radians", "real", "reciprocal", "remainder"),
+    *("right_shift", "rint", "round", "sign", "signbit", "sin", "sinc", "sinh", "spacing", "sqrt"),
+    *("square", "subtract", "tan", "tanh", "true_divide", "trunc", "unwrap"),
 ]
 
-# Arithmetic
+# Arithmetic.
 add = wrap_jnp(jnp.add)
 subtract = wrap_jnp(jnp.subtract)
 multiply = wrap_jnp(jnp.multiply)
@@ -197,10 +58,10 @@ copysign = wrap_jnp(jnp.copysign, floating=True)
 heaviside = wrap_jnp(jnp.heaviside, floating=True)
 nextafter = wrap_jnp(jnp.nextafter, floating=True, differentiable=False)
 spacing = wrap_jnp(jnp.spacing, floating=True, differentiable=False)
-ldexp = wrap_jnp(jnp.ldexp, floating=True, apart=["x2"])
+ldexp = wrap_jnp(jnp.ldexp, floating=True, excluded=["x2"])
 frexp = wrap_jnp(jnp.frexp, floating=True)
 
-# Rounding
+# Rounding.
 ceil = wrap_jnp(jnp.ceil, floating=True)
 floor = wrap_jnp(jnp.floor, floating=True)
 trunc = wrap_jnp(jnp.trunc, floating=True)
@@ -208,7 +69,7 @@ fix = wrap_jnp(jnp.trunc, "fix", floating=True)
 rint = wrap_jnp(jnp.rint, floating=True)
 _round = wrap_jnp(jnp.round, "round")
 
-# Powers and logarithms
+# Powers and logarithms.
 sqrt = wrap_jnp(jnp.sqrt, floating=True)
 cbrt = wrap_jnp(jnp.cbrt, floating=True)
 exp = wrap_jnp(jnp.exp, floating=True)
@@ -221,7 +82,7 @@ log1p = wrap_jnp(jnp.log1p, floating=True)
 logaddexp = wrap_jnp(jnp.logaddexp, floating=True)
 logaddexp2 = wrap_jnp(jnp.logaddexp2, floating=True)
 
-# Angles and hyperbolic functions
+# Trigonometric and hyperbolic functions.
 sin = wrap_jnp(jnp.sin, floating=True)
 cos = wrap_jnp(jnp.cos, floating=True)
 tan = wrap_jnp(jnp.tan, floating=True)
@@ -242,13 +103,13 @@ sinc = wrap_jnp(jnp.sinc, floating=True)
 i0 = wrap_jnp(jnp.i0, floating=True)
 unwrap = wrap_jnp(jnp.unwrap, floating=True)
 
-# Complex numbers
+# Complex numbers.
 angle = wrap_jnp(jnp.angle, floating=True)
 real = wrap_jnp(jnp.real)
 imag = wrap_jnp(jnp.imag)
 conj = conjugate = wrap_jnp(jnp.conj)
 
-# Questions
+# Comparisons and tests.
 equal = wrap_jnp(jnp.equal, differentiable=False)
 not_equal = wrap_jnp(jnp.not_equal, differentiable=False)
 less = wrap_jnp(jnp.less, differentiable=False)
@@ -268,7 +129,7 @@ isreal = wrap_jnp(jnp.isreal, differentiable=False)
 iscomplex = wrap_jnp(jnp.iscomplex, differentiable=False)
 signbit = wrap_jnp(jnp.signbit, floating=True, differentiable=False)
 
-# Logic and bits
+# Logic and bits.
 logical_and = wrap_jnp(jnp.logical_and, differentiable=False)
 logical_or = wrap_jnp(jnp.logical_or, differentiable=False)
 logical_xor = wrap_jnp(jnp.logical_xor, differentiable=False)
@@ -283,20 +144,17 @@ bitwise_left_shift = left_shift = wrap_jnp(jnp.left_shift, differentiable=False)
 bitwise_right_shift = right_shift = wrap_jnp(jnp.right_shift, differentiable=False)
 bitwise_count = wrap_jnp(jnp.bitwise_count, differentiable=False)
 
-# Repairs
+# Replacement of values.
 nan_to_num = wrap_jnp(jnp.nan_to_num, static=["nan", "posinf", "neginf"])
 _clip = wrap_jnp(jnp.clip, "clip")
 
 
 def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
-    """Quotients; integers give float64, or float32 when they have 8 or 16 bits.
+    """Divide; integers become float64, or float32 if they have 8 or 16 bits.
 
     Args:
-      x1: what `asarray` takes.
-      x2: what `asarray` takes, of a shape that broadcasts.
-
-    Returns:
-      A tensor.
+      x1: Array-like value.
+      x2: Array-like value of a shape that broadcasts.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -307,14 +165,11 @@ def divide(x1: TensorLike, x2: TensorLike) -> Tensor:
 
 
 def round(a: TensorLike, decimals: int = 0) -> Tensor:
-    """Elements rounded to a number of decimals, halves to even.
+    """Round to a number of decimals, halves to even.
 
     Args:
-      a: what `asarray` takes.
-      decimals: how many; negative ones round to tens, hundreds and so on.
-
-    Returns:
-      A tensor of the dtype of `a`.
+      a: Array-like value.
+      decimals: Number of decimals; negative numbers round to tens, hundreds and so on.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -323,7 +178,7 @@ def round(a: TensorLike, decimals: int = 0) -> Tensor:
     """
     tensor = asarray(a)
     if decimals < 0 and tensor.dtype.is_integer:
-        # JAX leaves this case of integers open.
+        # JAX does not implement negative decimals for integers.
         return math.cast(_round(math.cast(tensor, float64), decimals), tensor.dtype)
     return _round(tensor, decimals)
 
@@ -332,15 +187,15 @@ true_divide, around = divide, round
 
 
 def clip(a: TensorLike, a_min: TensorLike | None = None, a_max: TensorLike | None = None) -> Tensor:
-    """Elements, none below `a_min` nor above `a_max`.
+    """Clip elements to [`a_min`, `a_max`].
 
     Args:
-      a: what `asarray` takes.
-      a_min: the lower limits, of a shape that broadcasts; None for none.
-      a_max: the upper limits.
+      a: Array-like value.
+      a_min: Minimum, of a shape that broadcasts; None for no minimum.
+      a_max: Maximum, in the same form.
 
     Returns:
-      A tensor of the dtype in which the three meet.
+      A tensor of the common dtype of the three.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -351,10 +206,10 @@ def clip(a: TensorLike, a_min: TensorLike | None = None, a_max: TensorLike | Non
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether a value's dtype is complex."""
+    """Check whether the dtype of a value is complex."""
     return asarray(x).dtype.is_complex
 
 
 def isrealobj(x: Any) -> bool:
-    """Whether a value's dtype is not complex."""
+    """Check whether the dtype of a value is not complex."""
     return not iscomplexobj(x)

@@ -7,28 +7,8 @@ from jax.numpy import fft as jfft
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
-    *(
-        "fft",
-        "fft2",
-        "fftfreq",
-        "fftn",
-        "fftshift",
-        "hfft",
-        "ifft",
-        "ifft2",
-        "ifftn",
-    ),
-    *(
-        "ifftshift",
-        "ihfft",
-        "irfft",
-        "irfft2",
-        "irfftn",
-        "rfft",
-        "rfft2",
-        "rfftfreq",
-        "rfftn",
-    ),
+    *("fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift"),
+    *("ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn"),
 ]
 
 fft = wrap_jnp(jfft.fft, floating=True)

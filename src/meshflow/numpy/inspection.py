@@ -1,4 +1,4 @@
-"""What can be said of arrays and dtypes without looking at elements; constants and types of NumPy."""
+"""Queries of shapes and dtypes, and NumPy's constants and types."""
 
 from __future__ import annotations
 
@@ -9,63 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.numpy import promotion
 from meshflow.numpy.conversion import as_array_dtype, asarray, is_number, own_dtype
 
 __all__ = [
-    *(
-        "bool_",
-        "can_cast",
-        "complex128",
-        "complex64",
-        "complex_",
-        "dtype",
-        "e",
-        "finfo",
-    ),
-    *(
-        "float16",
-        "float32",
-        "float64",
-        "float_",
-        "floating",
-        "iinfo",
-        "inexact",
-        "inf",
-        "int16",
-    ),
-    *(
-        "int32",
-        "int64",
-        "int8",
-        "int_",
-        "integer",
-        "isscalar",
-        "issubdtype",
-        "nan",
-        "ndarray",
-    ),
-    *(
-        "ndim",
-        "newaxis",
-        "number",
-        "object_",
-        "pi",
-        "promote_types",
-        "result_type",
-        "shape",
-    ),
-    *(
-        "size",
-        "string_",
-        "uint16",
-        "uint32",
-        "uint64",
-        "uint8",
-        "unicode_",
-    ),
+    *("bool_", "can_cast", "complex128", "complex64", "complex_", "dtype", "e", "finfo", "float16"),
+    *("float32", "float64", "float_", "floating", "iinfo", "inexact", "inf", "int16", "int32"),
+    *("int64", "int8", "int_", "integer", "isscalar", "issubdtype", "nan", "ndarray", "ndim"),
+    *("newaxis", "number", "object_", "pi", "promote_types", "result_type", "shape", "size"),
+    *("string_", "uint16", "uint32", "uint64", "uint8", "unicode_"),
 ]
 
 ndarray = Tensor
@@ -83,8 +38,8 @@ object_, string_, unicode_ = np.object_, np.bytes_, np.str_
 iinfo, dtype = np.iinfo, np.dtype
 
 
-def finfo(dtype: Any) -> Any:
-    """The limits of a floating-point dtype, bfloat16 included: `eps`, `max`, `tiny`, ...
+def finfo(dtype: Any) -> jnp.finfo:
+    """Return the limits of a floating-point dtype, including bfloat16: `eps`, `max`, `tiny`, ...
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -95,7 +50,7 @@ def finfo(dtype: Any) -> Any:
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether a dtype is below another, or below an abstract one such as `tnp.inexact`.
+    """Check whether a dtype is a subtype of another, or of an abstract one such as `tnp.inexact`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -107,17 +62,17 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 
 def shape(a: TensorLike) -> TensorShape:
-    """The sizes of a value's axes."""
+    """Return the shape of a value."""
     return asarray(a).shape
 
 
 def ndim(a: TensorLike) -> int:
-    """How many axes a value has."""
+    """Return the number of axes of a value."""
     return asarray(a).ndim
 
 
 def size(x: TensorLike, axis: int | None = None) -> int:
-    """How many elements a value has, or how many along an axis.
+    """Return the number of elements of a value, or its size along an axis.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -129,29 +84,26 @@ def size(x: TensorLike, axis: int | None = None) -> int:
 
 
 def isscalar(num: Any) -> bool:
-    """Whether a value is a number, a string, or a tensor without axes."""
+    """Check whether a value is a number, a string, or a tensor without axes."""
     return num.shape.rank == 0 if is_tensor(num) else np.isscalar(num)
 
 
 def result_type(*arrays_and_dtypes: Any) -> dtypes.DType:
-    """The dtype in which arrays, dtypes and Python numbers meet.
+    """Return the common dtype of arrays, dtypes and Python numbers.
 
     Args:
-      *arrays_and_dtypes: tensors, arrays, dtypes or their names, Python numbers, nested lists.
-
-    Returns:
-      A `tf.DType`.
+      *arrays_and_dtypes: Tensors, arrays, dtypes or their names, Python numbers, nested lists.
 
     Raises:
-      TypeError: when there is none.
+      TypeError: If no common dtype exists.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.result_type(tnp.int8, tnp.float32), tnp.result_type(tnp.ones([2], tnp.float32), 1.5)
       (tf.float32, tf.float32)
     """
-    found = promotion.common_dtype([_kind(v) for v in nest.flatten(list(arrays_and_dtypes))])
-    return dtypes.string if found is None else dtypes.of_numpy(found)
+    dtype = promotion.common_dtype([_kind(v) for v in nest.flatten(list(arrays_and_dtypes))])
+    return dtypes.string if dtype is None else dtypes.of_numpy(dtype)
 
 
 def _kind(value: Any) -> Any:
@@ -160,18 +112,15 @@ def _kind(value: Any) -> Any:
     return value if is_number(value) else own_dtype(value)
 
 
-def promote_types(type1: Any, type2: Any) -> np.dtype[Any] | None:
-    """The smallest dtype that two dtypes can be converted to.
+def promote_types(type1: DTypeLike, type2: DTypeLike) -> np.dtype[Any] | None:
+    """Return the smallest dtype to which two dtypes can be converted.
 
     Args:
-      type1: a dtype or its name.
-      type2: another.
-
-    Returns:
-      A NumPy dtype.
+      type1: Dtype or its name.
+      type2: Dtype or its name.
 
     Raises:
-      TypeError: when there is none.
+      TypeError: If no such dtype exists.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -181,12 +130,12 @@ def promote_types(type1: Any, type2: Any) -> np.dtype[Any] | None:
     return promotion.common_dtype([as_array_dtype(type1), as_array_dtype(type2)])
 
 
-def can_cast(from_: Any, to: Any, casting: Any = "safe") -> bool:
-    """Whether values of one dtype can be converted to another under NumPy's casting rules.
+def can_cast(from_: Any, to: DTypeLike, casting: Any = "safe") -> bool:
+    """Check whether values of one dtype can be converted to another under NumPy's casting rules.
 
     Args:
-      from_: a dtype, its name, or an array.
-      to: a dtype or its name.
+      from_: Dtype, its name, or an array.
+      to: Dtype or its name.
       casting: 'no', 'equiv', 'safe', 'same_kind' or 'unsafe'.
 
     Example:

@@ -1,7 +1,8 @@
-"""Functions of `jax.numpy` as functions of tensors, recorded by tapes and traced like every op.
+"""Wrappers that make functions of `jax.numpy` ops on tensors, with gradients and tracing.
 
-Which parameters hold arrays is read from the annotations of JAX; what is JAX's own business (devices,
-shardings, precision) is left out of the signature.
+JAX's annotations determine which parameters are operands. Parameters that only concern JAX
+(devices, shardings,
+precision) are not part of the public signature.
 """
 
 from __future__ import annotations
@@ -13,42 +14,26 @@ from typing import Any
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
+from meshflow.core.values.tensor import Tensor
 from meshflow.numpy.conversion import as_array_dtype, asarray, promoted
 from meshflow.ops.math import cast
 
 _JAX_ONLY = frozenset(
     [
-        *(
-            "batch_size",
-            "device",
-            "out_sharding",
-            "precision",
-            "preferred_element_type",
-            "promote_integers",
-            "unroll",
-        ),
-        *("unique_indices", "indices_are_sorted", "total_repeat_length", "_dot_general", "size"),
-        *("wrap_negative_indices", "symmetrize_input", "fill_value"),
+        *("batch_size", "device", "out_sharding", "precision", "preferred_element_type"),
+        *("promote_integers", "unroll", "unique_indices", "indices_are_sorted", "size"),
+        *("total_repeat_length", "_dot_general", "wrap_negative_indices", "symmetrize_input"),
+        "fill_value",
     ]
 )
-# Operands that say where or which, so that their dtypes are their own affair.
+# Operands that are indices or masks, and thus excluded from the promotion to a common dtype.
 _APART = frozenset(["condition", "condlist", "indices", "shift", "repeats", "where", "mask"])
-# Parameters that JAX lets be arrays, while the sizes of results or the program depend on them.
+# Parameters that are static here, although JAX also accepts arrays, because the shapes of results
+# depend on them.
 _STATIC = frozenset(
     [
-        *(
-            "indices_or_sections",
-            "k",
-            "offset",
-            "rtol",
-            "atol",
-            "repeats",
-            "rcond",
-            "axis",
-            "axes",
-            "num",
-        ),
-        *("pad_width", "prepend_size", "N", "M", "obj", "n", "bins", "range", "ddof"),
+        *("indices_or_sections", "k", "offset", "rtol", "atol", "repeats", "rcond", "axis", "axes"),
+        *("num", "pad_width", "prepend_size", "N", "M", "obj", "n", "bins", "range", "ddof"),
     ]
 )
 _REFUSED = ("out", "order", "casting", "subok", "like")
@@ -59,85 +44,88 @@ def wrap_jnp(
     name: str | None = None,
     *,
     floating: bool = False,
-    counting: bool = False,
+    widen: bool = False,
     weak: bool = True,
-    apart: Collection[str] = (),
+    excluded: Collection[str] = (),
     static: Collection[str] = (),
     operands: Collection[str] = (),
     differentiable: bool = True,
-    in_files: str | None = None,
+    stored_name: str | None = None,
 ) -> Callable[..., Any]:
-    """A function of `jax.numpy` as a public function of tensors.
+    """Wrap a function of `jax.numpy` as a public function of tensors.
 
     Args:
-      function: the function; its parameters annotated as arrays become operands.
-      name: the public name; default the function's.
-      floating: whether integers become float64 first, as NumPy's functions of real numbers have it.
-      counting: whether integers and booleans become 64-bit integers first, as in sums.
-      weak: whether Python numbers take the dtype of what they meet; else they are arrays of 64 bits.
-      apart: operands that do not take part in finding the common dtype, beside the usual ones.
-      static: parameters that are no operands although they are annotated so.
-      operands: parameters that are operands although they are not annotated so.
-      differentiable: whether the function has a gradient.
-      in_files: the name by which files of models know it; default the public one.
+      function: The function; parameters that are annotated as arrays become operands.
+      name: Public name; default that of the function.
+      floating: Whether to convert integers to float64 first, as NumPy's functions of real numbers
+        do.
+      widen: Whether to convert integers and Booleans to 64-bit integers first, as NumPy's sums do.
+      weak: Whether Python numbers take the common dtype of the other operands; otherwise they have
+        64 bits.
+      excluded: Further operands that are excluded from the promotion to a common dtype.
+      static: Parameters that are static although they are annotated as arrays.
+      operands: Parameters that are operands although they are not annotated as arrays.
+      differentiable: Whether the function has a gradient.
+      stored_name: Name of the op in model files; default the public name.
 
     Returns:
       A function with NumPy's signature.
     """
     name = name or function.__name__
-    own = _signature(function)
-    held = [
+    signature = _signature(function)
+    operand_names = [
         p.name
-        for p in own.parameters.values()
+        for p in signature.parameters.values()
         if p.name in operands or (p.name not in _STATIC and p.name not in static and _is_array(p))
     ]
     lists = {
         p
-        for p in held
-        if _is_starred(own.parameters[p]) or (p not in operands and _is_list(own.parameters[p]))
+        for p in operand_names
+        if _is_starred(signature.parameters[p])
+        or (p not in operands and _is_list(signature.parameters[p]))
     }
-    apart = _APART | set(apart)
-    together = [p for p in held if p not in apart]
-    refused = [p for p in _REFUSED if p not in own.parameters]
+    unpromoted = _APART | set(excluded)
+    promoted_names = [p for p in operand_names if p not in unpromoted]
+    unsupported = [p for p in _REFUSED if p not in signature.parameters]
     the_op = op(
-        _array_function(function, own, held, lists, in_files or name),
+        _array_function(function, signature, operand_names, lists, stored_name or name),
         same=(),
         differentiable=differentiable,
     )
 
     @functools.wraps(function, assigned=())
     def public(*args: Any, **kwargs: Any) -> Any:
-        for parameter in refused:
+        for parameter in unsupported:
             if kwargs.pop(parameter, None) is not None:
                 raise ValueError(
-                    f"tnp.{name}: `{parameter}` is not supported, as tensors are not written to and have one "
-                    "order of elements. Use the result."
+                    f"tnp.{name}: `{parameter}` is not supported, because tensors are immutable and have one order of "
+                    "elements. Use the result."
                 )
-        given = own.bind(*args, **kwargs)
-        values = given.arguments
+        values = signature.bind(*args, **kwargs).arguments
         if values.get("dtype") is not None:
             values["dtype"] = as_array_dtype(values["dtype"])
-        _convert(values, together, lists, floating, weak)
-        if counting and values.get("dtype") is None:
-            values[held[0]] = _as_counts(values[held[0]])
-        for p in held:
-            if p in apart and values.get(p) is not None:
+        _convert(values, promoted_names, lists, floating, weak)
+        if widen and values.get("dtype") is None:
+            first = operand_names[0]
+            values[first] = _as_counts(values[first])
+        for p in operand_names:
+            if p in unpromoted and values.get(p) is not None:
                 values[p] = [asarray(v) for v in values[p]] if p in lists else asarray(values[p])
         return the_op(**values)
 
     public.__name__ = public.__qualname__ = name
     public.__module__ = "meshflow.numpy"
     public.__doc__ = _documentation(name)
-    public.__signature__ = own  # type: ignore[attr-defined]
+    public.__signature__ = signature  # type: ignore[attr-defined]
     del public.__wrapped__
     return public
 
 
 def _convert(
-    values: dict[str, Any], together: list[str], lists: set[str], floating: bool, weak: bool
+    values: dict[str, Any], names: list[str], lists: set[str], floating: bool, weak: bool
 ) -> None:
-    """Puts tensors of one dtype in place of the operands that take part in promotion."""
-    present = [p for p in together if values.get(p) is not None]
+    """Replace operands that take part in promotion by tensors of their common dtype."""
+    present = [p for p in names if values.get(p) is not None]
     flat: list[Any] = []
     for p in present:
         if p in lists:
@@ -145,13 +133,13 @@ def _convert(
             flat.extend(values[p])
         else:
             flat.append(values[p])
-    supply = iter(promoted(flat if weak else [asarray(v) for v in flat], floating))
+    converted = iter(promoted(flat if weak else [asarray(v) for v in flat], floating))
     for p in present:
-        values[p] = [next(supply) for _ in values[p]] if p in lists else next(supply)
+        values[p] = [next(converted) for _ in values[p]] if p in lists else next(converted)
 
 
-def _as_counts(tensor: Any) -> Any:
-    """A tensor with 64 bits when it holds smaller integers or booleans."""
+def _as_counts(tensor: Tensor) -> Tensor:
+    """Convert integers of fewer bits, and Booleans, to 64-bit integers."""
     dtype = tensor.dtype
     if not (dtype.is_integer or dtype.is_bool):
         return tensor
@@ -159,37 +147,39 @@ def _as_counts(tensor: Any) -> Any:
 
 
 def _items(value: Any) -> list[Any]:
-    """What a list of arrays holds; the rows of an array."""
+    """Return the items of a list, or the rows of an array."""
     return list(value) if isinstance(value, (list, tuple)) else list(asarray(value))
 
 
 def _array_function(
     function: Callable[..., Any],
-    own: inspect.Signature,
-    held: list[str],
+    public_signature: inspect.Signature,
+    operand_names: list[str],
     lists: set[str],
     name: str,
 ) -> Callable[..., Any]:
-    """`function` with the annotations by which `op` knows operands."""
-    starred = next((p.name for p in own.parameters.values() if _is_starred(p)), None)
-    by_position = _by_position(function, own)
+    """Return `function` with a signature by which `op` recognizes operands."""
+    starred = next((p.name for p in public_signature.parameters.values() if _is_starred(p)), None)
+    positional_names = _by_position(function, public_signature)
     names: list[str] = []
 
     def call(*values: Any) -> Any:
         arguments = dict(zip(names, values, strict=True))
-        first = [arguments.pop(n) for n in by_position]
+        positional_arguments = [arguments.pop(n) for n in positional_names]
         if starred is not None:
-            first += arguments.pop(starred)
-        # What was left out keeps JAX's own default.
-        defaults = {n: own.parameters[n].default for n in arguments}
-        found = function(*first, **{n: v for n, v in arguments.items() if v is not defaults[n]})
-        # JAX 0.10 returns lists, as TensorFlow does, later versions tuples.
-        return list(found) if starred is not None and isinstance(found, tuple) else found
+            positional_arguments += arguments.pop(starred)
+        # JAX treats some omitted arguments specially, so defaults are not passed on.
+        defaults = {n: public_signature.parameters[n].default for n in arguments}
+        result = function(
+            *positional_arguments, **{n: v for n, v in arguments.items() if v is not defaults[n]}
+        )
+        # JAX 0.10 returns lists, as TensorFlow does; later versions return tuples.
+        return list(result) if starred is not None and isinstance(result, tuple) else result
 
-    def annotation(parameter: str) -> str:
+    def get_annotation(parameter: str) -> str:
         if parameter in lists:
             return "Sequence[TensorLike]"
-        return "TensorLike" if parameter in held else "Any"
+        return "TensorLike" if parameter in operand_names else "Any"
 
     call.__name__ = name
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -198,40 +188,42 @@ def _array_function(
                 p.name,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=() if _is_starred(p) else p.default,
-                annotation=annotation(p.name),
+                annotation=get_annotation(p.name),
             )
-            for p in sorted(own.parameters.values(), key=lambda p: p.default is not p.empty)
+            for p in sorted(
+                public_signature.parameters.values(), key=lambda p: p.default is not p.empty
+            )
         ]
     )
     names[:] = list(call.__signature__.parameters)  # type: ignore[attr-defined]
     return call
 
 
-def _by_position(function: Callable[..., Any], own: inspect.Signature) -> list[str]:
-    """The public names of what JAX takes by position only."""
+def _by_position(function: Callable[..., Any], public_signature: inspect.Signature) -> list[str]:
+    """Return the public names of JAX's positional-only parameters."""
     if hasattr(function, "nin"):
-        return list(own.parameters)
-    theirs = inspect.signature(function).parameters.values()
-    count = sum(p.kind is p.POSITIONAL_ONLY for p in theirs)
-    return list(own.parameters)[:count]
+        return list(public_signature.parameters)
+    parameters = inspect.signature(function).parameters.values()
+    count = sum(p.kind is p.POSITIONAL_ONLY for p in parameters)
+    return list(public_signature.parameters)[:count]
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """NumPy's signature of a function of JAX."""
-    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    """Return NumPy's signature of a function of JAX."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     if hasattr(function, "nin"):
         names = ["x"] if function.nin == 1 else ["x1", "x2"]
         return inspect.Signature(
-            [inspect.Parameter(n, either, annotation="ArrayLike") for n in names]
+            [inspect.Parameter(n, kind, annotation="ArrayLike") for n in names]
         )
-    kept = [
-        p.replace(kind=either) if p.kind is p.POSITIONAL_ONLY else p
+    parameters = [
+        p.replace(kind=kind) if p.kind is p.POSITIONAL_ONLY else p
         for p in inspect.signature(function).parameters.values()
         if p.name not in _JAX_ONLY and p.name != "out"
     ]
-    if _by_position(function, inspect.Signature(kept)) == ["x", "y"]:
-        kept[:2] = [kept[0].replace(name="x1"), kept[1].replace(name="x2")]
-    return inspect.Signature(kept)
+    if _by_position(function, inspect.Signature(parameters)) == ["x", "y"]:
+        parameters[:2] = [parameters[0].replace(name="x1"), parameters[1].replace(name="x2")]
+    return inspect.Signature(parameters)
 
 
 def _is_array(parameter: inspect.Parameter) -> bool:
@@ -250,7 +242,6 @@ def _is_starred(parameter: inspect.Parameter) -> bool:
 
 def _documentation(name: str) -> str:
     return (
-        f"NumPy's `{name}` for tensors: takes what `asarray` takes, gives tensors.\n\n"
-        f"See https://numpy.org/doc/stable/reference/generated/numpy.{name}.html. The dtype of the result is "
-        "NumPy's;\nthe gradient is recorded.\n"
+        f"NumPy's `{name}` for tensors.\n\nSee https://numpy.org/doc/stable/reference/generated/numpy.{name}.html. "
+        "The operands are values that\n`asarray` accepts. The result has NumPy's dtype, and a gradient.\n"
     )

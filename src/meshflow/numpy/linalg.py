@@ -7,38 +7,14 @@ from jax.numpy import linalg as jla
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
-    *(
-        "cholesky",
-        "cond",
-        "cross",
-        "det",
-        "eig",
-        "eigh",
-        "eigvals",
-        "eigvalsh",
-        "inv",
-        "lstsq",
-    ),
-    *(
-        "matrix_power",
-        "matrix_rank",
-        "multi_dot",
-        "norm",
-        "pinv",
-        "qr",
-        "slogdet",
-        "solve",
-    ),
-    *(
-        "svd",
-        "tensorinv",
-        "tensorsolve",
-    ),
+    *("cholesky", "cond", "cross", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq"),
+    *("matrix_power", "matrix_rank", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve", "svd"),
+    *("tensorinv", "tensorsolve"),
 ]
 
 cholesky = wrap_jnp(jla.cholesky, floating=True)
 cond = wrap_jnp(jla.cond, floating=True)
-cross = wrap_jnp(jla.cross, in_files="linalg_cross")
+cross = wrap_jnp(jla.cross, stored_name="linalg_cross")
 det = wrap_jnp(jla.det, floating=True)
 eig = wrap_jnp(jla.eig, floating=True)
 eigh = wrap_jnp(jla.eigh, floating=True)

@@ -1,4 +1,4 @@
-"""Functions that move elements: shapes, axes, joining, splitting, picking, sorting."""
+"""Functions that move elements: reshaping, joining, splitting, indexing and sorting."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.values.dtypes import int64
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import check_positions
 from meshflow.numpy import inspection as sizes
@@ -18,89 +19,17 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops.math import cast
 
 __all__ = [
-    *(
-        "append",
-        "argpartition",
-        "argsort",
-        "array_split",
-        "atleast_1d",
-        "atleast_2d",
-    ),
-    *(
-        "atleast_3d",
-        "broadcast_arrays",
-        "broadcast_to",
-        "choose",
-        "column_stack",
-        "concat",
-    ),
-    *(
-        "concatenate",
-        "delete",
-        "diag",
-        "diagflat",
-        "diagonal",
-        "digitize",
-        "dsplit",
-        "dstack",
-    ),
-    *(
-        "expand_dims",
-        "flatten",
-        "flip",
-        "fliplr",
-        "flipud",
-        "hsplit",
-        "hstack",
-        "insert",
-        "isin",
-    ),
-    *(
-        "lexsort",
-        "matrix_transpose",
-        "moveaxis",
-        "packbits",
-        "pad",
-        "partition",
-        "permute_dims",
-    ),
-    *(
-        "ravel",
-        "repeat",
-        "reshape",
-        "resize",
-        "roll",
-        "rollaxis",
-        "rot90",
-        "searchsorted",
-    ),
-    *(
-        "select",
-        "sort",
-        "sort_complex",
-        "split",
-        "squeeze",
-        "stack",
-        "swapaxes",
-        "take",
-    ),
-    *(
-        "take_along_axis",
-        "tile",
-        "transpose",
-        "tril",
-        "triu",
-        "unpackbits",
-        "unravel_index",
-    ),
-    *(
-        "unstack",
-        "vsplit",
-        "vstack",
-    ),
+    *("append", "argpartition", "argsort", "array_split", "atleast_1d", "atleast_2d", "atleast_3d"),
+    *("broadcast_arrays", "broadcast_to", "choose", "column_stack", "concat", "concatenate"),
+    *("delete", "diag", "diagflat", "diagonal", "digitize", "dsplit", "dstack", "expand_dims"),
+    *("flatten", "flip", "fliplr", "flipud", "hsplit", "hstack", "insert", "isin", "lexsort"),
+    *("matrix_transpose", "moveaxis", "packbits", "pad", "partition", "permute_dims", "ravel"),
+    *("repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "searchsorted", "select", "sort"),
+    *("sort_complex", "split", "squeeze", "stack", "swapaxes", "take", "take_along_axis", "tile"),
+    *("transpose", "tril", "triu", "unpackbits", "unravel_index", "unstack", "vsplit", "vstack"),
 ]
 
-# Axes
+# Axes.
 transpose = permute_dims = wrap_jnp(jnp.transpose)
 matrix_transpose = wrap_jnp(jnp.matrix_transpose)
 swapaxes = wrap_jnp(jnp.swapaxes)
@@ -108,23 +37,23 @@ moveaxis = wrap_jnp(jnp.moveaxis)
 rollaxis = wrap_jnp(jnp.rollaxis)
 expand_dims = wrap_jnp(jnp.expand_dims)
 squeeze = wrap_jnp(jnp.squeeze)
-atleast_1d = wrap_jnp(jnp.atleast_1d, apart=["arys"])
-atleast_2d = wrap_jnp(jnp.atleast_2d, apart=["arys"])
-atleast_3d = wrap_jnp(jnp.atleast_3d, apart=["arys"])
+atleast_1d = wrap_jnp(jnp.atleast_1d, excluded=["arys"])
+atleast_2d = wrap_jnp(jnp.atleast_2d, excluded=["arys"])
+atleast_3d = wrap_jnp(jnp.atleast_3d, excluded=["arys"])
 flip = wrap_jnp(jnp.flip)
 fliplr = wrap_jnp(jnp.fliplr)
 flipud = wrap_jnp(jnp.flipud)
 rot90 = wrap_jnp(jnp.rot90)
 roll = wrap_jnp(jnp.roll, operands=["shift"])
 
-# Shapes
+# Shapes.
 ravel = flatten = wrap_jnp(jnp.ravel)
 _reshape = wrap_jnp(jnp.reshape, "reshape", static=["shape"])
 resize = wrap_jnp(jnp.resize)
 broadcast_to = wrap_jnp(jnp.broadcast_to)
-broadcast_arrays = wrap_jnp(jnp.broadcast_arrays, apart=["args"])
+broadcast_arrays = wrap_jnp(jnp.broadcast_arrays, excluded=["args"])
 
-# Joining and splitting
+# Joining and splitting.
 concatenate = concat = wrap_jnp(jnp.concatenate, weak=False)
 stack = wrap_jnp(jnp.stack, weak=False)
 hstack = wrap_jnp(jnp.hstack, weak=False)
@@ -140,7 +69,7 @@ vsplit = wrap_jnp(jnp.vsplit)
 dsplit = wrap_jnp(jnp.dsplit)
 unstack = wrap_jnp(jnp.unstack)
 
-# Repeating
+# Repetition.
 tile = wrap_jnp(jnp.tile)
 _repeat = wrap_jnp(jnp.repeat, "repeat")
 
@@ -150,23 +79,25 @@ def _pad(array: TensorLike, pad_width: Any, mode: str, options: Any) -> Any:
     return jnp.pad(array, pad_width, mode, **dict(options))
 
 
-# Picking
+# Indexing.
 _take = wrap_jnp(jnp.take, "take")
 take_along_axis = wrap_jnp(jnp.take_along_axis, static=["mode"])
-_choose = wrap_jnp(jnp.choose, "choose", apart=["a"])
+_choose = wrap_jnp(jnp.choose, "choose", excluded=["a"])
 select = wrap_jnp(jnp.select)
-_searchsorted = wrap_jnp(jnp.searchsorted, "searchsorted", apart=["sorter"], differentiable=False)
+_searchsorted = wrap_jnp(
+    jnp.searchsorted, "searchsorted", excluded=["sorter"], differentiable=False
+)
 _digitize = wrap_jnp(jnp.digitize, "digitize", operands=["bins"], differentiable=False)
 isin = wrap_jnp(jnp.isin, differentiable=False)
 
-# Diagonals and triangles
+# Diagonals and triangles.
 diag = wrap_jnp(jnp.diag)
 diagflat = wrap_jnp(jnp.diagflat)
 diagonal = wrap_jnp(jnp.diagonal)
 tril = wrap_jnp(jnp.tril)
 triu = wrap_jnp(jnp.triu)
 
-# Sorting
+# Sorting.
 _sort = wrap_jnp(jnp.sort, "sort")
 _argsort = wrap_jnp(jnp.argsort, "argsort", differentiable=False)
 sort_complex = wrap_jnp(jnp.sort_complex)
@@ -174,25 +105,22 @@ partition = wrap_jnp(jnp.partition, static=["kth"])
 argpartition = wrap_jnp(jnp.argpartition, static=["kth"], differentiable=False)
 lexsort = wrap_jnp(jnp.lexsort, differentiable=False)
 
-# Bits in bytes, places in shapes
+# Bits of bytes, and multi-dimensional indices.
 packbits = wrap_jnp(jnp.packbits, differentiable=False)
 unpackbits = wrap_jnp(jnp.unpackbits, differentiable=False)
 unravel_index = wrap_jnp(jnp.unravel_index, differentiable=False)
 
 
-def reshape(a: TensorLike, newshape: Any, order: str = "C") -> Tensor:
-    """The same elements in another shape.
+def reshape(a: TensorLike, newshape: ShapeLike, order: str = "C") -> Tensor:
+    """Reshape an array.
 
     Args:
-      a: what `asarray` takes.
-      newshape: an int or ints, one of which may be -1: what is left.
-      order: 'C', the last index fastest, or 'F', the first.
-
-    Returns:
-      A tensor.
+      a: Array-like value.
+      newshape: Integer or sequence of integers, one of which may be -1 to be inferred.
+      order: 'C' for the last index fastest, or 'F' for the first.
 
     Raises:
-      ValueError: when the number of elements does not fit.
+      ValueError: If the number of elements differs.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -203,17 +131,15 @@ def reshape(a: TensorLike, newshape: Any, order: str = "C") -> Tensor:
     return _reshape(a, newshape, order=order)
 
 
-def pad(array: TensorLike, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Tensor:
-    """An array with elements around it.
+def pad(array: TensorLike, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tensor:
+    """Pad an array.
 
     Args:
-      array: what `asarray` takes.
-      pad_width: how many before and after: pairs per axis, one pair, or one int for all.
-      mode: 'constant', 'reflect', 'symmetric', 'edge', 'wrap' and others of NumPy.
+      array: Array-like value.
+      pad_width: Number of elements before and after: a pair for each axis, one pair, or one
+        integer.
+      mode: 'constant', 'reflect', 'symmetric', 'edge', 'wrap' or another mode of NumPy.
       **kwargs: `constant_values`, `end_values`, `stat_length`, `reflect_type` as in NumPy.
-
-    Returns:
-      A tensor.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -224,15 +150,12 @@ def pad(array: TensorLike, pad_width: Any, mode: Any = "constant", **kwargs: Any
 
 
 def repeat(a: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
-    """Each element, or each slice along an axis, several times.
+    """Repeat each element, or each slice along an axis.
 
     Args:
-      a: what `asarray` takes.
-      repeats: how often: an int, or one for each, whose values are known.
-      axis: the axis; by default `a` is taken flat.
-
-    Returns:
-      A tensor.
+      a: Array-like value.
+      repeats: Number of repetitions: an integer, or known integers for each element.
+      axis: Axis; by default `a` is flattened.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -243,20 +166,17 @@ def repeat(a: TensorLike, repeats: Any, axis: int | None = None) -> Tensor:
     if isinstance(counts, int):
         return _repeat(a, counts, axis)
     tensor = ravel(a) if axis is None else asarray(a)
-    along = tensor.shape[axis or 0]
-    return take(tensor, np.repeat(np.arange(along), counts), axis or 0)
+    size = tensor.shape[axis or 0]
+    return take(tensor, np.repeat(np.arange(size), counts), axis or 0)
 
 
 def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:
-    """An array without some elements, or without some slices along an axis.
+    """Delete elements, or slices along an axis.
 
     Args:
-      arr: what `asarray` takes.
-      obj: a position, a slice, positions or a mask, of known values.
-      axis: the axis; by default `arr` is taken flat.
-
-    Returns:
-      A tensor.
+      arr: Array-like value.
+      obj: Index, slice, indices or mask, with known values.
+      axis: Axis; by default `arr` is flattened.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -264,26 +184,25 @@ def delete(arr: TensorLike, obj: Any, axis: int | None = None) -> Tensor:
       array([5])
     """
     tensor = ravel(arr) if axis is None else asarray(arr)
-    along = np.arange(tensor.shape[axis or 0])
-    gone = obj if isinstance(obj, slice) else np.asarray(asarray(obj)._concrete("what to delete"))
-    return take(tensor, np.delete(along, gone), axis or 0)
+    indices = np.arange(tensor.shape[axis or 0])
+    deleted = (
+        obj if isinstance(obj, slice) else np.asarray(asarray(obj)._concrete("what to delete"))
+    )
+    return take(tensor, np.delete(indices, deleted), axis or 0)
 
 
 def choose(a: TensorLike, choices: Any, out: None = None, mode: str = "raise") -> Tensor:
-    """Elements of several arrays, the one that `a` says at each place.
+    """Select elements from several arrays by the integers in `a`.
 
     Args:
-      a: integers, which of `choices`.
-      choices: arrays of shapes that broadcast with `a`.
-      out: must be None.
-      mode: what numbers outside mean: 'raise', 'wrap' or 'clip'. Numbers that are only known when a
-        traced function runs are not checked.
-
-    Returns:
-      A tensor.
+      a: Indices into `choices`.
+      choices: Arrays of shapes that broadcast with `a`.
+      out: Must be None.
+      mode: How to treat indices out of range: 'raise', 'wrap' or 'clip'. Indices that are only
+        known when a traced function runs are not checked.
 
     Raises:
-      InvalidArgumentError: with `mode='raise'` for a number outside.
+      InvalidArgumentError: If an index is out of range and `mode` is 'raise'.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -297,12 +216,12 @@ def choose(a: TensorLike, choices: Any, out: None = None, mode: str = "raise") -
 
 
 def searchsorted(a: TensorLike, v: TensorLike, side: str = "left") -> Tensor:
-    """Where elements would be put in a sorted vector.
+    """Find the indices at which elements would be inserted into a sorted vector.
 
     Args:
-      a: a sorted vector.
-      v: elements.
-      side: 'left' before equal elements, 'right' behind.
+      a: Sorted vector.
+      v: Elements.
+      side: 'left' to insert before equal elements, 'right' to insert after them.
 
     Returns:
       An int64 tensor of the shape of `v`.
@@ -316,7 +235,7 @@ def searchsorted(a: TensorLike, v: TensorLike, side: str = "left") -> Tensor:
 
 
 def digitize(x: TensorLike, bins: TensorLike, right: bool = False) -> Tensor:
-    """The bins that elements lie in; see `numpy.digitize`.
+    """Find the bins of elements; see `numpy.digitize`.
 
     Returns:
       An int64 tensor of the shape of `x`.
@@ -336,21 +255,21 @@ def take(
     out: None = None,
     mode: str = "clip",
 ) -> Tensor:
-    """The elements at positions along an axis.
+    """Take elements along an axis by their indices.
 
     Args:
-      a: what `asarray` takes.
-      indices: integers of any shape.
-      axis: the axis; by default positions count in the flat array.
-      out: must be None.
-      mode: what positions outside mean: 'clip' the nearest inside, 'wrap' around, 'fill' NaN.
-        'raise' raises when the positions are known.
+      a: Array-like value.
+      indices: Integers of any shape.
+      axis: Axis; by default `a` is flattened.
+      out: Must be None.
+      mode: How to treat indices out of range: 'clip' takes the nearest element, 'wrap' wraps
+        around, 'fill' returns NaN, 'raise' raises an error if the indices are known.
 
     Returns:
       A tensor with the shape of `indices` in place of the axis.
 
     Raises:
-      InvalidArgumentError: with `mode='raise'` for a position outside.
+      InvalidArgumentError: If an index is out of range and `mode` is 'raise'.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -367,19 +286,16 @@ def take(
 def sort(
     a: TensorLike, axis: int | None = -1, kind: str | None = None, order: None = None
 ) -> Tensor:
-    """Elements in ascending order along an axis.
+    """Sort elements in ascending order along an axis.
 
     Args:
-      a: what `asarray` takes.
-      axis: the axis; None sorts the flat array.
-      kind: accepted for NumPy's sake: every sort is stable.
-      order: must be None, as there are no records.
-
-    Returns:
-      A tensor.
+      a: Array-like value.
+      axis: Axis; None sorts the flattened array.
+      kind: Ignored; every sort is stable.
+      order: Must be None, because records are not supported.
 
     Raises:
-      ValueError: when `order` is given.
+      ValueError: If `order` is passed.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -393,10 +309,7 @@ def sort(
 def argsort(
     a: TensorLike, axis: int | None = -1, kind: str | None = None, order: None = None
 ) -> Tensor:
-    """The positions of elements in ascending order along an axis; see `sort`.
-
-    Returns:
-      An int64 tensor.
+    """Return int64 indices that sort the elements along an axis; see `sort`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -407,8 +320,8 @@ def argsort(
     return _argsort(a, axis)
 
 
-def _check_sort(name: str, kind: Any, order: Any) -> None:
+def _check_sort(name: str, kind: str | None, order: object) -> None:
     if kind not in (None, "quicksort", "stable", "mergesort", "heapsort"):
-        raise ValueError(f"tnp.{name}: unknown kind {kind!r}. Leave it out: every sort is stable.")
+        raise ValueError(f"tnp.{name}: unknown kind {kind!r}. Omit it: every sort is stable.")
     if order is not None:
-        raise ValueError(f"tnp.{name}: `order` needs records, which tensors are not. Leave it out.")
+        raise ValueError(f"tnp.{name}: `order` is not supported, because tensors are not records.")

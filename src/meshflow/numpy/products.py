@@ -1,4 +1,4 @@
-"""Products of vectors and matrices, polynomials, and functions of neighbours."""
+"""Products of vectors and matrices, polynomials, and functions of neighboring elements."""
 
 from __future__ import annotations
 
@@ -11,38 +11,9 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 from meshflow.ops.math.products import cross_arrays
 
 __all__ = [
-    *(
-        "convolve",
-        "correlate",
-        "cross",
-        "diff",
-        "dot",
-        "ediff1d",
-        "einsum",
-        "inner",
-        "interp",
-    ),
-    *(
-        "kron",
-        "matmul",
-        "matvec",
-        "outer",
-        "poly",
-        "polyadd",
-        "polyder",
-        "polyfit",
-        "polyint",
-    ),
-    *(
-        "polymul",
-        "polysub",
-        "polyval",
-        "tensordot",
-        "trace",
-        "trapezoid",
-        "vdot",
-        "vecdot",
-    ),
+    *("convolve", "correlate", "cross", "diff", "dot", "ediff1d", "einsum", "inner", "interp"),
+    *("kron", "matmul", "matvec", "outer", "poly", "polyadd", "polyder", "polyfit", "polyint"),
+    *("polymul", "polysub", "polyval", "tensordot", "trace", "trapezoid", "vdot", "vecdot"),
     "vecmat",
 ]
 
@@ -57,7 +28,7 @@ vecmat = wrap_jnp(jnp.vecmat)
 tensordot = wrap_jnp(jnp.tensordot)
 kron = wrap_jnp(jnp.kron)
 cross = wrap_jnp(cross_arrays, "cross", operands=["a", "b"])
-trace = wrap_jnp(jnp.trace, counting=True)
+trace = wrap_jnp(jnp.trace, widen=True)
 _einsum = wrap_jnp(jnp.einsum, "einsum", operands=["operands"], static=["subscripts"])
 
 convolve = wrap_jnp(jnp.convolve)
@@ -78,18 +49,18 @@ poly = wrap_jnp(jnp.poly, floating=True)
 
 
 def einsum(subscripts: str, *operands: TensorLike, **kwargs: Any) -> Tensor:
-    """Sums of products by Einstein's notation.
+    """Compute sums of products in Einstein notation.
 
     Args:
-      subscripts: such as 'ij,jk->ik'.
-      *operands: what `asarray` takes, one per group of subscripts.
-      **kwargs: `optimize`, how to order the products; `casting` and `order` must be their defaults.
+      subscripts: Subscripts such as 'ij,jk->ik'.
+      *operands: Array-like values, one for each group of subscripts.
+      **kwargs: `optimize`, the order of the products; `casting` and `order` must be their defaults.
 
     Returns:
-      A tensor of the dtype in which the operands meet.
+      A tensor of the common dtype of the operands.
 
     Raises:
-      ValueError: for subscripts that do not fit, and for other keyword arguments.
+      ValueError: If the subscripts do not match the operands, or another keyword is passed.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp

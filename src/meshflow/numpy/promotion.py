@@ -1,42 +1,49 @@
-"""Which dtype operands of different dtypes meet in.
+"""Promotion of operands of different dtypes to a common dtype.
 
-Operands are given by their kinds: a NumPy dtype, or a Python number. The rules are NumPy's own (`legacy`), or JAX's lattice (`all`, and `safe`, which refuses what may lose
-digits). Python numbers are weak: they have a kind, not a size.
+An operand is represented by a NumPy dtype, or by a Python number. Python numbers are weak: they
+have a kind, but no
+size. The rules are NumPy's own ('legacy'), JAX's lattice ('all'), or the lattice without
+conversions that may lose
+precision ('safe').
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-# Bits that a float keeps exactly.
+# Bits of integers that a floating-point dtype represents exactly.
 _DIGITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
-def _numpy_result(kinds: Sequence[Any]) -> np.dtype:
+# A NumPy dtype, or a Python number.
+Kind: TypeAlias = np.dtype[Any] | bool | int | float | complex
+
+
+def _numpy_result(kinds: Sequence[Kind]) -> np.dtype:
     dtypes_only = [k for k in kinds if isinstance(k, np.dtype)]
     if dtypes_only and all(d == _BFLOAT16 for d in dtypes_only):
-        # NumPy does not know that Python numbers are weak beside this dtype.
+        # NumPy does not treat Python numbers as weak next to this dtype.
         if any(type(k) is complex for k in kinds):
             return np.dtype(np.complex64)
         return _BFLOAT16
     return np.result_type(*kinds)
 
 
-def _lattice_result(kinds: Sequence[Any]) -> np.dtype:
+def _lattice_result(kinds: Sequence[Kind]) -> np.dtype:
     return np.dtype(jnp.result_type(*kinds))
 
 
-def _safe_result(kinds: Sequence[Any]) -> np.dtype:
-    for one, other in itertools.combinations(kinds, 2):
-        if not _loses_nothing(one, other):
-            names = [k.name if isinstance(k, np.dtype) else type(k).__name__ for k in (one, other)]
+def _safe_result(kinds: Sequence[Kind]) -> np.dtype:
+    for a, b in itertools.combinations(kinds, 2):
+        if not _loses_nothing(a, b):
+            names = [k.name if isinstance(k, np.dtype) else type(k).__name__ for k in (a, b)]
             raise TypeError(
                 f"Implicit conversion between {names[0]} and {names[1]} is not allowed in the dtype conversion "
                 "mode 'safe', as it may lose precision. Use tf.cast or `astype` to convert one of them."
@@ -44,18 +51,18 @@ def _safe_result(kinds: Sequence[Any]) -> np.dtype:
     return _lattice_result(kinds)
 
 
-def _loses_nothing(one: Any, other: Any) -> bool:
-    """Whether the mode 'safe' lets two dtypes, or a dtype and a Python number, meet."""
-    if isinstance(other, np.dtype) and not isinstance(one, np.dtype):
-        one, other = other, one
-    if not isinstance(one, np.dtype):
+def _loses_nothing(a: Kind, b: Kind) -> bool:
+    """Check whether the mode 'safe' allows to promote two dtypes, or a dtype and a Python number."""
+    if isinstance(b, np.dtype) and not isinstance(a, np.dtype):
+        a, b = b, a
+    if not isinstance(a, np.dtype):
         return True
-    if not isinstance(other, np.dtype):
-        kind = _kind(one)
-        return not (kind in "iu" and isinstance(other, (float, complex)))
-    if one == other or "b" in (one.kind, other.kind):
+    if not isinstance(b, np.dtype):
+        kind = _kind(a)
+        return not (kind in "iu" and isinstance(b, (float, complex)))
+    if a == b or "b" in (a.kind, b.kind):
         return True
-    first, second = sorted((one, other), key=lambda d: ("uifc".index(_kind(d)), d.itemsize))
+    first, second = sorted((a, b), key=lambda d: ("uifc".index(_kind(d)), d.itemsize))
     kinds = _kind(first) + _kind(second)
     if kinds in ("uu", "ii", "cc"):
         return True
@@ -74,20 +81,20 @@ def _kind(dtype: np.dtype) -> str:
     return "f" if dtype == _BFLOAT16 else dtype.kind
 
 
-_MODES: dict[str, Callable[[Sequence[Any]], np.dtype]] = {
+_MODES: dict[str, Callable[[Sequence[Kind]], np.dtype]] = {
     "off": _numpy_result,
     "legacy": _numpy_result,
     "all": _lattice_result,
     "safe": _safe_result,
 }
-_result: Callable[[Sequence[Any]], np.dtype] = _numpy_result
+_result: Callable[[Sequence[Kind]], np.dtype] = _numpy_result
 
 
 def set_mode(mode: str) -> None:
-    """Chooses the rules: 'off' and 'legacy' are NumPy's, 'all' and 'safe' JAX's.
+    """Choose the rules: 'off' and 'legacy' are NumPy's, 'all' and 'safe' JAX's.
 
     Raises:
-      ValueError: for another mode, naming the known ones.
+      ValueError: If the mode is unknown.
     """
     global _result
     if mode not in _MODES:
@@ -97,17 +104,17 @@ def set_mode(mode: str) -> None:
     _result = _MODES[mode]
 
 
-def common_dtype(kinds: Sequence[Any], floating: bool = False) -> np.dtype | None:
-    """The NumPy dtype in which operands meet; None when one of them is of strings.
+def common_dtype(kinds: Sequence[Kind], floating: bool = False) -> np.dtype | None:
+    """Return the common NumPy dtype of operands, or None if an operand holds strings.
 
     Args:
       kinds: NumPy dtypes of arrays, and Python numbers.
-      floating: whether integers become floating-point numbers.
+      floating: Whether to convert integers to floating-point numbers.
 
     Raises:
-      TypeError: when the dtypes have no common one.
+      TypeError: If no common dtype exists.
     """
     if not kinds or any(isinstance(k, np.dtype) and k.kind == "O" for k in kinds):
         return None
-    found = _result(kinds)
-    return np.dtype(np.float64) if floating and _kind(found) in "biu" else found
+    dtype = _result(kinds)
+    return np.dtype(np.float64) if floating and _kind(dtype) in "biu" else dtype

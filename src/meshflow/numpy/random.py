@@ -1,10 +1,13 @@
-"""`tf.experimental.numpy.random`: NumPy's names, drawn from the global seed as `tf.random` draws."""
+"""`tf.experimental.numpy.random`: NumPy's random functions, with `tf.random`'s global seed."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.numpy.conversion import as_array_dtype, asarray
 from meshflow.numpy.creation import arange
@@ -27,13 +30,16 @@ __all__ = [
     "uniform",
 ]
 
+# Shape of a result: an integer, integers, or None for a scalar.
+SizeLike: TypeAlias = int | Sequence[int] | TensorShape | Tensor | None
 
-def _sizes(size: Any) -> Any:
+
+def _sizes(size: SizeLike) -> Sequence[int] | TensorShape | Tensor:
     return [] if size is None else [size] if isinstance(size, int) else size
 
 
 def seed(s: int) -> None:
-    """Sets the global seed, as `tf.random.set_seed` does.
+    """Set the global seed, as `tf.random.set_seed` does.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -43,10 +49,10 @@ def seed(s: int) -> None:
 
 
 def randn(*args: int) -> Tensor:
-    """Normal numbers in float64, of mean 0 and standard deviation 1.
+    """Draw float64 values from the standard normal distribution.
 
     Args:
-      *args: the sizes; a number without them.
+      *args: Sizes; without any, the result is a scalar.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -56,18 +62,18 @@ def randn(*args: int) -> Tensor:
     return standard_normal(args)
 
 
-def standard_normal(size: Any = None) -> Tensor:
-    """Normal numbers in float64, of mean 0 and standard deviation 1; `size` is an int or ints."""
+def standard_normal(size: SizeLike = None) -> Tensor:
+    """Draw float64 values from the standard normal distribution."""
     return ops.normal(_sizes(size), dtype=dtypes.float64)
 
 
-def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: Any = None) -> Tensor:
-    """Normal numbers in float64.
+def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
+    """Draw float64 values from a normal distribution.
 
     Args:
-      loc: the mean, a number or an array.
-      scale: the standard deviation, a number or an array.
-      size: an int or ints; by default the shape in which `loc` and `scale` meet.
+      loc: Mean, a number or an array.
+      scale: Standard deviation, a number or an array.
+      size: Shape; default the broadcast shape of `loc` and `scale`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -80,13 +86,13 @@ def normal(loc: TensorLike = 0.0, scale: TensorLike = 1.0, size: Any = None) -> 
     return ops.normal(_sizes(size), mean, deviation, dtypes.float64)
 
 
-def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: Any = None) -> Tensor:
-    """Numbers in float64 from [low, high).
+def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
+    """Draw float64 values from a uniform distribution over [low, high).
 
     Args:
-      low: the least, a number or an array.
-      high: the end, a number or an array.
-      size: an int or ints; by default the shape in which `low` and `high` meet.
+      low: Minimum, a number or an array.
+      high: End, a number or an array.
+      size: Shape; default the broadcast shape of `low` and `high`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -99,27 +105,29 @@ def uniform(low: TensorLike = 0.0, high: TensorLike = 1.0, size: Any = None) -> 
     return ops.uniform(_sizes(size), first, last, dtypes.float64)
 
 
-def random(size: Any = None) -> Tensor:
-    """Numbers in float64 from [0, 1); `size` is an int or ints."""
+def random(size: SizeLike = None) -> Tensor:
+    """Draw float64 values from a uniform distribution over [0, 1)."""
     return uniform(size=_sizes(size))
 
 
 def rand(*size: int) -> Tensor:
-    """Numbers in float64 from [0, 1); the sizes are the arguments."""
+    """Draw float64 values from a uniform distribution over [0, 1); the arguments are the sizes."""
     return uniform(size=size)
 
 
-def randint(low: int, high: int | None = None, size: Any = None, dtype: Any = int) -> Tensor:
-    """Integers from [low, high), or from [0, low) without `high`.
+def randint(
+    low: int, high: int | None = None, size: SizeLike = None, dtype: DTypeLike = int
+) -> Tensor:
+    """Draw integers from [low, high), or from [0, low) without `high`.
 
     Args:
-      low: the least integer.
-      high: the end, left out.
-      size: an int or ints; a number without it.
-      dtype: an integer dtype.
+      low: Minimum.
+      high: End, which is excluded.
+      size: Shape; by default the result is a scalar.
+      dtype: Integer dtype.
 
     Raises:
-      ValueError: when the interval is empty.
+      ValueError: If the interval is empty.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -128,20 +136,18 @@ def randint(low: int, high: int | None = None, size: Any = None, dtype: Any = in
     """
     first, last = (0, low) if high is None else (low, high)
     if last <= first:
-        raise ValueError(
-            f"tnp.random.randint: no integers from {first} to {last}, which is left out."
-        )
-    wanted = dtypes.of_numpy(as_array_dtype(dtype))
-    drawn = ops.uniform(_sizes(size), first, last, dtypes.int64)
-    return drawn if wanted is dtypes.int64 else math.cast(drawn, wanted)
+        raise ValueError(f"tnp.random.randint: there are no integers in [{first}, {last}).")
+    target = dtypes.of_numpy(as_array_dtype(dtype))
+    values = ops.uniform(_sizes(size), first, last, dtypes.int64)
+    return values if target is dtypes.int64 else math.cast(values, target)
 
 
-def poisson(lam: TensorLike = 1.0, size: Any = None) -> Tensor:
-    """Counts of a Poisson distribution, int64.
+def poisson(lam: TensorLike = 1.0, size: SizeLike = None) -> Tensor:
+    """Draw int64 values from a Poisson distribution.
 
     Args:
-      lam: the mean, a number or an array.
-      size: an int or ints; by default the shape of `lam`.
+      lam: Mean, a number or an array.
+      size: Shape; default that of `lam`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -154,13 +160,13 @@ def poisson(lam: TensorLike = 1.0, size: Any = None) -> Tensor:
     return ops.poisson([], array_ops.broadcast_to(rate, _sizes(size)), dtypes.int64)
 
 
-def exponential(scale: float = 1.0, size: Any = None) -> Tensor:
-    """Numbers in float64 of an exponential distribution of mean `scale`."""
+def exponential(scale: float = 1.0, size: SizeLike = None) -> Tensor:
+    """Draw float64 values from an exponential distribution with mean `scale`."""
     return -math.log1p(-uniform(size=_sizes(size))) * asarray(scale, float)
 
 
 def permutation(x: TensorLike) -> Tensor:
-    """The rows of an array in random order; for an int, the numbers below it.
+    """Shuffle the rows of an array, or the integers below an integer.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -170,16 +176,16 @@ def permutation(x: TensorLike) -> Tensor:
     return ops.shuffle(arange(x) if isinstance(x, int) else asarray(x))
 
 
-def choice(a: TensorLike, size: Any = None, replace: bool = True) -> Tensor:
-    """Elements drawn at random from a vector; for an int, from the numbers below it.
+def choice(a: TensorLike, size: SizeLike = None, replace: bool = True) -> Tensor:
+    """Draw elements of a vector, or integers below an integer.
 
     Args:
-      a: what `asarray` takes, of one dimension, or an int.
-      size: an int or ints; one element without it.
-      replace: whether an element may be drawn again.
+      a: Vector, or an integer.
+      size: Shape; by default the result is a scalar.
+      replace: Whether an element may be drawn more than once.
 
     Raises:
-      ValueError: for more elements than there are, without replacement.
+      ValueError: If there are fewer elements than requested, without replacement.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -187,7 +193,7 @@ def choice(a: TensorLike, size: Any = None, replace: bool = True) -> Tensor:
       array([7, 7])
     """
     source = arange(a) if isinstance(a, int) else asarray(a)
-    sizes = list(_sizes(size))
+    sizes: list[Any] = list(_sizes(size))
     if replace:
         return array_ops.gather(source, ops.uniform(sizes, 0, len(source), dtypes.int64))
     count = 1
@@ -195,6 +201,6 @@ def choice(a: TensorLike, size: Any = None, replace: bool = True) -> Tensor:
         count *= int(length)
     if count > len(source):
         raise ValueError(
-            f"tnp.random.choice: {count} elements asked for without replacement, there are {len(source)}."
+            f"tnp.random.choice: cannot draw {count} of {len(source)} elements without replacement."
         )
     return array_ops.reshape(ops.shuffle(source)[:count], sizes)

@@ -1,4 +1,4 @@
-"""Sums, extremes, averages and other numbers about many elements."""
+"""Reductions and cumulative functions: sums, products, extrema, averages and quantiles."""
 
 from __future__ import annotations
 
@@ -7,67 +7,23 @@ import jax.numpy as jnp
 from meshflow.numpy.jnp_wrappers import wrap_jnp
 
 __all__ = [
-    *(
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "argmax",
-        "argmin",
-        "average",
-        "corrcoef",
-        "count_nonzero",
-    ),
-    *(
-        "cov",
-        "cumprod",
-        "cumsum",
-        "cumulative_prod",
-        "cumulative_sum",
-        "max",
-        "mean",
-        "median",
-    ),
-    *(
-        "min",
-        "nanargmax",
-        "nanargmin",
-        "nancumprod",
-        "nancumsum",
-        "nanmax",
-        "nanmean",
-    ),
-    *(
-        "nanmedian",
-        "nanmin",
-        "nanpercentile",
-        "nanprod",
-        "nanquantile",
-        "nanstd",
-        "nansum",
-    ),
-    *(
-        "nanvar",
-        "percentile",
-        "prod",
-        "ptp",
-        "quantile",
-        "std",
-        "sum",
-        "var",
-    ),
+    *("all", "amax", "amin", "any", "argmax", "argmin", "average", "corrcoef", "count_nonzero"),
+    *("cov", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "max", "mean", "median"),
+    *("min", "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian"),
+    *("nanmin", "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar"),
+    *("percentile", "prod", "ptp", "quantile", "std", "sum", "var"),
 ]
 
-sum = wrap_jnp(jnp.sum, counting=True)
-prod = wrap_jnp(jnp.prod, counting=True)
-nansum = wrap_jnp(jnp.nansum, counting=True)
-nanprod = wrap_jnp(jnp.nanprod, counting=True)
-cumsum = wrap_jnp(jnp.cumsum, counting=True)
-cumprod = wrap_jnp(jnp.cumprod, counting=True)
-nancumsum = wrap_jnp(jnp.nancumsum, counting=True)
-nancumprod = wrap_jnp(jnp.nancumprod, counting=True)
-cumulative_sum = wrap_jnp(jnp.cumulative_sum, counting=True)
-cumulative_prod = wrap_jnp(jnp.cumulative_prod, counting=True)
+sum = wrap_jnp(jnp.sum, widen=True)
+prod = wrap_jnp(jnp.prod, widen=True)
+nansum = wrap_jnp(jnp.nansum, widen=True)
+nanprod = wrap_jnp(jnp.nanprod, widen=True)
+cumsum = wrap_jnp(jnp.cumsum, widen=True)
+cumprod = wrap_jnp(jnp.cumprod, widen=True)
+nancumsum = wrap_jnp(jnp.nancumsum, widen=True)
+nancumprod = wrap_jnp(jnp.nancumprod, widen=True)
+cumulative_sum = wrap_jnp(jnp.cumulative_sum, widen=True)
+cumulative_prod = wrap_jnp(jnp.cumulative_prod, widen=True)
 
 max = amax = wrap_jnp(jnp.max, "max")
 min = amin = wrap_jnp(jnp.min, "min")
@@ -92,7 +48,7 @@ quantile = wrap_jnp(jnp.quantile, floating=True)
 nanquantile = wrap_jnp(jnp.nanquantile, floating=True)
 percentile = wrap_jnp(jnp.percentile, floating=True)
 nanpercentile = wrap_jnp(jnp.nanpercentile, floating=True)
-cov = wrap_jnp(jnp.cov, floating=True, apart=["fweights", "aweights"])
+cov = wrap_jnp(jnp.cov, floating=True, excluded=["fweights", "aweights"])
 corrcoef = wrap_jnp(jnp.corrcoef, floating=True)
 
 all = wrap_jnp(jnp.all, differentiable=False)

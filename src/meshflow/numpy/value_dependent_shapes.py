@@ -1,11 +1,13 @@
-"""Functions whose result has as many elements as their arguments' values say.
+"""Functions with a result size that depends on the values of their arguments.
 
-Under XLA sizes are static, so these need the values: they run eagerly, on the host. What moves elements
-of an argument keeps its gradient, as the positions are found first and the elements gathered then.
+XLA needs static sizes, so these functions need known values and run eagerly on the host.
+`compress`, `extract` and
+`trim_zeros` find the indices on the host, and then gather the elements by an op with a gradient.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,24 +20,8 @@ from meshflow.numpy.jnp_wrappers import wrap_jnp
 import jax.numpy as jnp  # isort: skip
 
 __all__ = [
-    *(
-        "argwhere",
-        "bincount",
-        "compress",
-        "extract",
-        "flatnonzero",
-        "histogram",
-        "intersect1d",
-    ),
-    *(
-        "nonzero",
-        "ravel_multi_index",
-        "setdiff1d",
-        "setxor1d",
-        "trim_zeros",
-        "union1d",
-        "unique",
-    ),
+    *("argwhere", "bincount", "compress", "extract", "flatnonzero", "histogram", "intersect1d"),
+    *("nonzero", "ravel_multi_index", "setdiff1d", "setxor1d", "trim_zeros", "union1d", "unique"),
     "where",
 ]
 
@@ -49,13 +35,10 @@ def _known(value: TensorLike, function: str) -> np.ndarray:
 
 
 def nonzero(a: TensorLike) -> list[Tensor]:
-    """The positions of elements that are not zero.
+    """Return the indices of nonzero elements: one int64 tensor for each axis.
 
     Args:
-      a: what `asarray` takes, of known values.
-
-    Returns:
-      A list of int64 tensors, one per axis.
+      a: Array-like value with known elements.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -66,7 +49,7 @@ def nonzero(a: TensorLike) -> list[Tensor]:
 
 
 def flatnonzero(a: TensorLike) -> Tensor:
-    """The positions in the flat array of elements that are not zero.
+    """Return the indices of nonzero elements in the flattened array.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -77,7 +60,7 @@ def flatnonzero(a: TensorLike) -> Tensor:
 
 
 def argwhere(a: TensorLike) -> Tensor:
-    """The positions of elements that are not zero, a row each.
+    """Return the indices of nonzero elements, one row for each element.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -91,18 +74,18 @@ def argwhere(a: TensorLike) -> Tensor:
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None
 ) -> Tensor | list[Tensor]:
-    """Elements of `x` where a condition holds, of `y` elsewhere; alone, where it holds.
+    """Select elements of `x` or `y` by a condition; without them, return the indices where it holds.
 
     Args:
-      condition: booleans.
-      x: what `asarray` takes.
-      y: what `asarray` takes; given exactly when `x` is.
+      condition: Booleans.
+      x: Array-like value, for elements where the condition holds.
+      y: Array-like value, for the other elements; passed if and only if `x` is.
 
     Returns:
-      A tensor of the dtype in which `x` and `y` meet; without them what `nonzero` gives.
+      A tensor of the common dtype of `x` and `y`; without them, the result of `nonzero`.
 
     Raises:
-      ValueError: when only one of `x` and `y` is given.
+      ValueError: If only one of `x` and `y` is passed.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -115,15 +98,12 @@ def where(
 
 
 def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> Tensor:
-    """The slices along an axis where a condition holds.
+    """Select the slices along an axis where a condition holds.
 
     Args:
-      condition: booleans of one dimension, of known values.
-      a: what `asarray` takes.
-      axis: the axis; by default `a` is taken flat.
-
-    Returns:
-      A tensor.
+      condition: Boolean vector with known elements.
+      a: Array-like value.
+      axis: Axis; by default `a` is flattened.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -134,7 +114,7 @@ def compress(condition: TensorLike, a: TensorLike, axis: int | None = None) -> T
 
 
 def extract(condition: TensorLike, arr: TensorLike) -> Tensor:
-    """The elements where a condition holds.
+    """Select the elements where a condition holds.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
@@ -153,14 +133,14 @@ def unique(
     *,
     equal_nan: bool = True,
 ) -> Tensor | tuple[Tensor, ...]:
-    """The different elements, sorted; see `numpy.unique`.
+    """Return the distinct elements, sorted; see `numpy.unique`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.unique([3, 1, 3]).numpy()
       array([1, 3])
     """
-    found: Any = np.unique(  # type: ignore[call-overload]
+    results: Any = np.unique(  # type: ignore[call-overload]
         _known(ar, "unique"),
         return_index,
         return_inverse,
@@ -168,79 +148,81 @@ def unique(
         axis=axis,
         equal_nan=equal_nan,
     )
-    return tuple(asarray(f) for f in found) if isinstance(found, tuple) else asarray(found)
+    return tuple(asarray(f) for f in results) if isinstance(results, tuple) else asarray(results)
 
 
 def bincount(x: TensorLike, weights: TensorLike | None = None, minlength: int = 0) -> Tensor:
-    """How often each number from 0 on occurs; see `numpy.bincount`.
+    """Count the occurrences of each integer; see `numpy.bincount`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.bincount([0, 2, 2]).numpy()
       array([1, 0, 2])
     """
-    shares = None if weights is None else _known(weights, "bincount")
-    return asarray(np.bincount(_known(x, "bincount"), shares, minlength))
+    known_weights = None if weights is None else _known(weights, "bincount")
+    return asarray(np.bincount(_known(x, "bincount"), known_weights, minlength))
 
 
 def intersect1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
-    """The elements that are in both, sorted; see `numpy.intersect1d`."""
+    """Return the elements that are in both arrays, sorted; see `numpy.intersect1d`."""
     return asarray(np.intersect1d(_known(ar1, "intersect1d"), _known(ar2, "intersect1d")))
 
 
 def union1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
-    """The elements that are in either, sorted; see `numpy.union1d`."""
+    """Return the elements that are in either array, sorted; see `numpy.union1d`."""
     return asarray(np.union1d(_known(ar1, "union1d"), _known(ar2, "union1d")))
 
 
 def setdiff1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
-    """The elements of the first that are not in the second, sorted; see `numpy.setdiff1d`."""
+    """Return the sorted elements that are only in the first array; see `numpy.setdiff1d`."""
     return asarray(np.setdiff1d(_known(ar1, "setdiff1d"), _known(ar2, "setdiff1d")))
 
 
 def setxor1d(ar1: TensorLike, ar2: TensorLike) -> Tensor:
-    """The elements that are in one only, sorted; see `numpy.setxor1d`."""
+    """Return the elements that are in exactly one array, sorted; see `numpy.setxor1d`."""
     return asarray(np.setxor1d(_known(ar1, "setxor1d"), _known(ar2, "setxor1d")))
 
 
 def trim_zeros(filt: TensorLike, trim: str = "fb") -> Tensor:
-    """A vector without zeros at its front ('f') and back ('b').
+    """Remove zeros from the front ('f') and back ('b') of a vector.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.trim_zeros([0, 1, 0, 2, 0]).numpy()
       array([1, 0, 2])
     """
-    places = np.flatnonzero(_known(filt, "trim_zeros"))
-    if not places.size:
+    indices = np.flatnonzero(_known(filt, "trim_zeros"))
+    if not indices.size:
         return asarray(filt)[:0]
-    first = places[0] if "f" in trim.lower() else 0
-    return asarray(filt)[first : places[-1] + 1 if "b" in trim.lower() else None]
+    first = indices[0] if "f" in trim.lower() else 0
+    return asarray(filt)[first : indices[-1] + 1 if "b" in trim.lower() else None]
 
 
 def histogram(
     a: TensorLike,
     bins: Any = 10,
-    range: Any = None,
+    range: tuple[float, float] | None = None,
     density: bool | None = None,
     weights: TensorLike | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """How many elements lie in each bin, and the bins' edges; see `numpy.histogram`.
+    """Count the elements in each bin, and return the counts and edges; see `numpy.histogram`.
 
     Example:
       >>> import meshflow.experimental.numpy as tnp
       >>> tnp.histogram([0, 1, 1, 4], 2)[0].numpy()
       array([3, 1])
     """
-    shares = None if weights is None else _known(weights, "histogram")
+    known_weights = None if weights is None else _known(weights, "histogram")
     edges = bins if isinstance(bins, (int, str)) else _known(bins, "histogram")
     counts, edges = np.histogram(
-        _known(a, "histogram"), edges, range, density=density, weights=shares
+        _known(a, "histogram"), edges, range, density=density, weights=known_weights
     )
     return asarray(counts), asarray(edges)
 
 
-def ravel_multi_index(multi_index: Any, dims: Any, mode: Any = "raise", order: Any = "C") -> Tensor:
-    """Positions in the flat array from positions along each axis; see `numpy.ravel_multi_index`."""
-    places = tuple(_known(p, "ravel_multi_index") for p in multi_index)
-    return asarray(np.ravel_multi_index(places, tuple(dims), mode, order))
+def ravel_multi_index(
+    multi_index: Any, dims: Sequence[int], mode: Any = "raise", order: Any = "C"
+) -> Tensor:
+    """Convert indices along each axis to flat indices; see `numpy.ravel_multi_index`."""
+    indices = tuple(_known(p, "ravel_multi_index") for p in multi_index)
+    return asarray(np.ravel_multi_index(indices, tuple(dims), mode, order))

@@ -1,10 +1,10 @@
-"""`tf.audio`: WAV files of 16 bits a sample, on the host."""
+"""`tf.audio`: read and write WAV files with 16-bit samples, on the host."""
 
 from __future__ import annotations
 
 import io
 import wave
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,15 +15,16 @@ from meshflow.ops.files import host_bytes, names_file
 
 __all__ = ["decode_wav", "encode_wav"]
 
+# The integer that represents a sample of 1.0.
 _SCALE = 1 << 15
 
 
 class DecodeWav(NamedTuple):
-    """Sound of a file.
+    """Audio of a WAV file.
 
     Attributes:
       audio: float32 [samples, channels], from -1 to 1.
-      sample_rate: int32 scalar, samples a second.
+      sample_rate: int32 scalar, samples per second.
     """
 
     audio: Tensor
@@ -37,20 +38,21 @@ def decode_wav(
     desired_samples: int = -1,
     name: str | None = None,
 ) -> DecodeWav:
-    """Samples of a WAV file with 16 bits a sample.
+    """Decode a WAV file with 16-bit samples.
 
     Args:
-      contents: the file's bytes.
-      desired_channels: how many channels; of more than the file has, the last one is repeated. Default (-1)
-        all of the file.
-      desired_samples: how many samples; silence is added at the end. Default (-1) all of the file.
-      name: ignored.
+      contents: The bytes of the file, a string scalar.
+      desired_channels: Number of channels in the result; if the file has fewer, its last channel is
+        repeated. The default -1 returns all channels.
+      desired_samples: Number of samples in the result; if the file has fewer, silence is appended.
+        The default -1 returns all samples.
+      name: Ignored.
 
     Returns:
       `audio`, float32 of shape [samples, channels], and `sample_rate`, an int32 scalar.
 
     Raises:
-      InvalidArgumentError: when the bytes are no such file.
+      InvalidArgumentError: If the bytes are not a WAV file with 16-bit samples.
 
     Example:
       >>> import meshflow as tf
@@ -68,18 +70,20 @@ def decode_wav(
         with wave.open(io.BytesIO(bytes(data[()]))) as file:
             channels, width, rate, count = file.getparams()[:4]
             frames = file.readframes(count)
-    # What a damaged file makes the module raise has no class of its own.
+    # The `wave` module raises exceptions of many classes for damaged files.
     except Exception as error:
-        why = str(error) or "it ends early"
-        raise InvalidArgumentError(f"decode_wav: contents are no WAV file: {why}") from None
+        reason = str(error) or "it is truncated"
+        raise InvalidArgumentError(
+            f"decode_wav: contents must be a WAV file, but could not be read: {reason}"
+        ) from None
     if width != 2:
         raise InvalidArgumentError(
             f"decode_wav: can only read 16-bit WAV files, but received {8 * width}"
         )
     if len(frames) < count * channels * width:
         raise InvalidArgumentError(
-            f"decode_wav: data too short: {count} samples are promised, "
-            f"{len(frames) // (channels * width)} are there"
+            f"decode_wav: data too short: the header declares {count} samples, but the file contains "
+            f"{len(frames) // (channels * width)}"
         )
     samples = np.frombuffer(frames, "<i2").reshape(count, channels).astype(np.float32) / _SCALE
     if desired_channels >= 0:
@@ -90,19 +94,19 @@ def decode_wav(
     return DecodeWav(Tensor(np.ascontiguousarray(samples)), convert_to_tensor(rate, dtype="int32"))
 
 
-def encode_wav(audio: TensorLike, sample_rate: Any, name: str | None = None) -> Tensor:
-    """A WAV file with 16 bits a sample.
+def encode_wav(audio: TensorLike, sample_rate: TensorLike, name: str | None = None) -> Tensor:
+    """Encode audio as a WAV file with 16-bit samples.
 
     Args:
-      audio: float32 of shape [samples, channels]; what is beyond -1 and 1 is cut off.
-      sample_rate: samples a second.
-      name: ignored.
+      audio: float32 of shape [samples, channels]; values are clipped to [-1, 1].
+      sample_rate: Samples per second.
+      name: Ignored.
 
     Returns:
-      A string scalar.
+      The bytes of the file, a string scalar.
 
     Raises:
-      InvalidArgumentError: when `audio` has another rank.
+      InvalidArgumentError: If the rank of `audio` is not 2.
 
     Example:
       >>> import meshflow as tf
@@ -111,12 +115,12 @@ def encode_wav(audio: TensorLike, sample_rate: Any, name: str | None = None) -> 
       >>> sound[:, 0].numpy().round(3).tolist(), rate.numpy().item()
       ([0.0, 0.5, -0.5], 8000)
     """
-    array = convert_to_tensor(audio, dtype="float32")._concrete("sound to be encoded")
+    array = convert_to_tensor(audio, dtype="float32")._concrete("audio to encode")
     if array.ndim != 2:
         raise InvalidArgumentError(
             f"encode_wav: audio must be 2-dimensional, got shape {list(array.shape)}"
         )
-    # Halves are rounded away from zero.
+    # TensorFlow rounds halves away from zero.
     scaled = np.trunc(array * _SCALE + np.copysign(np.float32(0.5), array))
     samples = np.clip(scaled, -_SCALE, _SCALE - 1).astype("<i2")
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""From one dtype to another."""
+"""Conversion between dtypes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, passes
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype, string
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["cast", "complex", "saturate_cast"]
 
-# As TensorFlow's messages call them.
+# TensorFlow's error messages use these names.
 _OLD_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
@@ -38,34 +38,34 @@ _cast.op.by_rows = passes_rows(  # type: ignore[attr-defined]
 
 
 def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
-    """Converts to another dtype; floats become integers by dropping the fraction.
+    """Convert a tensor to another dtype; floats are truncated toward zero to integers.
 
     Args:
-      x: a tensor.
-      dtype: the dtype of the result.
-      name: ignored.
+      x: A tensor.
+      dtype: The dtype of the result.
+      name: Ignored.
 
     Returns:
-      A tensor of the shape of `x`; `x` itself when it has the dtype.
+      A tensor with the shape of `x`; `x` itself if it has the dtype.
 
     Raises:
-      UnimplementedError: from strings to numbers or back; see `tf.strings.to_number`, `tf.strings.as_string`.
+      UnimplementedError: For strings; see `tf.strings.to_number` and `tf.strings.as_string`.
 
     Example:
       >>> import meshflow as tf
       >>> tf.cast([1.8, -1.8], tf.int32).numpy()
       array([ 1, -1], dtype=int32)
     """
-    wanted = as_dtype(dtype)
+    target = as_dtype(dtype)
     if isinstance(x, Tensor):
-        if x.dtype is wanted:
+        if x.dtype is target:
             return x
-        if string in (x.dtype, wanted):
-            names = [_OLD_NAMES.get(d.name, d.name) for d in (x.dtype, wanted)]
+        if string in (x.dtype, target):
+            names = [_OLD_NAMES.get(d.name, d.name) for d in (x.dtype, target)]
             raise UnimplementedError(f"Cast {names[0]} to {names[1]} is not supported [Op:Cast]")
     if isinstance(x, (SparseTensor, IndexedSlices)):
-        return x.with_values(cast(x.values, wanted))
-    return _cast(convert_to_tensor(x) if x is None else x, wanted)
+        return x.with_values(cast(x.values, target))
+    return _cast(convert_to_tensor(x) if x is None else x, target)
 
 
 @op(same=(), name="saturate_cast")
@@ -78,29 +78,32 @@ def _saturate_cast(value: TensorLike, dtype: DType) -> Tensor:
     return jnp.clip(value, low, high).astype(dtype.dtype)
 
 
-def _ends(own: Any, wanted: DType) -> tuple[Any, Any]:
-    """The least and largest numbers of dtype `own` that `wanted` can hold."""
-    if own == jnp.bool_:
+def _ends(source: jnp.dtype, target: DType) -> tuple[float | None, float | None]:
+    """Return the smallest and largest value of dtype `source` that `target` can represent."""
+    if source == jnp.bool_:
         return False, True
-    if jnp.issubdtype(own, jnp.integer):
-        if wanted.is_floating:
+    if jnp.issubdtype(source, jnp.integer):
+        if target.is_floating:
             return None, None
-        limits = jnp.iinfo(own)
-        return max(int(limits.min), int(wanted.min)), min(int(limits.max), int(wanted.max))
-    floats = jnp.finfo(own)
-    low = max(float(floats.min), float(wanted.min))
-    high = min(float(floats.max), float(wanted.max))
-    # Rounding to the nearest may lead out of the range: step back to the number before.
-    ends = np.asarray([low, high], own)
+        limits = jnp.iinfo(source)
+        return max(int(limits.min), int(target.min)), min(int(limits.max), int(target.max))
+    floats = jnp.finfo(source)
+    low = max(float(floats.min), float(target.min))
+    high = min(float(floats.max), float(target.max))
+    # Rounding to the nearest value may leave the range, so step back to the previous value.
+    ends = np.asarray([low, high], source)
     outside = ends.astype(np.float64) > high
-    ends = np.where(outside, np.nextafter(ends, np.zeros((), own)), ends)
+    ends = np.where(outside, np.nextafter(ends, np.zeros((), source)), ends)
     return ends[0], ends[1]
 
 
-def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
-    """Converts to another dtype, clipping to its range first.
+def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
+    """Convert a tensor to another dtype after clipping it to the range of that dtype.
 
-    The result has the shape of the argument.
+    Args:
+      value: A tensor of any shape.
+      dtype: The dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -112,9 +115,12 @@ def saturate_cast(value: TensorLike, dtype: Any, name: str | None = None) -> Ten
 
 @op(kinds="f")
 def complex(real: TensorLike, imag: TensorLike, name: str | None = None) -> Tensor:
-    """Complex numbers from real and imaginary parts.
+    """Combine real and imaginary parts into complex numbers.
 
-    Arguments are broadcast; the result has the broadcast shape.
+    Args:
+      real: A floating-point tensor.
+      imag: A tensor of the same dtype, with a shape that is broadcast with that of `real`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,12 +1,13 @@
 """`tf.cond`, `case`, `switch_case` and `while_loop`: control flow as functions.
 
-Eagerly they run the chosen Python function, or the Python loop. While a function is traced they
-become XLA control flow; outer tensors and variables may be used, and variables assigned, freely.
+Eagerly they call the chosen Python function, or run a Python loop. While a function is traced they
+become XLA control flow; branches may use tensors and variables from outside, and may assign
+variables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import jax.numpy as jnp
@@ -23,7 +24,9 @@ from meshflow.core.staging.branches import Merge
 from meshflow.core.staging.loop_state import Invariants
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 
 __all__ = ["case", "cond", "switch_case", "while_loop"]
 
@@ -31,45 +34,46 @@ T = TypeVar("T")
 
 
 class FunctionMerge(Merge):
-    """Errors for branches that are functions with names."""
+    """Error factory for branches that are functions with names."""
 
     def __init__(self, op: str, functions: Sequence[str]) -> None:
         self.op = op
         self.functions = functions
 
     def different(
-        self, position: int, what: str, first: str, second: str, branch: int
+        self, position: int, aspect: str, first: str, second: str, branch: int
     ) -> Exception:
-        one, other = self.functions[0], self.functions[branch]
         advice = {
             "shape": " Shapes are static under XLA: pad to one shape, or use tf.where.",
             "dtype": " Use tf.cast in one of them.",
-        }.get(what, "")
+        }.get(aspect, "")
         return TypeError(
-            f"{self.op}: {one} and {other} must return the same {what}, got {first} and {second}.{advice}"
+            f"{self.op}: {self.functions[0]} and {self.functions[branch]} must return the same {aspect}, "
+            f"got {first} and {second}.{advice}"
         )
 
 
 def cond(
-    pred: Any,
+    pred: TensorLike,
     true_fn: Callable[[], T] | None = None,
     false_fn: Callable[[], T] | None = None,
     name: str | None = None,
 ) -> T:
-    """Runs `true_fn()` if `pred`, else `false_fn()`.
+    """Return `true_fn()` if `pred` is true, else `false_fn()`.
 
     Args:
-      pred: a scalar bool, tensor or Python value.
-      true_fn: a function without arguments.
-      false_fn: a function without arguments; while tracing both are traced, and must return the
-        same structure, dtypes and shapes.
-      name: ignored.
+      pred: A scalar bool, tensor or Python value.
+      true_fn: A function without arguments.
+      false_fn: A function without arguments. While tracing, both functions are traced, and must
+        return the same structure, dtypes and shapes.
+      name: Ignored.
 
     Returns:
-      What the chosen function returns.
+      The result of the chosen function.
 
     Raises:
-      TypeError: when an argument is not callable, or the results differ in form.
+      TypeError: If an argument is not callable, or the results have different structures, dtypes or
+        shapes.
 
     Example:
       >>> import meshflow as tf
@@ -80,46 +84,45 @@ def cond(
     for label, function in (("true_fn", true_fn), ("false_fn", false_fn)):
         if not callable(function):
             raise TypeError(f"tf.cond: {label} must be callable, got {function!r}.")
-    first, second = _converted(true_fn), _converted(false_fn)
+    first, second = convert_if_enabled(true_fn), convert_if_enabled(false_fn)  # type: ignore[arg-type]
     if not logic.is_symbolic(pred):
         return first() if _truth(pred) else second()
     merge = FunctionMerge("tf.cond", ("true_fn", "false_fn"))
-    chosen = logic.scalar_bool(pred, "the predicate of tf.cond")
-    return branches.select(chosen, [lambda: [first()], lambda: [second()]], merge)[0]
+    predicate = logic.scalar_bool(pred, "the predicate of tf.cond")
+    return branches.select(predicate, [lambda: [first()], lambda: [second()]], merge)[0]
 
 
-def _converted(function: Any) -> Callable[..., Any]:
-    return convert_if_enabled(function)
-
-
-def _truth(pred: Any) -> bool:
+def _truth(pred: TensorLike) -> bool:
     if isinstance(pred, (Tensor, np.ndarray)) or hasattr(pred, "_as_tensor"):
         return bool(logic.scalar_bool(pred, "a predicate"))
     return bool(pred)
 
 
 def case(
-    pred_fn_pairs: Any,
-    default: Callable[[], Any] | None = None,
+    pred_fn_pairs: Sequence[tuple[TensorLike, Callable[[], PyTree]]]
+    | Mapping[TensorLike, Callable[[], PyTree]],
+    default: Callable[[], PyTree] | None = None,
     exclusive: bool = False,
     strict: bool = False,
     name: str = "case",
-) -> Any:
-    """Runs the function of the first predicate that is True.
+) -> PyTree:
+    """Call the function of the first predicate that is true.
 
     Args:
-      pred_fn_pairs: a list of (scalar bool, function without arguments).
-      default: runs when no predicate is True; without it the last function does while tracing.
-      exclusive: eagerly, checks that at most one predicate is True.
-      strict: accepted.
-      name: ignored.
+      pred_fn_pairs: A list of (scalar bool, function without arguments).
+      default: Function to call if no predicate is true. Without it, a traced `case` calls the last
+        function.
+      exclusive: Whether to check, eagerly, that at most one predicate is true.
+      strict: Ignored.
+      name: Ignored.
 
     Returns:
-      What the chosen function returns.
+      The result of the chosen function.
 
     Raises:
-      TypeError: when `pred_fn_pairs` is not a list of pairs.
-      InvalidArgumentError: eagerly, when nothing can run or `exclusive` is violated.
+      TypeError: If `pred_fn_pairs` is not a list of pairs.
+      InvalidArgumentError: Eagerly, if no predicate is true and there is no default, or `exclusive`
+        is violated.
 
     Example:
       >>> import meshflow as tf
@@ -127,7 +130,7 @@ def case(
       >>> tf.case([(x < 3, lambda: "small"), (x < 6, lambda: "medium")], default=lambda: "large")
       'medium'
     """
-    pairs = list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, dict) else list(pred_fn_pairs)
+    pairs = list(pred_fn_pairs.items() if isinstance(pred_fn_pairs, Mapping) else pred_fn_pairs)
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not callable(pair[1]):
             raise TypeError(f"tf.case: expected pairs (predicate, callable), got {pair!r}.")
@@ -143,7 +146,7 @@ def case(
             raise errors.InvalidArgumentError(
                 "tf.case: no predicate is True and there is no default."
             )
-        return _converted(true[0] if true else default)()
+        return convert_if_enabled(true[0] if true else default)()  # type: ignore[arg-type]
     if default is None:
         *pairs, (_, default) = pairs
     result = default
@@ -153,8 +156,8 @@ def case(
 
 
 def _either(
-    pred: Any, function: Callable[[], Any], otherwise: Callable[[], Any]
-) -> Callable[[], Any]:
+    pred: TensorLike, function: Callable[[], PyTree], otherwise: Callable[[], PyTree]
+) -> Callable[[], PyTree]:
     return lambda: cond(pred, function, otherwise)
 
 
@@ -169,32 +172,35 @@ _position = Op(
 
 
 def switch_case(
-    branch_index: Any,
-    branch_fns: Any,
-    default: Callable[[], Any] | None = None,
+    branch_index: TensorLike,
+    branch_fns: Mapping[int, Callable[[], PyTree]]
+    | Sequence[Callable[[], PyTree]]
+    | Sequence[tuple[int, Callable[[], PyTree]]],
+    default: Callable[[], PyTree] | None = None,
     name: str = "switch_case",
-) -> Any:
-    """Runs the function that an integer chooses.
+) -> PyTree:
+    """Call the function that an integer selects.
 
     Args:
-      branch_index: an integer scalar.
-      branch_fns: a list of functions without arguments, a list of (int, function), or a dictionary.
-      default: runs for any other index; without it the function of the largest index does.
-      name: ignored.
+      branch_index: An integer scalar.
+      branch_fns: A list of functions without arguments, a list of (int, function), or a dictionary.
+      default: Function to call for any other index; by default the function of the largest index.
+      name: Ignored.
 
     Returns:
-      What the chosen function returns; all must return the same structure, dtypes and shapes.
+      The result of the chosen function; all must return the same structure, dtypes and shapes.
 
     Raises:
-      TypeError: when a branch is not callable or a key is no int.
-      ValueError: for duplicate keys or no branches.
+      TypeError: If a branch is not callable or a key is not an int.
+      ValueError: If keys are duplicates or there are no branches.
 
     Example:
       >>> import meshflow as tf
       >>> tf.switch_case(tf.constant(1), [lambda: 10, lambda: 20, lambda: 30])
       20
     """
-    if isinstance(branch_fns, dict):
+    pairs: list[Any]
+    if isinstance(branch_fns, Mapping):
         pairs = list(branch_fns.items())
     elif all(callable(f) for f in branch_fns):
         pairs = list(enumerate(branch_fns))
@@ -209,8 +215,8 @@ def switch_case(
     keys = tuple(key for key, _ in pairs)
     if not pairs or len(set(keys)) != len(keys):
         raise ValueError(f"tf.switch_case: needs branches with distinct keys, got {list(keys)}.")
-    functions = [_converted(f) for _, f in pairs]
-    otherwise = functions[-1] if default is None else _converted(default)
+    functions = [convert_if_enabled(f) for _, f in pairs]
+    otherwise = functions[-1] if default is None else convert_if_enabled(default)
     if not logic.is_symbolic(branch_index):
         index = int(static_value(branch_index, "branch_index"))
         return functions[keys.index(index)]() if index in keys else otherwise()
@@ -225,24 +231,24 @@ def _listed(function: Callable[[], Any]) -> Callable[[], list[Any]]:
 
 
 class LoopVariables(Invariants):
-    """Errors for the loop variables of `tf.while_loop` and its relatives."""
+    """Error factory for the loop variables of `tf.while_loop`, `map_fn`, `scan` and folds."""
 
-    def __init__(self, op: str, what: str = "loop_vars") -> None:
+    def __init__(self, op: str, value_name: str = "loop_vars") -> None:
         self.op = op
-        self.what = what
+        self.value_name = value_name
 
-    def changed(self, position: int, what: str, before: str, after: str) -> Exception:
+    def changed(self, position: int, aspect: str, before: str, after: str) -> Exception:
         advice = {
             "shape": " Shapes are static under XLA: allocate the final shape before the loop, or use a "
             "tf.TensorArray.",
             "dtype": " Start with a value of the final dtype, or use tf.cast.",
-        }.get(what, "")
+        }.get(aspect, "")
         return ValueError(
-            f"{self.op}: {self.what}[{position}] must keep its {what}, got {before} before and {after} after one "
-            f"iteration.{advice}"
+            f"{self.op}: {self.value_name}[{position}] must keep its {aspect}, got {before} before and {after} "
+            f"after one iteration.{advice}"
         )
 
-    def write_in_test(self, variable: Any) -> Exception:
+    def write_in_test(self, variable: Variable) -> Exception:
         return ValueError(
             f"{self.op}: cond may not assign a variable, but assigns {variable.name}."
         )
@@ -252,40 +258,40 @@ _stop = Op("stop_gradient", lambda o, _: o[0], differentiable=False)
 
 
 def while_loop(
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
-    loop_vars: Any,
-    shape_invariants: Any = None,
+    cond: Callable[..., TensorLike],
+    body: Callable[..., PyTree],
+    loop_vars: PyTree,
+    shape_invariants: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
-    maximum_iterations: Any = None,
+    maximum_iterations: TensorLike | None = None,
     name: str | None = None,
-) -> Any:
-    """Runs `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` is True.
+) -> PyTree:
+    """Repeat `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` is true.
 
-    The loop can be differentiated, any number of times, in reverse mode. With a known
-    `maximum_iterations` that keeps the states of so many iterations; without, states are kept at
-    some iterations and computed again in between, which costs two to three forward runs for up to
-    4,096 iterations and more beyond (see `core.staging.dynamic_loop`).
+    The loop supports reverse-mode derivatives of any order. If `maximum_iterations` is static, the
+    states of all iterations are stored for the backward pass. Otherwise the states of some
+    iterations are stored and the others are recomputed, which takes the time of two to three
+    forward runs for up to 4,096 iterations, and more beyond (see `core.staging.dynamic_loop`).
 
     Args:
-      cond: from the loop variables to a scalar bool.
-      body: from the loop variables to new ones of the same structure, dtypes and shapes.
-      loop_vars: a list or tuple of (nested) tensors.
-      shape_invariants: accepted; shapes are always invariant under XLA.
-      parallel_iterations: ignored.
-      back_prop: False stops gradients.
-      swap_memory: ignored.
-      maximum_iterations: the most iterations to run.
-      name: ignored.
+      cond: Maps the loop variables to a scalar bool.
+      body: Maps the loop variables to new ones of the same structure, dtypes and shapes.
+      loop_vars: A list or tuple of (nested) tensors.
+      shape_invariants: Ignored; shapes are always invariant under XLA.
+      parallel_iterations: Ignored.
+      back_prop: Whether gradients flow through the loop.
+      swap_memory: Ignored.
+      maximum_iterations: Maximum number of iterations.
+      name: Ignored.
 
     Returns:
       The final loop variables.
 
     Raises:
-      TypeError: when `cond` or `body` is not callable.
-      ValueError: when `body` changes structure, dtype or shape; when there are no loop variables.
+      TypeError: If `cond` or `body` is not callable.
+      ValueError: If `body` changes structure, dtype or shape, or there are no loop variables.
 
     Example:
       >>> import meshflow as tf
@@ -301,7 +307,7 @@ def while_loop(
         loop_vars = [loop_vars]
     if not loop_vars:
         raise ValueError("tf.while_loop: no loop variables provided.")
-    test, step = _converted(cond), _converted(body)
+    test, step = convert_if_enabled(cond), convert_if_enabled(body)
     init = nest.map_structure(_loop_variable, loop_vars)
     if context.trace is None:
         result = _eager_while(test, step, init, maximum_iterations)
@@ -310,22 +316,22 @@ def while_loop(
     return result if back_prop else nest.map_structure(_without_gradient, result)
 
 
-def _loop_variable(leaf: Any) -> Any:
+def _loop_variable(leaf: TensorLike) -> TensorLike:
     return leaf if hasattr(leaf, "_state_parts") else convert_to_tensor(leaf)
 
 
-def _without_gradient(leaf: Any) -> Any:
+def _without_gradient(leaf: TensorLike) -> TensorLike:
     return apply(_stop, (leaf,)) if isinstance(leaf, Tensor) else leaf
 
 
-def _as_variables(template: Any, values: Any) -> Any:
-    """What a body returned, in the structure of the loop variables."""
+def _as_variables(template: Sequence[PyTree], values: PyTree) -> PyTree:
+    """Check and pack the result of a body into the structure of the loop variables."""
     if len(template) == 1 and not (isinstance(values, (list, tuple)) and len(values) == 1):
         values = [values]
     if not isinstance(values, (list, tuple)) or len(values) != len(template):
         got = f"{len(values)} values" if isinstance(values, (list, tuple)) else repr(values)
         raise ValueError(
-            f"tf.while_loop: the number and nesting of what body returns must match loop_vars: expected "
+            f"tf.while_loop: the number and nesting of the values that body returns must match loop_vars: expected "
             f"{len(template)} values, got {got}."
         )
     nest.assert_same_structure(list(template), list(values), check_types=False)
@@ -333,37 +339,44 @@ def _as_variables(template: Any, values: Any) -> Any:
     return nest.pack_sequence_as(template, nest.flatten(packed))
 
 
-def _eager_while(test: Callable[..., Any], step: Callable[..., Any], state: Any, limit: Any) -> Any:
-    left = None if limit is None else int(static_value(limit, "maximum_iterations"))
-    while _truth(test(*state)) and left != 0:
+def _eager_while(
+    test: Callable[..., TensorLike],
+    step: Callable[..., PyTree],
+    state: PyTree,
+    limit: TensorLike | None,
+) -> PyTree:
+    remaining = None if limit is None else int(static_value(limit, "maximum_iterations"))
+    while _truth(test(*state)) and remaining != 0:
         state = _as_variables(state, step(*state))
-        left = None if left is None else left - 1
+        remaining = None if remaining is None else remaining - 1
     return state
 
 
-def _staged_while(test: Callable[..., Any], step: Callable[..., Any], init: Any, limit: Any) -> Any:
-    known = None
+def _staged_while(
+    test: Callable[..., TensorLike],
+    step: Callable[..., PyTree],
+    init: PyTree,
+    limit: TensorLike | None,
+) -> PyTree:
+    static_limit = None
     if limit is not None and not logic.is_symbolic(limit):
-        known = int(static_value(limit, "maximum_iterations"))
+        static_limit = int(static_value(limit, "maximum_iterations"))
     count = len(init)
 
-    def run_test(values: list[Any]) -> Any:
-        wanted = logic.scalar_bool(test(*values[:count]), "the condition of tf.while_loop")
-        return (
-            wanted
-            if known is not None or limit is None
-            else logic.both(wanted, logic.less(values[count], limit))
-        )
+    def run_test(values: list[PyTree]) -> Tensor:
+        condition = logic.scalar_bool(test(*values[:count]), "the condition of tf.while_loop")
+        if static_limit is not None or limit is None:
+            return condition
+        return logic.both(condition, logic.less(values[count], limit))
 
-    def run_step(values: list[Any]) -> list[Any]:
+    def run_step(values: list[PyTree]) -> list[PyTree]:
         after = list(_as_variables(init, step(*values[:count])))
         return after if len(values) == count else [*after, logic.next_integer(values[count])]
 
     state = list(init)
-    if known is None and limit is not None:
+    if static_limit is None and limit is not None:
         state.append(convert_to_tensor(0, dtype=convert_to_tensor(limit).dtype))
     invariants = LoopVariables("tf.while_loop")
-    result = loops.while_loop(run_test, run_step, state, [True] * len(state), invariants, known)[
-        :count
-    ]
+    needed = [True] * len(state)
+    result = loops.while_loop(run_test, run_step, state, needed, invariants, static_limit)[:count]
     return nest.pack_sequence_as(init, nest.flatten(result))

@@ -1,9 +1,13 @@
-"""`tf.debugging`: checks, eagerly and in compiled functions."""
+"""`tf.debugging`: assertions that run eagerly and in compiled functions.
+
+A compiled function checks its assertions in host callbacks, which raise the error while it runs.
+Exported functions contain no assertions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -14,9 +18,10 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
 from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, as_dtype, float32
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.environment.types import Array
 from meshflow.ops import math
 from meshflow.ops.printing import value_text
 from meshflow.ops.signatures import ComparisonCheck, SignCheck
@@ -59,8 +64,11 @@ __all__ = [
 
 is_strictly_increasing, is_non_decreasing = math.is_strictly_increasing, math.is_non_decreasing
 
+# A message, or a function that formats it for the first array of the data.
+_Message = str | Callable[[np.ndarray], str] | None
 
-def _fail(message: Any, data: list[Any], summarize: int) -> None:
+
+def _fail(message: _Message, data: Sequence[Any], summarize: int) -> NoReturn:
     message = message(data[0]) if callable(message) else message
     lines = [str(message)] if message else []
     lines += [value_text(d, summarize) if hasattr(d, "shape") else str(d) for d in data]
@@ -68,18 +76,21 @@ def _fail(message: Any, data: list[Any], summarize: int) -> None:
 
 
 def Assert(
-    condition: Any, data: Any, summarize: int | None = None, name: str | None = None
+    condition: TensorLike,
+    data: Iterable[TensorLike],
+    summarize: int | None = None,
+    name: str | None = None,
 ) -> None:
-    """Raises unless a condition holds; in a compiled function when it runs.
+    """Raise an error unless a condition holds; in a compiled function, when it runs.
 
     Args:
-      condition: a boolean.
-      data: what to show.
-      summarize: how many elements are shown.
-      name: ignored.
+      condition: A boolean.
+      data: Tensors and strings for the error message.
+      summarize: Maximum number of elements of each tensor in the message; 3 by default.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when the condition is false.
+      InvalidArgumentError: If the condition is false.
 
     Example:
       >>> import meshflow as tf
@@ -95,26 +106,26 @@ def Assert(
 register_assertion(Assert)
 
 
-def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> None:
+def _to_array(value: TensorLike) -> TensorLike:
+    if not is_tensor(value):
+        return value
+    array = convert_to_tensor(value).array
+    return value if isinstance(array, jax.core.Tracer) else np.asarray(array)
+
+
+def _check(
+    holds: Tensor, message: _Message, data: Sequence[TensorLike], summarize: int = 3
+) -> None:
     tensors = [d for d in data if is_tensor(d)]
-    if context.trace is None or isinstance(holds._value, np.ndarray):
-        if not bool(np.all(np.asarray(holds._value))):
-            _fail(
-                message,
-                [
-                    np.asarray(convert_to_tensor(d)._value)
-                    if is_tensor(d) and not isinstance(convert_to_tensor(d)._value, jax.core.Tracer)
-                    else d
-                    for d in data
-                ],
-                summarize,
-            )
+    if context.trace is None or isinstance(holds.array, np.ndarray):
+        if not bool(np.all(np.asarray(holds.array))):
+            _fail(message, [_to_array(d) for d in data], summarize)
         return
 
-    def verify(ok: Any, *arrays: Any) -> None:
-        if not np.all(ok):
-            supply = iter(arrays)
-            _fail(message, [next(supply) if is_tensor(d) else d for d in data], summarize)
+    def verify(holds: np.ndarray, *arrays: np.ndarray) -> None:
+        if not np.all(holds):
+            remaining = iter(arrays)
+            _fail(message, [next(remaining) if is_tensor(d) else d for d in data], summarize)
 
     values = [context.trace.value_of(convert_to_tensor(t)) for t in tensors]
     if context.exporting:
@@ -123,12 +134,16 @@ def _check(holds: Tensor, message: Any, data: list[Any], summarize: int = 3) -> 
 
 
 def _binary(
-    name: str, relation: Callable[..., Any], sign: str, good: str, bad: str
+    name: str, relation: Callable[[Tensor, Tensor], Tensor], sign: str, good: str, bad: str
 ) -> ComparisonCheck:
-    """A check of two tensors, with arguments that pass and fail for the example in its docstring."""
+    """Create a check of two tensors; `good` and `bad` are arguments for its doctest."""
 
     def check(
-        x: Any, y: Any, message: Any = None, summarize: int | None = None, name: str | None = None
+        x: TensorLike,
+        y: TensorLike,
+        message: str | None = None,
+        summarize: int | None = None,
+        name: str | None = None,
     ) -> None:
         x = convert_to_tensor(x, dtype_hint=getattr(y, "dtype", None))
         y = convert_to_tensor(y, dtype_hint=x.dtype)
@@ -136,14 +151,14 @@ def _binary(
         _check(math.reduce_all(relation(x, y)), text, ["x =", x, "y =", y], summarize or 3)
 
     check.__name__ = check.__qualname__ = name
-    check.__doc__ = f"""Raises InvalidArgumentError unless `x {sign} y` for all elements.
+    check.__doc__ = f"""Raise an InvalidArgumentError unless `x {sign} y` for all elements.
 
     Args:
-      x: a tensor.
-      y: a tensor of the same dtype.
-      message: put before the error's text.
-      summarize: how many elements are shown.
-      name: ignored.
+      x: A tensor.
+      y: A tensor of the same dtype.
+      message: Prefix of the error message.
+      summarize: Maximum number of elements in the error message; 3 by default.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -160,16 +175,13 @@ assert_equal = _binary("assert_equal", math.equal, "==", "[1, 2], [1, 2]", "[1, 
 
 
 def assert_none_equal(
-    x: Any, y: Any, summarize: int | None = None, message: Any = None, name: str | None = None
+    x: TensorLike,
+    y: TensorLike,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
 ) -> None:
-    """Raises InvalidArgumentError unless `x != y` for all elements.
-
-    Args:
-      x: a tensor.
-      y: a tensor of the same dtype.
-      summarize: how many elements are shown.
-      message: put before the error's text.
-      name: ignored.
+    """Raise an InvalidArgumentError unless `x != y` for all elements.
 
     Example:
       >>> import meshflow as tf
@@ -189,11 +201,16 @@ assert_greater_equal = _binary(
 )
 
 
-def _unary(name: str, relation: Callable[..., Any], sign: str, good: str, bad: str) -> SignCheck:
-    """A check of one tensor, with arguments that pass and fail for the example in its docstring."""
+def _unary(
+    name: str, relation: Callable[[Tensor, Tensor], Tensor], sign: str, good: str, bad: str
+) -> SignCheck:
+    """Create a check of one tensor; `good` and `bad` are arguments for its doctest."""
 
     def check(
-        x: Any, message: Any = None, summarize: int | None = None, name: str | None = None
+        x: TensorLike,
+        message: str | None = None,
+        summarize: int | None = None,
+        name: str | None = None,
     ) -> None:
         x = convert_to_tensor(x)
         text = f"{message or ''} Condition x {sign} 0 did not hold element-wise:".strip()
@@ -202,13 +219,13 @@ def _unary(name: str, relation: Callable[..., Any], sign: str, good: str, bad: s
         )
 
     check.__name__ = check.__qualname__ = name
-    check.__doc__ = f"""Raises InvalidArgumentError unless `x {sign} 0` for all elements.
+    check.__doc__ = f"""Raise an InvalidArgumentError unless `x {sign} 0` for all elements.
 
     Args:
-      x: a tensor.
-      message: put before the error's text.
-      summarize: how many elements are shown.
-      name: ignored.
+      x: A tensor.
+      message: Prefix of the error message.
+      summarize: Maximum number of elements in the error message; 3 by default.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -228,24 +245,24 @@ assert_non_positive = _unary("assert_non_positive", math.less_equal, "<=", "[0, 
 
 
 def assert_near(
-    x: Any,
-    y: Any,
-    rtol: Any = None,
-    atol: Any = None,
-    message: Any = None,
+    x: TensorLike,
+    y: TensorLike,
+    rtol: TensorLike | None = None,
+    atol: TensorLike | None = None,
+    message: str | None = None,
     summarize: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises InvalidArgumentError unless `|x - y| <= atol + rtol * |y|` for all elements.
+    """Raise an InvalidArgumentError unless `|x - y| <= atol + rtol * |y|` for all elements.
 
     Args:
-      x: a tensor.
-      y: a tensor.
-      rtol: relative tolerance; default 10 epsilon of the dtype.
-      atol: absolute tolerance; likewise.
-      message: put before the error's text.
-      summarize: how many elements are shown.
-      name: ignored.
+      x: A tensor.
+      y: A tensor.
+      rtol: Relative tolerance; 10 times the machine epsilon of the dtype by default.
+      atol: Absolute tolerance, with the same default.
+      message: Prefix of the error message.
+      summarize: Maximum number of elements in the error message; 3 by default.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -266,16 +283,16 @@ def assert_near(
     )
 
 
-def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
-    """The tensor, which may hold no NaN or Inf.
+def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
+    """Return a tensor after checking that it contains no NaN or infinity.
 
     Args:
-      tensor: a floating tensor.
-      message: put before the error's text.
-      name: ignored.
+      tensor: A floating-point tensor.
+      message: Prefix of the error message.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when it does.
+      InvalidArgumentError: If an element is NaN or infinite.
 
     Example:
       >>> import meshflow as tf
@@ -288,27 +305,26 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
     """
     tensor = convert_to_tensor(tensor)
 
-    def text(value: np.ndarray) -> str:
-        kinds = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
-        return f"{message} : Tensor had {' and '.join(kinds)} values"
+    def format_message(value: np.ndarray) -> str:
+        names = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
+        return f"{message} : Tensor had {' and '.join(names)} values"
 
-    _check(math.reduce_all(math.is_finite(tensor)), text, [tensor])
+    _check(math.reduce_all(math.is_finite(tensor)), format_message, [tensor])
     return tensor
 
 
-def assert_all_finite(x: Any, message: str, name: str | None = None) -> Tensor:
-    """`check_numerics` under another name."""
+def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:
+    """Return a tensor after checking that it is finite, like `check_numerics`."""
     return check_numerics(x, message)
 
 
 def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int = 50) -> None:
-    """Makes every op raise `InvalidArgumentError` when it gives NaN or infinity.
+    """Raise an error whenever an op returns NaN or infinity.
 
-    What compiled functions give is checked by JAX (`jax_debug_nans`, `jax_debug_infs`).
+    Results of eager ops are checked directly, those of compiled functions by JAX (`jax_debug_nans`,
+    `jax_debug_infs`).
 
-    Args:
-      stack_height_limit: accepted; Python's traceback is shown.
-      path_length_limit: accepted, likewise.
+    Both arguments are ignored.
 
     Example:
       >>> import meshflow as tf
@@ -323,37 +339,33 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
 
 
 def disable_check_numerics() -> None:
-    """Undoes `enable_check_numerics`."""
+    """Undo `enable_check_numerics`."""
     _set_checks(False)
 
 
-def _set_checks(on: bool) -> None:
-    if on != jax.config.jax_debug_infs:  # type: ignore[attr-defined]  # JAX defines its options at run time
+def _set_checks(enabled: bool) -> None:
+    if enabled != jax.config.jax_debug_infs:  # type: ignore[attr-defined]  # JAX defines its options at run time
         pass_pipeline.compile_again()
-    dispatch.check_output = _check_output if on else None
-    jax.config.update("jax_debug_nans", on)
-    jax.config.update("jax_debug_infs", on)
+    dispatch.check_output = _check_output if enabled else None
+    jax.config.update("jax_debug_nans", enabled)
+    jax.config.update("jax_debug_infs", enabled)
 
 
-def _check_output(array: Any) -> None:
+def _check_output(array: Array) -> None:
     if isinstance(array, jax.core.Tracer) or not jax.numpy.issubdtype(array.dtype, np.inexact):
         return
     if not np.all(np.isfinite(np.asarray(array))):
         raise NotFiniteError(NotFiniteError.TEXT)
 
 
-def _shape(tensor: Any) -> Any:
+def _shape(tensor: TensorLike) -> TensorShape:
     return tensor.shape if hasattr(tensor, "_keras_history") else convert_to_tensor(tensor).shape
 
 
-def assert_rank(x: Any, rank: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has the rank.
-
-    Args:
-      x: a tensor.
-      rank: the number of dimensions.
-      message: put before the error's text.
-      name: ignored.
+def assert_rank(
+    x: TensorLike, rank: TensorLike, message: str | None = None, name: str | None = None
+) -> None:
+    """Raise a ValueError unless a tensor has a number of dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -363,42 +375,47 @@ def assert_rank(x: Any, rank: Any, message: Any = None, name: str | None = None)
         ...
       ValueError: Tensor must have rank 1. Received rank 2, shape (2, 3)
     """
-    got = _shape(x).rank
-    if got != int(convert_to_tensor(rank)):
+    expected, shape = int(convert_to_tensor(rank)), _shape(x)
+    if shape.rank != expected:
         raise ValueError(
-            f"{message or ''} Tensor must have rank {int(convert_to_tensor(rank))}. Received rank {got}, shape {_shape(x)}".strip()
+            f"{message or ''} Tensor must have rank {expected}. Received rank {shape.rank}, shape {shape}".strip()
         )
 
 
-def assert_rank_at_least(x: Any, rank: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has at least the rank.
+def assert_rank_at_least(
+    x: TensorLike, rank: TensorLike, message: str | None = None, name: str | None = None
+) -> None:
+    """Raise a ValueError unless a tensor has at least a rank.
 
     Example:
       >>> import meshflow as tf
       >>> tf.debugging.assert_rank_at_least(tf.zeros([2, 3]), 1)
     """
-    if _shape(x).rank < int(convert_to_tensor(rank)):
+    required, shape = int(convert_to_tensor(rank)), _shape(x)
+    if shape.rank < required:  # type: ignore[operator]  # TensorFlow rejects unknown ranks, too
         raise ValueError(
-            f"{message or ''} Tensor must have rank at least {int(convert_to_tensor(rank))}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip()
+            f"{message or ''} Tensor must have rank at least {required}. Received rank {shape.rank}, shape {shape}".strip()
         )
 
 
-def assert_rank_in(x: Any, ranks: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor has one of the ranks.
+def assert_rank_in(
+    x: TensorLike, ranks: Iterable[TensorLike], message: str | None = None, name: str | None = None
+) -> None:
+    """Raise a ValueError unless a tensor has one of several ranks.
 
     Example:
       >>> import meshflow as tf
       >>> tf.debugging.assert_rank_in(tf.zeros([2, 3]), (1, 2))
     """
     allowed = [int(convert_to_tensor(r)) for r in ranks]
-    if _shape(x).rank not in allowed:
+    if (shape := _shape(x)).rank not in allowed:
         raise ValueError(
-            f"{message or ''} Tensor must have rank in {allowed}. Received rank {_shape(x).rank}, shape {_shape(x)}".strip()
+            f"{message or ''} Tensor must have rank in {allowed}. Received rank {shape.rank}, shape {shape}".strip()
         )
 
 
-def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises ValueError unless a tensor is a scalar.
+def assert_scalar(tensor: TensorLike, message: str | None = None, name: str | None = None) -> None:
+    """Raise a ValueError unless a tensor is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -410,8 +427,8 @@ def assert_scalar(tensor: Any, message: Any = None, name: str | None = None) -> 
         )
 
 
-def assert_proper_iterable(values: Any) -> None:
-    """Raises TypeError unless something can be iterated over and is no tensor, array or text.
+def assert_proper_iterable(values: object) -> None:
+    """Raise a TypeError unless a value is an iterable other than a tensor, array or string.
 
     Example:
       >>> import meshflow as tf
@@ -427,8 +444,10 @@ def assert_proper_iterable(values: Any) -> None:
         )
 
 
-def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises TypeError unless a tensor has the dtype.
+def assert_type(
+    tensor: TensorLike, tf_type: DTypeLike, message: str | None = None, name: str | None = None
+) -> None:
+    """Raise a TypeError unless a tensor has a dtype.
 
     Example:
       >>> import meshflow as tf
@@ -440,8 +459,8 @@ def assert_type(tensor: Any, tf_type: Any, message: Any = None, name: str | None
         )
 
 
-def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None:
-    """Raises TypeError unless a tensor has an integer dtype.
+def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> None:
+    """Raise a TypeError unless a tensor has an integer dtype.
 
     Example:
       >>> import meshflow as tf
@@ -453,43 +472,46 @@ def assert_integer(x: Any, message: Any = None, name: str | None = None) -> None
         )
 
 
-def assert_same_float_dtype(tensors: Any = None, dtype: Any = None) -> DType:
-    """The common floating dtype of tensors; raises ValueError when they differ.
+def assert_same_float_dtype(
+    tensors: Iterable[TensorLike] | None = None, dtype: DType | None = None
+) -> DType:
+    """Return the common floating-point dtype of tensors; raise a ValueError if they differ.
 
     Args:
-      tensors: tensors; None ones do not count.
-      dtype: the dtype that they must have; default any floating one.
+      tensors: Tensors.
+      dtype: The dtype that they must have; by default any floating-point dtype.
 
     Example:
       >>> import meshflow as tf
       >>> tf.debugging.assert_same_float_dtype([tf.constant(1.0), tf.constant(2.0)])
       tf.float32
     """
-    kinds = {convert_to_tensor(t).dtype for t in tensors or []} | (
+    dtypes = {convert_to_tensor(t).dtype for t in tensors or []} | (
         {dtype} if dtype is not None else set()
     )
-    if len(kinds) > 1 or not all(k.is_floating for k in kinds):
+    if len(dtypes) > 1 or not all(k.is_floating for k in dtypes):
         raise ValueError(
-            f"Expected tensors of one floating point type, got {sorted(k.name for k in kinds)}."
+            f"Expected tensors of one floating point type, got {sorted(k.name for k in dtypes)}."
         )
-    return next(iter(kinds), float32)
+    return next(iter(dtypes), float32)
 
 
 def assert_shapes(
-    shapes: Any,
-    data: Any = None,
+    shapes: Mapping[TensorLike, ShapeLike | str] | Iterable[tuple[TensorLike, ShapeLike | str]],
+    data: Iterable[TensorLike] | None = None,
     summarize: int | None = None,
-    message: Any = None,
+    message: str | None = None,
     name: str | None = None,
 ) -> None:
-    """Raises ValueError unless tensors have shapes given by numbers and names of sizes.
+    """Raise a ValueError unless tensors have shapes of fixed and named sizes.
 
     Args:
-      shapes: pairs (tensor, shape) or a dictionary; a shape holds numbers, names, None or '...'.
-      data: ignored.
-      summarize: ignored.
-      message: put before the error's text.
-      name: ignored.
+      shapes: Pairs (tensor, shape) or a dictionary. A shape contains integers, names of sizes, None
+        and '...'.
+      data: Ignored.
+      summarize: Ignored.
+      message: Prefix of the error message.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -500,36 +522,32 @@ def assert_shapes(
         ...
       ValueError: Specified shape ('n', 'n') of a tensor does not match its shape (8, 3)
     """
-    sizes: dict[Any, Any] = {}
-    for tensor, wanted in shapes.items() if isinstance(shapes, dict) else shapes:
+    sizes: dict[Hashable, int | None] = {}
+    for tensor, expected in shapes.items() if isinstance(shapes, Mapping) else shapes:
         tensor = tensor.deref() if hasattr(tensor, "deref") else tensor
-        got = TensorShape(_shape(tensor)).as_list()
-        symbols = list(wanted) if isinstance(wanted, (tuple, list, str)) else [wanted]
+        actual = TensorShape(_shape(tensor)).as_list()
+        symbols: list[Any] = (
+            list(expected) if isinstance(expected, (tuple, list, str)) else [expected]
+        )
         if "..." in symbols or Ellipsis in symbols:
-            at = symbols.index("...") if "..." in symbols else symbols.index(Ellipsis)
-            symbols = (
-                [None] * (len(got) - len(symbols) + 1) + symbols[at + 1 :]
-                if at == 0
-                else symbols[:at] + [None] * (len(got) - len(symbols) + 1)
-            )
-        ok = len(symbols) == len(got)
-        for symbol, size in zip(symbols, got, strict=False):
+            index = symbols.index("...") if "..." in symbols else symbols.index(Ellipsis)
+            unknown = [None] * (len(actual) - len(symbols) + 1)
+            symbols = unknown + symbols[index + 1 :] if index == 0 else symbols[:index] + unknown
+        matches = len(symbols) == len(actual)
+        for symbol, size in zip(symbols, actual, strict=False):
             if symbol is None or symbol == ".":
                 continue
-            expected = (
-                sizes.setdefault(symbol, size)
-                if isinstance(symbol, str) and not symbol.isdigit()
-                else int(symbol)
-            )
-            ok = ok and expected == size
-        if not ok:
+            is_name = isinstance(symbol, str) and not symbol.isdigit()
+            expected_size = sizes.setdefault(symbol, size) if is_name else int(symbol)
+            matches = matches and expected_size == size
+        if not matches:
             raise ValueError(
-                f"{message or ''} Specified shape {wanted} of a tensor does not match its shape {tuple(got)} (known sizes: {sizes}).".strip()
+                f"{message or ''} Specified shape {expected} of a tensor does not match its shape {tuple(actual)} (known sizes: {sizes}).".strip()
             )
 
 
-def is_numeric_tensor(tensor: Any) -> bool:
-    """Whether something is a tensor of numbers.
+def is_numeric_tensor(tensor: object) -> bool:
+    """Check whether a value is a tensor of numbers.
 
     Example:
       >>> import meshflow as tf
@@ -540,25 +558,25 @@ def is_numeric_tensor(tensor: Any) -> bool:
 
 
 def set_log_device_placement(enabled: bool) -> None:
-    """Accepted: XLA decides where fused ops run; see `tensor.device`."""
+    """Do nothing: XLA chooses the devices of fused ops; see `tensor.device`."""
 
 
 def get_log_device_placement() -> bool:
-    """Always False."""
+    """Return False."""
     return False
 
 
 def enable_traceback_filtering() -> None:
-    """Hides JAX's frames in tracebacks, as JAX does by default."""
+    """Hide JAX's frames in tracebacks, as JAX does by default."""
     jax.config.update("jax_traceback_filtering", "auto")
 
 
 def disable_traceback_filtering() -> None:
-    """Shows all frames in tracebacks."""
+    """Show all frames in tracebacks."""
     jax.config.update("jax_traceback_filtering", "off")
 
 
 def is_traceback_filtering_enabled() -> bool:
-    """Whether tracebacks hide JAX's frames."""
+    """Check whether tracebacks hide JAX's frames."""
     # JAX defines its options at run time.
     return jax.config.jax_traceback_filtering != "off"  # type: ignore[attr-defined]

@@ -1,16 +1,17 @@
-"""What a map function does with strings, and with images whose sizes differ from element to element.
+"""Placeholders for values of a traced function that XLA programs cannot hold.
 
-Programs have neither. While such a function is traced, a `Pending` stands for each value of that kind,
-and what is done to it is kept as a graph of `Call`s, which run on the host for each element. A result
-of known size, as an image that has been resized, is an `Input` of the program that is traced from
-there on, and which runs on many elements at once.
+These are strings, and images with sizes that differ from element to element. While a map function
+is traced, each such value is represented by a `DeferredValue`, and the functions that are applied
+to it are recorded as a graph of `HostCall`s, which run on the host for each element. A result of
+static shape, for example a resized image, becomes an input of the traced program, which then runs
+on many elements at once.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 
 import jax
 import numpy as np
@@ -19,9 +20,11 @@ from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import init_scope, trace_shapes
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 
 __all__ = [
     "Argument",
@@ -37,31 +40,36 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Sizes that stand for unknown ones while a call's results are inferred.
+_Function: TypeAlias = Callable[..., Any]
+_Args: TypeAlias = Sequence[Any]
+_Kwargs: TypeAlias = Mapping[str, Any]
+# A function that maps a vector of strings, one per element, to stacked results.
+_BatchFunction: TypeAlias = Callable[[Tensor], PyTree]
+# These sizes replace unknown ones while the specs of a call's results are inferred.
 STAND_INS = (7, 1021)
 
 
 class Unrecordable(Exception):
-    """A map function needs a value that is known only for each element."""
+    """Error for a traced function that needs a value which is only known for each element."""
 
 
 class Argument(NamedTuple):
-    """Where a value comes from: a leaf of the element.
+    """Source of a value: a leaf of the element.
 
     Attributes:
-      number: which.
+      leaf_index: Index of the leaf.
     """
 
     number: int
 
 
 class Draw(NamedTuple):
-    """Where a value comes from: the key of a random op.
+    """Source of a value: the key of a random op.
 
     Attributes:
-      seed: the op's own seed, or None.
-      used: how many numbers of the counter belong to it.
-      position: how many keys are drawn before.
+      seed: Seed of the op, or None.
+      num_counters: Number of counter values that the op uses.
+      position: Number of keys that are drawn before.
     """
 
     seed: int | None
@@ -70,40 +78,45 @@ class Draw(NamedTuple):
 
 
 class Call:
-    """A function that runs on the host.
+    """Recorded call of a function that runs on the host.
 
     Args:
-      function: the function, given tensors.
-      args: its arguments, `Pending`s and tensors that stand for inputs among them.
-      kwargs: its keyword arguments.
-      batch: from a vector of strings, the only argument for all elements, to stacked results; or None.
+      function: Function of tensors.
+      args: Its arguments, including `DeferredValue`s and placeholders of inputs.
+      kwargs: Its keyword arguments.
+      batch: The function for strings of all elements at once; None if there is none.
     """
 
     def __init__(
-        self, function: Callable[..., Any], args: Any, kwargs: Any, batch: Any = None
+        self, function: _Function, args: _Args, kwargs: _Kwargs, batch: _BatchFunction | None = None
     ) -> None:
         self.function, self.args, self.kwargs, self.batch = function, args, kwargs, batch
 
 
 class Part(NamedTuple):
-    """Where a value comes from: a call.
+    """Source of a value: the result of a call.
 
     Attributes:
-      call: the call.
-      number: which leaf of its result.
+      call: The call.
+      leaf_index: Index of the leaf in its result.
     """
 
     call: Call
     number: int
 
 
+_Source: TypeAlias = Argument | Draw | Part
+
+
 class Pending:
-    """Stands for a value that is known only for each element.
+    """Placeholder for a value that is only known for each element.
+
+    Using the value itself raises an `UnrecordableError`.
 
     Args:
-      recording: what keeps what is done to it.
-      spec: its spec.
-      source: an `Argument` or a `Part`.
+      recording: Recorder of the calls on it.
+      spec: Spec of the value.
+      source: `Argument` or `CallResult` that produces the value; subclasses may use an index.
     """
 
     def __init__(self, recording: Recording, spec: TensorSpec, source: Any) -> None:
@@ -111,154 +124,135 @@ class Pending:
 
     @property
     def dtype(self) -> dtypes.DType:
-        """The element type."""
+        """Return the dtype."""
         return self.spec.dtype
 
     @property
     def shape(self) -> TensorShape:
-        """The shape, with unknown sizes."""
+        """Return the shape, with unknown sizes."""
         return self.spec.shape
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.spec.shape)
 
     def get_shape(self) -> TensorShape:
-        """The shape, with unknown sizes."""
+        """Return the shape, with unknown sizes."""
         return self.spec.shape
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> PyTree:
         return self._recording.call(_item, (self, key), {})
 
     def __repr__(self) -> str:
-        raise Unrecordable("a text of its value")
+        raise Unrecordable("its value as text")
 
     def __bool__(self) -> bool:
-        raise Unrecordable("a truth value")
+        raise Unrecordable("its truth value")
 
     def __len__(self) -> int:
-        raise Unrecordable("a length")
+        raise Unrecordable("its length")
 
-    def __iter__(self) -> Any:
-        raise Unrecordable("its parts one by one")
+    def __iter__(self) -> NoReturn:
+        raise Unrecordable("an iterator over its values")
 
-    def __array__(self, *_: Any, **__: Any) -> Any:
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise Unrecordable("an array")
 
     def _as_tensor(self) -> Tensor:
         raise Unrecordable("a tensor of unknown size or a string")
 
 
-def _item(value: Any, key: Any) -> Any:
+def _item(value: Any, key: object) -> Any:
     return value[key]
 
 
 class Recording:
-    """What a map function did while it was traced.
+    """Record of the host calls of a function while it is traced.
 
     Attributes:
-      inputs: what the program captures in the place of inputs that come from the host, with their sources.
-      calls: how many calls it has.
-      on_host: whether there are functions among them that no program should do for all sizes.
-      sources: where the tensors that stand for these inputs come from, by identity.
-      inlines: whether functions that are called become parts of the one that calls them.
+      inputs: Tensors that the program captures for values from the host, with their sources.
+      num_calls: Number of recorded calls.
+      on_host: Whether functions of images were recorded, which no program should run for all sizes.
+      sources: Sources of the placeholders of inputs in the trace, by id.
+      inlines: Whether functions that the traced function calls become part of it.
     """
 
     inlines = False
 
     def __init__(self) -> None:
-        self.inputs: list[tuple[Tensor, Any]] = []
-        self.sources: dict[int, Any] = {}
+        self.inputs: list[tuple[Tensor, _Source]] = []
+        self.sources: dict[int, _Source] = {}
         self.calls = 0
         self.on_host = False
+        # The tensors are kept alive because their ids are keys of `sources`.
         self._kept: list[Tensor] = []
         self._draws = 0
 
-    def argument(self, spec: TensorSpec, number: int) -> Pending:
-        """A leaf of the element that no program can take."""
-        return Pending(self, spec, Argument(number))
+    def argument(self, spec: TensorSpec, index: int) -> Pending:
+        """Create the placeholder for a leaf of the element that no program can take."""
+        return Pending(self, spec, Argument(index))
 
-    def takes(self, args: Any, kwargs: Any) -> bool:
-        """Whether a call has a `Pending` among its arguments."""
+    def takes(self, args: _Args, kwargs: _Kwargs) -> bool:
+        """Check whether a call has a `DeferredValue` among its arguments."""
         return any(map(_holds, args)) or (bool(kwargs) and any(map(_holds, kwargs.values())))
 
-    def takes_values(self, values: Any) -> bool:
-        """Whether a call for whose result's size some values decide can be kept."""
+    def takes_values(self, values: Iterable[Any]) -> bool:
+        """Check whether to record a call if its result size depends on these values."""
         return False
 
-    def takes_number(self, value: Any) -> bool:
-        """Whether a call that makes strings of numbers has a `Pending` as its argument."""
+    def takes_number(self, value: TensorLike) -> bool:
+        """Check whether a call that formats numbers as strings has a `DeferredValue`."""
         return _holds(value)
 
-    def call(self, function: Callable[..., Any], args: Any, kwargs: Any, spec: Any = None) -> Any:
-        """Keeps a call.
+    def call(
+        self, function: _Function, args: _Args, kwargs: _Kwargs, spec: PyTree = None
+    ) -> PyTree:
+        """Record a call, and return its result with the given or inferred spec.
 
-        Args:
-          function: the function.
-          args: its arguments.
-          kwargs: its keyword arguments.
-          spec: the spec of its result; None to find it out.
-
-        Returns:
-          Its result: tensors where sizes are known, and `Pending`s.
+        The result contains tensors where shapes are static, and `DeferredValue`s otherwise.
         """
         if spec is None:
             spec = self._inferred(function, args, kwargs)
         return self._results(Call(function, args, kwargs), spec)
 
-    def parsed(self, text: Pending, batch: Callable[[Any], Any], spec: Any) -> Any:
-        """Keeps a call that parses strings.
-
-        Args:
-          text: a string scalar.
-          batch: from a vector of strings to stacked tensors.
-          spec: the spec of the tensors of one string.
-        """
+    def parsed(self, text: Pending, batch: _BatchFunction, spec: PyTree) -> PyTree:
+        """Record a call that parses a string scalar to tensors with a spec."""
         if text.spec.shape.rank != 0:
-            raise Unrecordable("several strings to be parsed")
+            raise Unrecordable("to parse several strings")
         return self._results(Call(batch, (text,), {}, batch), spec)
 
     def examples(
-        self, texts: Pending, features: Any, batch: Callable[[Any], Any], specs: Callable[[], Any]
-    ) -> Any:
-        """Keeps a call that parses serialized examples.
-
-        Args:
-          texts: a string scalar.
-          features: what is parsed, by name.
-          batch: from a vector of strings to stacked tensors.
-          specs: gives the specs of the tensors of one string.
-        """
+        self,
+        texts: Pending,
+        features: Mapping[str, Any],
+        batch: _BatchFunction,
+        specs: Callable[[], PyTree],
+    ) -> PyTree:
+        """Record a call that parses a serialized example; `specs` returns the specs for one."""
         return self.parsed(texts, batch, specs())
 
-    def text(self, function: Any, text: Pending, args: Any, kwargs: Any, dtype: Any) -> Any:
-        """Keeps a call of a function that gives something for each string.
-
-        Args:
-          function: the function.
-          text: its first argument.
-          args: its others.
-          kwargs: its keyword arguments.
-          dtype: of its results.
-        """
+    def text(
+        self, function: _Function, text: Pending, args: _Args, kwargs: _Kwargs, dtype: DTypeLike
+    ) -> PyTree:
+        """Record a call of an elementwise function of strings, with results of a dtype."""
         batch = lambda texts: function(texts, *args, **kwargs)
         return self.parsed(text, batch, TensorSpec([], dtype))
 
-    def looked_up(self, table: Any, text: Pending) -> Any:
-        """What a table of words has for strings; a table is asked for each element by itself."""
+    def looked_up(self, table: Any, text: Pending) -> PyTree:
+        """Raise an error: strings in map functions are looked up for each element by itself."""
         raise Unrecordable("a string")
 
-    def of_table(self, name: str, keys: Any, table: Any, **more: Any) -> Any:
-        """What is done with a table that changes, for values that are known only for each element."""
+    def of_table(self, name: str, keys: TensorLike, table: Any, **more: Any) -> PyTree:
+        """Raise an error: map functions cannot use mutable tables with deferred values."""
         raise Unrecordable("a string")
 
     def key(self, seed: int | None, used: int) -> Tensor | None:
-        """The key of a random op, or None for the key that it has otherwise.
+        """Create an input for the key of a random op; None selects the usual key.
 
         Args:
-          seed: the op's own.
-          used: how many numbers of the counter belong to it.
+          seed: Seed of the op.
+          used: Number of counter values that the op uses.
         """
         self._check_place()
         draw = Draw(seed, used, self._draws)
@@ -267,14 +261,14 @@ class Recording:
 
     def _check_place(self) -> None:
         if context.trace is None or context.trace.parent is not None:
-            raise Unrecordable("something done in a loop or a branch")
+            raise Unrecordable("a host call in a loop or a branch")
 
-    def _results(self, call: Call, spec: Any) -> Any:
+    def _results(self, call: Call, spec: PyTree) -> PyTree:
         self._check_place()
         self.calls += 1
         for value in nest.flatten((call.args, call.kwargs)):
-            inside = isinstance(value, Pending) or id(value) in self.sources
-            if not inside and is_unknown(value):
+            is_recorded = isinstance(value, Pending) or id(value) in self.sources
+            if not is_recorded and is_unknown(value):
                 raise Unrecordable("a result of the program")
         leaves = [
             self._input(leaf, Part(call, i))
@@ -284,28 +278,28 @@ class Recording:
         ]
         return nest.pack_sequence_as(spec, leaves)
 
-    def _input(self, spec: TensorSpec, source: Any) -> Tensor:
+    def _input(self, spec: TensorSpec, source: _Source) -> Tensor:
         with init_scope():
-            # No host array, which would be taken for a constant.
+            # A host array would be used as a constant.
             captured = Tensor(jax.numpy.zeros(spec.shape.as_list(), spec.dtype.dtype))
-        found = Tensor(context.trace.value_of(captured))  # type: ignore[union-attr]
+        placeholder = Tensor(context.trace.value_of(captured))  # type: ignore[union-attr]
         self.inputs.append((captured, source))
-        self.sources[id(found)] = source
-        self._kept.append(found)
-        return found
+        self.sources[id(placeholder)] = source
+        self._kept.append(placeholder)
+        return placeholder
 
-    def _inferred(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The spec of a call's result, found by two traces with different sizes."""
+    def _inferred(self, function: _Function, args: _Args, kwargs: _Kwargs) -> PyTree:
+        """Infer the spec of a call's result from two traces with different sizes."""
         op = getattr(function, "op", None)
-        texts = any(
+        has_strings = any(
             isinstance(v, Pending) and v.dtype is dtypes.string for v in (*args, *kwargs.values())
         )
-        compares = op is not None and op.strings == "compares"
-        if texts and function is not _item and not compares:
+        is_comparison = op is not None and op.strings == "compares"
+        if has_strings and function is not _item and not is_comparison:
             raise Unrecordable("a string")
         saved, context.recording = context.recording, None
         try:
-            found = [
+            specs = [
                 trace_shapes(function, *nest.map_structure(_stand_in(size), (args, kwargs)))
                 for size in STAND_INS
             ]
@@ -313,31 +307,31 @@ class Recording:
             raise Unrecordable(f"what {function.__name__} needs ({error})") from error
         finally:
             context.recording = saved
-        spec = nest.map_structure(_merged, *found)
-        return TensorSpec(spec.shape, dtypes.string) if texts and function is _item else spec
+        spec = nest.map_structure(_merged, *specs)
+        return TensorSpec(spec.shape, dtypes.string) if has_strings and function is _item else spec
 
 
-def is_known(spec: Any) -> bool:
-    """Whether a program can take values of a spec."""
+def is_known(spec: TensorSpec) -> bool:
+    """Check whether a program can take values of a spec."""
     return spec.dtype is not dtypes.string and spec.shape.is_fully_defined()
 
 
-def is_unknown(value: Any) -> bool:
-    """Whether a value is known only for each element."""
-    symbolic = isinstance(value, Tensor) and isinstance(value._value, jax.core.Tracer)
+def is_unknown(value: object) -> bool:
+    """Check whether a value is only known for each element."""
+    symbolic = isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer)
     return symbolic or _holds(value)
 
 
-def _holds(value: Any) -> bool:
+def _holds(value: object) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_holds, value))
     return isinstance(value, Pending)
 
 
 def _stand_in(size: int) -> Callable[[Any], Any]:
-    """What stands for an argument in a trace that finds out shapes; integers for strings."""
+    """Return a function that replaces arguments for shape inference, with integers for strings."""
 
-    def leaf(value: Any) -> Any:
+    def replace_leaf(value: Any) -> Any:
         if isinstance(value, (str, bytes)):
             return 0
         if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
@@ -349,32 +343,36 @@ def _stand_in(size: int) -> Callable[[Any], Any]:
         sizes = [size if n is None else n for n in value.shape.as_list()]
         return TensorSpec(sizes, dtypes.int32 if value.dtype is dtypes.string else value.dtype)
 
-    return leaf
+    return replace_leaf
 
 
-def _merged(first: Any, second: Any) -> Any:
+def _merged(first: object, second: Any) -> TensorSpec:
     if not isinstance(first, TensorSpec) or first.shape.rank != second.shape.rank:
-        raise Unrecordable("a result that is no tensor of known rank")
+        raise Unrecordable("a result that is not a tensor of known rank")
     sizes = zip(first.shape.as_list(), second.shape.as_list(), strict=True)
-    # Nothing may be left of a stand-in where something is left of a real size.
+    # A size is also unknown if it is 0 in both traces, because a slice of a probe size may leave
+    # elements of the real size.
     return TensorSpec([a if a == b and a else None for a, b in sizes], first.dtype)
 
 
 def saving(*values: Any) -> Recording | None:
-    """What keeps calls of the host while a function is saved, for values that only its calls will know; or None.
+    """Return the active recording if it records calls with result sizes that depend on these values.
+
+    Only recordings of functions that are being saved do.
 
     Args:
-      *values: what decides on the size of a result.
+      *values: Values that determine the size of a result.
     """
     recording = context.recording
     return recording if recording is not None and recording.takes_values(values) else None
 
 
 def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
-    """Lets a function be called with values that are known only for each element.
+    """Decorate a function so that it accepts values that are only known for each element.
 
     Args:
-      spec: from its arguments to the spec of its result; default: found out by tracing it.
+      spec: Function that maps its arguments to the spec of its result; by default it is inferred by
+        tracing.
     """
 
     def decorate(function: F) -> F:
@@ -383,8 +381,8 @@ def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
             recording = context.recording
             if recording is not None and recording.takes(args, kwargs):
                 recording.on_host = True
-                known = None if spec is None else spec(*args, **kwargs)
-                return recording.call(public, args, kwargs, known)
+                result_spec = None if spec is None else spec(*args, **kwargs)
+                return recording.call(public, args, kwargs, result_spec)
             return function(*args, **kwargs)
 
         return cast(F, public)
@@ -392,11 +390,11 @@ def waits(spec: Callable[..., Any] | None = None) -> Callable[[F], F]:
     return decorate
 
 
-def waits_for_text(spec: Any) -> Callable[[F], F]:
-    """Lets a function of strings be called with one that is known only for each element.
+def waits_for_text(dtype: DTypeLike) -> Callable[[F], F]:
+    """Decorate an elementwise function of strings so that it accepts strings of each element.
 
     Args:
-      spec: the dtype of its results, which have the shape of its first argument, the strings.
+      dtype: The dtype of its result, which has the shape of its first argument, the strings.
     """
 
     def decorate(function: F) -> F:
@@ -408,25 +406,26 @@ def waits_for_text(spec: Any) -> Callable[[F], F]:
             text, *rest = args or (None,)
             if not isinstance(text, Pending) or any(map(is_unknown, (*rest, *kwargs.values()))):
                 raise Unrecordable("a string")
-            return recording.text(function, text, rest, kwargs, spec)
+            return recording.text(function, text, rest, kwargs, dtype)
 
         return cast(F, public)
 
     return decorate
 
 
-def values_of(call: Call, known: Callable[[Any], Any]) -> list[Any]:
-    """What a call gives for one element, as host arrays.
+def values_of(call: Call, get_tensor: Callable[[Pending | Tensor], Any]) -> list[np.ndarray]:
+    """Evaluate a call for one element, as host arrays.
 
     Args:
-      call: the call.
-      known: the tensor for a `Pending`, or for what stands for an input; None for all else.
+      call: The call.
+      get_tensor: Returns the tensor for a `DeferredValue` or the placeholder of an input; None for
+        other values.
     """
 
-    def leaf(value: Any) -> Any:
-        found = known(value) if isinstance(value, (Pending, Tensor)) else None
-        return value if found is None else found
+    def replace_leaf(value: Any) -> Any:
+        tensor = get_tensor(value) if isinstance(value, (Pending, Tensor)) else None
+        return value if tensor is None else tensor
 
-    args, kwargs = nest.map_structure(leaf, (call.args, call.kwargs))
-    found = call.function(*args, **kwargs)
-    return [np.asarray(convert_to_tensor(t)._value) for t in nest.flatten(found)]
+    args, kwargs = nest.map_structure(replace_leaf, (call.args, call.kwargs))
+    result = call.function(*args, **kwargs)
+    return [np.asarray(convert_to_tensor(t).array) for t in nest.flatten(result)]

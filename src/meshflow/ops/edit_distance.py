@@ -1,8 +1,8 @@
-"""How many changes lead from one sequence to another."""
+"""Edit distances between sequences."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -20,35 +20,37 @@ def edit_distance(
     normalize: bool = True,
     name: str | None = "edit_distance",
 ) -> Tensor:
-    """Levenshtein distance of sequences: insertions, deletions and replacements.
+    """Compute the Levenshtein distances between the sequences of two sparse tensors.
+
+    The distance is the smallest number of insertions, deletions and replacements.
 
     Args:
-      hypothesis: sparse tensor [..., n]; each place of the leading dimensions holds one sequence.
-      truth: sparse tensor [..., m] of the same rank and dtype.
-      normalize: whether distances are divided by the length of the true sequence; for an empty one the
-        result is infinite, or 0 where the hypothesis is empty too.
-      name: ignored.
+      hypothesis: Sparse tensor [..., n]; each index of the leading dimensions has one sequence.
+      truth: Sparse tensor [..., m] of the same rank and dtype.
+      normalize: Whether to divide each distance by the length of the true sequence. If that is
+        empty, the result is infinite, or 0 if the hypothesis is empty, too.
+      name: Ignored.
 
     Returns:
-      float32 tensor with the larger of the leading sizes.
+      float32 tensor; its shape is the maximum of the leading sizes of both.
 
     Raises:
-      TypeError: when one of the two is not sparse.
-      InvalidArgumentError: for different ranks.
+      TypeError: If an argument is not a SparseTensor.
+      InvalidArgumentError: If the ranks differ.
 
     Example:
       >>> import meshflow as tf
-      >>> said = tf.sparse.from_dense([[1, 2, 3]])
-      >>> tf.edit_distance(said, tf.sparse.from_dense([[1, 3, 3, 4]]), normalize=False).numpy()
+      >>> guess = tf.sparse.from_dense([[1, 2, 3]])
+      >>> tf.edit_distance(guess, tf.sparse.from_dense([[1, 3, 3, 4]]), normalize=False).numpy()
       array([2.], dtype=float32)
 
-    Reference:
+    References:
       V. Levenshtein, Binary codes capable of correcting deletions, insertions, and reversals, 1966.
     """
-    for what, one in (("hypothesis", hypothesis), ("truth", truth)):
-        if not isinstance(one, SparseTensor):
+    for label, argument in (("hypothesis", hypothesis), ("truth", truth)):
+        if not isinstance(argument, SparseTensor):
             raise TypeError(
-                f"edit_distance: {what} must be a SparseTensor, got {type(one).__name__}."
+                f"edit_distance: {label} must be a SparseTensor, got {type(argument).__name__}."
             )
     shapes = [[int(n) for n in s.dense_shape.numpy()] for s in (hypothesis, truth)]
     if len(shapes[0]) != len(shapes[1]):
@@ -56,31 +58,31 @@ def edit_distance(
             "edit_distance: hypothesis and truth must have the same rank, "
             f"got shapes {shapes[0]} and {shapes[1]}"
         )
-    said, meant = _sequences(hypothesis), _sequences(truth)
+    guesses, truths = _sequences(hypothesis), _sequences(truth)
     result = np.zeros(
         [max(pair) for pair in zip(*(s[:-1] for s in shapes), strict=True)], np.float32
     )
-    for place in np.ndindex(*result.shape):
-        guess, true = said.get(place, []), meant.get(place, [])
+    for index in np.ndindex(*result.shape):
+        guess, true = guesses.get(index, []), truths.get(index, [])
         changes = float(_distance(guess, true))
         if normalize and changes:
             changes = changes / len(true) if true else np.inf
-        result[place] = changes
+        result[index] = changes
     return convert_to_tensor(result)
 
 
-def _sequences(sparse: SparseTensor) -> dict[tuple[int, ...], list[Any]]:
+def _sequences(sparse: SparseTensor) -> dict[tuple[int, ...], list[Hashable]]:
     values = sparse.values._concrete("a sequence")
-    found: dict[tuple[int, ...], list[Any]] = {}
-    for place, value in zip(sparse.indices.numpy(), values, strict=True):
-        found.setdefault(tuple(int(i) for i in place[:-1]), []).append(value)
-    return found
+    sequences: dict[tuple[int, ...], list[Hashable]] = {}
+    for index, value in zip(sparse.indices.numpy(), values, strict=True):
+        sequences.setdefault(tuple(int(i) for i in index[:-1]), []).append(value)
+    return sequences
 
 
-def _distance(one: list[Any], other: list[Any]) -> int:
-    costs = list(range(len(other) + 1))
-    for i, a in enumerate(one, 1):
+def _distance(first: Sequence[Hashable], second: Sequence[Hashable]) -> int:
+    costs = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
         above, costs[0] = costs[0], i
-        for j, b in enumerate(other, 1):
+        for j, b in enumerate(second, 1):
             above, costs[j] = costs[j], min(costs[j] + 1, costs[j - 1] + 1, above + (a != b))
     return costs[-1]

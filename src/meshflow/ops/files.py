@@ -1,4 +1,4 @@
-"""`tf.io`: reading and writing files, raw bytes, text tables. All of it happens on the host."""
+"""`tf.io`: read and write files, and decode raw bytes and base64, on the host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import numpy as np
 from meshflow.core.dispatch.operands import known_strings
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
 from meshflow.core.values.convert import from_python
-from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.limits import UNPACKED_VARIABLE, unpacked_limit
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -39,11 +40,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FileContents(Tensor):
-    """A file's content, which remembers the file for errors.
+    """Content of a file, with its path for error messages.
 
     Args:
-      contents: the bytes.
-      path: the file.
+      contents: The bytes.
+      path: The file.
     """
 
     __slots__ = ("path",)
@@ -54,14 +55,14 @@ class FileContents(Tensor):
 
 
 def names_file(decode: F) -> F:
-    """Makes errors of a function that decodes bytes begin with the file that they were read from.
+    """Decorate a function that decodes bytes: errors start with the path of the file that was read.
 
     Args:
-      decode: the function; the bytes are its first argument.
+      decode: The function; the bytes are its first argument.
     """
 
     @functools.wraps(decode)
-    def named(contents: Any, *args: Any, **kwargs: Any) -> Any:
+    def public(contents: TensorLike, *args: Any, **kwargs: Any) -> Any:
         try:
             return decode(contents, *args, **kwargs)
         except (InvalidArgumentError, DataLossError, ResourceExhaustedError) as error:
@@ -69,32 +70,29 @@ def names_file(decode: F) -> F:
                 raise
             raise type(error)(f"{contents.path}: {error}") from None
 
-    return cast(F, named)
+    return cast(F, public)
 
 
 def host_bytes(value: TensorLike, use: str) -> np.ndarray:
-    """Strings on the host.
+    """Return strings on the host, as an object array of bytes.
+
+    Args:
+      value: A string tensor.
+      use: Description of the strings, for errors.
 
     Raises:
-      InvalidArgumentError: for an operand that is none.
-      OperatorNotAllowedInGraphError: while they are only known at run time.
+      InvalidArgumentError: If the operand does not contain strings.
+      OperatorNotAllowedInGraphError: If the strings are only known at run time.
     """
     return known_strings(value, f"{use} (XLA has no strings)", use)
 
 
 @waits(lambda *_, **__: TensorSpec([], string))
-def read_file(filename: Any, name: str | None = None) -> Tensor:
-    """A file's content as a string.
-
-    Args:
-      filename: the path.
-      name: ignored.
-
-    Returns:
-      A string scalar.
+def read_file(filename: StrPath | TensorLike, name: str | None = None) -> Tensor:
+    """Read a file as a string scalar.
 
     Raises:
-      NotFoundError: naming the file, when there is none.
+      NotFoundError: If the file does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -108,13 +106,10 @@ def read_file(filename: Any, name: str | None = None) -> Tensor:
         return FileContents(file.read(), text(filename))
 
 
-def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
-    """Writes a string to a file, which is replaced when all is written; its folder is made.
-
-    Args:
-      filename: the path.
-      contents: a string scalar.
-      name: ignored.
+def write_file(
+    filename: StrPath | TensorLike, contents: TensorLike, name: str | None = None
+) -> None:
+    """Write a string to a file atomically; missing parent folders are created.
 
     Example:
       >>> import meshflow as tf
@@ -129,15 +124,8 @@ def write_file(filename: Any, contents: Any, name: str | None = None) -> None:
         file.write(content)
 
 
-def matching_files(pattern: Any, name: str | None = None) -> Tensor:
-    """Paths of files that match a pattern, sorted.
-
-    Args:
-      pattern: a pattern or a list of patterns.
-      name: ignored.
-
-    Returns:
-      A vector of strings.
+def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
+    """Return the sorted paths of the files that match a pattern, a vector of strings.
 
     Example:
       >>> import meshflow as tf
@@ -149,31 +137,33 @@ def matching_files(pattern: Any, name: str | None = None) -> Tensor:
       [b'a.txt', b'b.txt']
     """
     patterns = host_bytes(pattern, "a pattern").reshape(-1).tolist()
-    found = [p.encode() for p in gfile.glob(patterns) if not gfile.isdir(p)]
-    return Tensor(np.array(sorted(found), object))
+    paths = [p.encode() for p in gfile.glob(patterns) if not gfile.isdir(p)]
+    return Tensor(np.array(sorted(paths), object))
 
 
 def decode_raw(
     input_bytes: TensorLike,
-    out_type: Any,
+    out_type: DTypeLike,
     little_endian: bool = True,
     fixed_length: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    r"""Bytes read as numbers, along a new last dimension.
+    r"""Reinterpret the bytes of strings as numbers, along a new last dimension.
 
     Args:
-      input_bytes: strings of one length.
-      out_type: dtype of the numbers.
-      little_endian: whether the lowest byte comes first.
-      fixed_length: bytes taken of each string, which is cut or filled with zeros.
-      name: ignored.
+      input_bytes: Strings of the same length.
+      out_type: The dtype of the numbers.
+      little_endian: Whether the least significant byte is first.
+      fixed_length: Number of bytes to use from each string, which is truncated or padded with
+        zeros.
+      name: Ignored.
 
     Returns:
       Tensor of shape [*input_bytes.shape, n].
 
     Raises:
-      InvalidArgumentError: when the strings differ in length, or have parts of numbers.
+      InvalidArgumentError: If the strings differ in length, or their length is not a multiple of
+        the size of a number.
 
     Example:
       >>> import meshflow as tf
@@ -181,7 +171,7 @@ def decode_raw(
       array([1, 2], dtype=int16)
     """
     words = host_bytes(input_bytes, "bytes to decode")
-    kind = as_dtype(out_type)
+    dtype = as_dtype(out_type)
     flat = words.reshape(-1).tolist()
     if fixed_length is not None:
         flat = [w[:fixed_length].ljust(fixed_length, b"\0") for w in flat]
@@ -190,25 +180,25 @@ def decode_raw(
             f"DecodeRaw requires input strings to all be the same size, got {sorted({len(w) for w in flat})} bytes."
         )
     size = len(flat[0]) if flat else 0
-    if size % kind.size:
+    if size % dtype.size:
         raise InvalidArgumentError(
-            f"Input to DecodeRaw has length {size} that is not a multiple of {kind.size}, the size of {kind.name}"
+            f"Input to DecodeRaw has length {size} that is not a multiple of {dtype.size}, the size of {dtype.name}"
         )
-    stored = np.dtype(kind.dtype)
+    stored = np.dtype(dtype.dtype)
     if stored.kind in "iufc" and stored.itemsize > 1:
         stored = stored.newbyteorder("<" if little_endian else ">")
-    array = np.frombuffer(b"".join(flat), stored).astype(kind.dtype)
-    return from_python(array.reshape(*words.shape, size // kind.size), kind)
+    array = np.frombuffer(b"".join(flat), stored).astype(dtype.dtype)
+    return from_python(array.reshape(*words.shape, size // dtype.size), dtype)
 
 
 @waits_for_text(string)
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
-    """Strings in the web-safe base64 alphabet.
+    """Encode strings in the web-safe base64 alphabet.
 
     Args:
-      input: strings.
-      pad: whether '=' fills up to a multiple of four characters.
-      name: ignored.
+      input: Strings.
+      pad: Whether to append '=' up to a multiple of four characters.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -224,14 +214,10 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
 
 @waits_for_text(string)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
-    """Strings from the web-safe base64 alphabet, padded or not.
-
-    Args:
-      input: strings.
-      name: ignored.
+    """Decode strings from the web-safe base64 alphabet, padded or not.
 
     Raises:
-      InvalidArgumentError: for a string with other characters, or of an impossible length.
+      InvalidArgumentError: If a string contains other characters or has an impossible length.
 
     Example:
       >>> import meshflow as tf
@@ -245,9 +231,11 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
 
 
 def _from_base64(word: bytes) -> bytes:
-    bare = word.rstrip(b"=")
+    unpadded = word.rstrip(b"=")
     try:
-        return base64.b64decode(bare + b"=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+        return base64.b64decode(
+            unpadded + b"=" * (-len(unpadded) % 4), altchars=b"-_", validate=True
+        )
     except binascii.Error:
         raise InvalidArgumentError(
             f"Invalid character found in base64: {word!r} is not web-safe base64."
@@ -257,18 +245,18 @@ def _from_base64(word: bytes) -> bytes:
 def decode_compressed(
     bytes: TensorLike, compression_type: str = "", name: str | None = None
 ) -> Tensor:
-    """Strings, decompressed.
+    """Decompress strings.
 
     Args:
-      bytes: strings.
+      bytes: Strings.
       compression_type: '', 'GZIP' or 'ZLIB'.
-      name: ignored.
+      name: Ignored.
 
     Raises:
-      ValueError: for another compression.
-      DataLossError: for a string that is not compressed so.
-      ResourceExhaustedError: for one that would be longer than 1 GiB, or 20 times as long as it is where that is
-        more; the environment's MESHFLOW_MAX_UNPACKED_BYTES sets another number of bytes.
+      ValueError: For another compression.
+      DataLossError: If a string does not have this compression.
+      ResourceExhaustedError: If a decompressed string would exceed 1 GiB and 20 times the
+        compressed size; the environment variable MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
 
     Example:
       >>> import zlib
@@ -289,38 +277,33 @@ def decode_compressed(
 
 
 def inflated(data: bytes, compression: str) -> bytes:
-    """A string, decompressed up to `unpacked_limit`.
+    """Decompress a string of at most `unpacked_limit` bytes.
 
     Args:
-      data: the string.
+      data: The compressed bytes.
       compression: 'GZIP' or 'ZLIB'.
 
     Raises:
-      DataLossError: for a string that is not compressed so.
-      ResourceExhaustedError: for one that would be too long.
+      DataLossError: If the string does not have this compression.
+      ResourceExhaustedError: If the result would be too long.
     """
     limit = unpacked_limit(len(data))
-    wide = zlib.MAX_WBITS + 16 if compression == "GZIP" else zlib.MAX_WBITS
-    inflate = zlib.decompressobj(wide)
+    window_bits = zlib.MAX_WBITS + 16 if compression == "GZIP" else zlib.MAX_WBITS
+    inflate = zlib.decompressobj(window_bits)
     try:
-        found = inflate.decompress(data, limit)
+        content = inflate.decompress(data, limit)
     except zlib.error as error:
         raise DataLossError(f"A string is not compressed by {compression}: {error}") from None
-    if not inflate.eof and len(found) == limit:
+    if not inflate.eof and len(content) == limit:
         raise ResourceExhaustedError(
             f"A string of {len(data):,} bytes holds more than {limit:,} when decompressed. If you trust its "
             f"author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
         )
     if not inflate.eof:
-        raise DataLossError(f"A string is not compressed by {compression}: it ends early")
-    return found
+        raise DataLossError(f"A string is not compressed by {compression}: it is truncated")
+    return content
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Tensor:
-    """The files that patterns match; `matching_files` under its name in input queues.
-
-    Args:
-      pattern: a pattern with wildcards, or several.
-      name: ignored.
-    """
+    """Return the paths of the files that match patterns, like `matching_files`."""
     return matching_files(pattern)

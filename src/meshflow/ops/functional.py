@@ -1,4 +1,4 @@
-"""Higher-order functions over the first dimension: `map_fn`, `scan`, `foldl`, `foldr`, `vectorized_map`."""
+"""Higher-order functions over the first axis: `map_fn`, `scan`, `foldl`, `foldr`, `vectorized_map`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from meshflow.core.staging.operands import Operands
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariables
 
@@ -32,11 +33,11 @@ T = TypeVar("T")
 _row = Op("getitem", lambda o, i: o[0][i[0]])
 
 
-def _elements(op: str, elems: Any) -> tuple[Any, int]:
-    """The elements as tensors, and how many there are.
+def _elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
+    """Return the elements as tensors, and their number.
 
     Raises:
-      ValueError: for no tensors, scalars, or tensors of different length.
+      ValueError: If there are no tensors, or scalars, or tensors with different first sizes.
     """
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
@@ -52,61 +53,60 @@ def _elements(op: str, elems: Any) -> tuple[Any, int]:
     return tensors, counts[0]
 
 
-def _length(tensor: Tensor) -> Any:
-    """The size of the first dimension, a symbol in programs for any size."""
-    return tensor._value.shape[0]
+def _length(tensor: Tensor) -> int:
+    """Return the size of the first dimension, which is symbolic in shape-polymorphic programs."""
+    return tensor.array.shape[0]
 
 
-def _take(elems: Any, i: int) -> Any:
+def _take(elems: PyTree, i: int) -> PyTree:
     return nest.map_structure(lambda t: apply(_row, (t,), (i,)), elems)
 
 
-def _heads(elems: Any) -> Any:
+def _heads(elems: PyTree) -> PyTree:
     return nest.map_structure(lambda t: TensorSpec(t.shape[1:], t.dtype), elems)
 
 
-def _tensors(value: Any) -> Any:
+def _tensors(value: PyTree) -> PyTree:
     return nest.map_structure(convert_to_tensor, value)
 
 
-def _empty(spec: Any) -> Any:
+def _empty(spec: TensorSpec) -> Tensor:
     shape = [0 if d is None else d for d in spec.shape.as_list()]
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
 def map_fn(
     fn: Callable[..., T],
-    elems: Any,
-    dtype: Any = None,
+    elems: PyTree,
+    dtype: PyTree = None,
     parallel_iterations: int | None = None,
     back_prop: bool = True,
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
-    fn_output_signature: Any = None,
+    fn_output_signature: PyTree = None,
 ) -> T:
-    """Applies `fn` to each slice of `elems` along the first dimension, one after the other.
+    """Apply `fn` to each slice of `elems` along the first dimension, sequentially.
 
     `tf.vectorized_map` does the same for all slices at once, and is faster.
 
     Args:
-      fn: from one slice, of the structure of `elems`, to a nested structure of tensors.
-      elems: a tensor or nested structure of tensors of the same first size n.
-      dtype: the old name of `fn_output_signature`.
-      parallel_iterations: ignored.
-      back_prop: accepted.
-      swap_memory: ignored.
-      infer_shape: accepted.
-      name: ignored.
-      fn_output_signature: the dtype(s) of the result; needed when they differ from those of `elems`
-        and checked when given.
+      fn: Maps a slice, with the structure of `elems`, to a nested structure of tensors.
+      elems: A tensor or nested structure of tensors with the same first size n.
+      dtype: Deprecated name of `fn_output_signature`.
+      parallel_iterations: Ignored.
+      back_prop: Ignored.
+      swap_memory: Ignored.
+      infer_shape: Ignored.
+      name: Ignored.
+      fn_output_signature: Expected dtypes or specs of the result; by default they are not checked.
 
     Returns:
-      The results stacked: tensors of shape [n, ...].
+      The stacked results: tensors of shape [n, ...].
 
     Raises:
-      TypeError: when `fn` is not callable or returns another dtype than announced.
-      ValueError: for scalars or unequal sizes in `elems`.
+      TypeError: If `fn` is not callable, or a result does not have the expected dtype.
+      ValueError: If `elems` contains scalars or unequal sizes.
 
     Example:
       >>> import meshflow as tf
@@ -134,28 +134,28 @@ def map_fn(
     return result
 
 
-def _check_signature(signature: Any, result: Any) -> None:
+def _check_signature(signature: PyTree, result: PyTree) -> None:
     if signature is None:
         return
-    wanted = [_dtype_of(s) for s in nest.flatten(signature)]
-    got = [t.dtype for t in nest.flatten(result)]
-    if len(wanted) != len(got) or any(
-        w is not None and w is not g for w, g in zip(wanted, got, strict=False)
+    expected = [_dtype_of(s) for s in nest.flatten(signature)]
+    actual = [t.dtype for t in nest.flatten(result)]
+    if len(expected) != len(actual) or any(
+        e is not None and e is not a for e, a in zip(expected, actual, strict=False)
     ):
         raise TypeError(
-            f"tf.map_fn: fn_output_signature says {[w.name if w else '?' for w in wanted]}, but fn returned "
-            f"{[g.name for g in got]}. Use tf.cast in fn or correct the signature."
+            f"tf.map_fn: fn_output_signature says {[e.name if e else '?' for e in expected]}, but fn returned "
+            f"{[a.name for a in actual]}. Use tf.cast in fn or correct the signature."
         )
 
 
-def _dtype_of(signature: Any) -> Any:
+def _dtype_of(signature: Any) -> DType | None:
     return signature.dtype if isinstance(signature, TypeSpec) else as_dtype(signature)
 
 
 def scan(
     fn: Callable[..., T],
-    elems: Any,
-    initializer: Any = None,
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
@@ -163,26 +163,28 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> T:
-    """Runs `a = fn(a, element)` over the slices of `elems` and returns every `a`.
+    """Compute `a = fn(a, element)` over the slices of `elems` and return every `a`.
 
     Args:
-      fn: from (accumulated value, slice) to the next accumulated value, of the same form.
-      elems: a tensor or nested structure of tensors of the same first size n.
-      initializer: the first accumulated value; default the first slice, which is then also the
+      fn: Maps (accumulated value, slice) to the next accumulated value, of the same structure,
+        dtypes and shapes.
+      elems: A tensor or nested structure of tensors with the same first size n.
+      initializer: The first accumulated value; by default the first slice, which is then also the
         first result.
-      parallel_iterations: ignored.
-      back_prop: accepted.
-      swap_memory: ignored.
-      infer_shape: accepted.
-      reverse: whether to go from the last slice to the first.
-      name: ignored.
+      parallel_iterations: Ignored.
+      back_prop: Ignored.
+      swap_memory: Ignored.
+      infer_shape: Ignored.
+      reverse: Whether to start with the last slice.
+      name: Ignored.
 
     Returns:
-      The accumulated values stacked: tensors of shape [n, ...].
+      The stacked accumulated values: tensors of shape [n, ...].
 
     Raises:
-      TypeError: when `fn` is not callable.
-      ValueError: when `fn` changes the form of the accumulated value; for nothing to scan.
+      TypeError: If `fn` is not callable.
+      ValueError: If `fn` changes the structure, dtype or shape, or `elems` is empty and
+        `initializer` missing.
 
     Example:
       >>> import meshflow as tf
@@ -190,35 +192,29 @@ def scan(
       array([ 1,  3,  6, 10], dtype=int32)
     """
     del parallel_iterations, back_prop, swap_memory, infer_shape
-    state, outputs = _accumulate("scan", fn, elems, initializer, reverse, keep=True)
-    del state
-    return outputs
+    return _accumulate("scan", fn, elems, initializer, reverse, keep=True)[1]
 
 
 def foldl(
     fn: Callable[..., T],
-    elems: Any,
-    initializer: Any = None,
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
 ) -> T:
-    """Runs `a = fn(a, element)` from the first slice of `elems` to the last; returns the last `a`.
-
-    The result has the shape of what the function gives.
+    """Compute `a = fn(a, element)` from the first slice to the last, and return the last `a`.
 
     Args:
-      fn: from (accumulated value, slice) to the next accumulated value, of the same form.
-      elems: a tensor or nested structure of tensors of the same first size.
-      initializer: the first accumulated value; default the first slice.
-      parallel_iterations: ignored.
-      back_prop: accepted.
-      swap_memory: ignored.
-      name: ignored.
-
-    Returns:
-      The final accumulated value.
+      fn: Maps (accumulated value, slice) to the next accumulated value, of the same structure,
+        dtypes and shapes.
+      elems: A tensor or nested structure of tensors with the same first size.
+      initializer: The first accumulated value; by default the first slice.
+      parallel_iterations: Ignored.
+      back_prop: Ignored.
+      swap_memory: Ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -231,28 +227,16 @@ def foldl(
 
 def foldr(
     fn: Callable[..., T],
-    elems: Any,
-    initializer: Any = None,
+    elems: PyTree,
+    initializer: PyTree = None,
     parallel_iterations: int = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
 ) -> T:
-    """`foldl` from the last slice to the first.
+    """Compute `a = fn(a, element)` from the last slice to the first, and return the last `a`.
 
-    The result has the shape of what the function gives.
-
-    Args:
-      fn: from (accumulated value, slice) to the next accumulated value, of the same form.
-      elems: a tensor or nested structure of tensors of the same first size.
-      initializer: the first accumulated value; default the last slice.
-      parallel_iterations: ignored.
-      back_prop: accepted.
-      swap_memory: ignored.
-      name: ignored.
-
-    Returns:
-      The final accumulated value.
+    The arguments are those of `foldl`; by default the first accumulated value is the last slice.
 
     Example:
       >>> import meshflow as tf
@@ -269,9 +253,9 @@ _append = Op("concat", lambda o, _: jnp.concatenate([o[1], jnp.expand_dims(o[0],
 
 
 def _accumulate(
-    op: str, fn: Callable[..., Any], elems: Any, initializer: Any, backwards: bool, keep: bool
-) -> tuple[Any, Any]:
-    """The final accumulated value, and with `keep` all of them stacked."""
+    op: str, fn: Callable[..., Any], elems: PyTree, initializer: PyTree, backwards: bool, keep: bool
+) -> tuple[PyTree, PyTree]:
+    """Return the final accumulated value and, with `keep`, all of them stacked."""
     if not callable(fn):
         raise TypeError(f"tf.{op}: fn must be callable, got {fn!r}.")
     tensors, count = _elements(op, elems)
@@ -293,7 +277,7 @@ def _accumulate(
     else:
         flat = nest.flatten(state)
 
-        def step(element: Any, values: list[Any]) -> tuple[list[Any], Any]:
+        def step(element: PyTree, values: list[PyTree]) -> tuple[list[Tensor], PyTree]:
             after = _tensors(function(nest.pack_sequence_as(state, values), element))
             nest.assert_same_structure(state, after, check_types=False)
             return nest.flatten(after), after if keep else ()
@@ -313,66 +297,67 @@ def _accumulate(
 def _eager_accumulate(
     op: str,
     function: Callable[..., Any],
-    tensors: Any,
-    state: Any,
+    tensors: PyTree,
+    state: PyTree,
     count: int,
     backwards: bool,
     keep: bool,
-) -> tuple[Any, Any]:
-    kept: list[Any] = []
+) -> tuple[PyTree, PyTree]:
+    states: list[PyTree] = []
     for i in reversed(range(count)) if backwards else range(count):
         after = _tensors(function(state, _take(tensors, i)))
         nest.assert_same_structure(state, after, check_types=False)
         for position, (a, b) in enumerate(
             zip(nest.flatten(state), nest.flatten(after), strict=True)
         ):
-            for what in ("dtype", "shape"):
-                if getattr(a, what) != getattr(b, what):
+            for aspect in ("dtype", "shape"):
+                if getattr(a, aspect) != getattr(b, aspect):
                     texts = [f"{t.dtype.name}{list(t.shape)}" for t in (a, b)]
                     raise LoopVariables(f"tf.{op}", "accumulated value").changed(
-                        position, what, *texts
+                        position, aspect, *texts
                     )
         state = after
-        kept.append(after)
+        states.append(after)
     if not keep:
         return state, None
-    ordered = kept[::-1] if backwards else kept
+    ordered = states[::-1] if backwards else states
     return state, nest.map_structure(lambda *parts: stack(list(parts)), *ordered)
 
 
 class _Interpreted(Op):
-    """An op that is used once, so that compiling it would cost more than running it."""
+    """Op without compilation; it is used once, and compiling it would take longer than running it."""
 
     def compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
         return self.bound(static)
 
     def compiled_residual(
-        self, static: tuple[Any, ...], wanted: tuple[bool, ...]
+        self, static: tuple[Any, ...], requested: tuple[bool, ...]
     ) -> Callable[..., Any]:
-        return self.residual(static, wanted)
+        return self.residual(static, requested)
 
 
 def vectorized_map(
-    fn: Callable[..., T], elems: Any, fallback_to_while_loop: bool = True, warn: bool = True
+    fn: Callable[..., T], elems: PyTree, fallback_to_while_loop: bool = True, warn: bool = True
 ) -> T:
-    """Applies `fn` to all slices of `elems` along the first dimension at once.
+    """Apply `fn` to all slices of `elems` along the first dimension at once.
 
     `fn` is traced once and vectorized by `jax.vmap`. A function that assigns variables or calls
-    Python cannot be; it runs as by `tf.map_fn`.
+    Python cannot be vectorized and runs as in `tf.map_fn`.
 
     Args:
-      fn: from one slice, of the structure of `elems`, to a nested structure of tensors.
-      elems: a tensor or nested structure of tensors of the same first size n, or of size 1, which
-        is then used for every slice.
-      fallback_to_while_loop: False raises for functions that cannot be vectorized.
-      warn: accepted.
+      fn: Maps a slice, with the structure of `elems`, to a nested structure of tensors.
+      elems: A tensor or nested structure of tensors. Their first size is n, or 1 for a tensor that
+        is used for every slice.
+      fallback_to_while_loop: Whether to run functions that cannot be vectorized sequentially,
+        instead of raising an error.
+      warn: Ignored.
 
     Returns:
-      The results stacked: tensors of shape [n, ...].
+      The stacked results: tensors of shape [n, ...].
 
     Raises:
-      ValueError: for scalars or unequal sizes in `elems`; for a function that assigns variables
-        without `fallback_to_while_loop`.
+      ValueError: If `elems` contains scalars or unequal sizes, or `fn` cannot be vectorized and
+        `fallback_to_while_loop` is false.
 
     Example:
       >>> import meshflow as tf
@@ -382,36 +367,38 @@ def vectorized_map(
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):
-        _elements("vectorized_map", elems)  # raises
+        _elements("vectorized_map", elems)  # This call raises the error.
     count = next((n for n in map(_length, flat) if n != 1), 1)
     if any(_length(t) not in (1, count) for t in flat):
-        _elements("vectorized_map", elems)  # raises
+        _elements("vectorized_map", elems)  # This call raises the error.
     function = convert_if_enabled(fn)
     try:
         traced = trace(lambda e: _tensors(function(e)), (_heads(tensors),), name="vectorized_map")
-        does = f"assigns variable {traced.writes[0].name}" if traced.writes else ""
-        does = does or ("calls Python" if traced.closed.effects else "")
+        obstacle = f"assigns variable {traced.writes[0].name}" if traced.writes else ""
+        obstacle = obstacle or ("calls Python" if traced.closed.effects else "")
     except ValueNeededError as error:
         if context.trace is not None:
-            raise  # the outermost function runs op by op
-        does = f"calls Python, or needs values ({error})"
-    if does:
+            raise  # The outermost function then runs op by op.
+        obstacle = f"calls Python, or needs values ({error})"
+    if obstacle:
         if not fallback_to_while_loop:
             raise ValueError(
-                f"tf.vectorized_map: fn {does}, which cannot be vectorized. Use tf.map_fn, or "
+                f"tf.vectorized_map: fn {obstacle}, which cannot be vectorized. Use tf.map_fn, or "
                 "fallback_to_while_loop=True."
             )
         return map_fn(fn, nest.map_structure(lambda t: _repeated(t, count), tensors))
     operands = Operands([traced])
 
-    def call(arguments: list[Any], captures: list[Any]) -> list[Any]:
-        own = operands.captures_of(traced, captures)
-        shared = [np.shape(a)[0] != count for a in arguments]
-        given = [a[0] if s else a for a, s in zip(map(jnp.asarray, arguments), shared, strict=True)]
-        if all(shared):
-            return traced.arrays(given, own)
-        vectorized = jax.vmap(traced.arrays, in_axes=([None if s else 0 for s in shared], None))
-        return vectorized(given, own)
+    def call(arguments: list[Array], captures: list[Array]) -> list[Array]:
+        captured = operands.captures_of(traced, captures)
+        is_shared = [np.shape(a)[0] != count for a in arguments]
+        arrays = [
+            a[0] if s else a for a, s in zip(map(jnp.asarray, arguments), is_shared, strict=True)
+        ]
+        if all(is_shared):
+            return traced.arrays(arrays, captured)
+        vectorized = jax.vmap(traced.arrays, in_axes=([None if s else 0 for s in is_shared], None))
+        return vectorized(arrays, captured)
 
     op = _Interpreted("vectorized_map", lambda o, _: call(o[0], o[1]), heavy=True)
     return traced.rebuild(apply(op, (flat, operands.tensors())))

@@ -1,15 +1,16 @@
-"""Cheap ops by NumPy, for functions of elements that run eagerly in input pipelines.
+"""NumPy implementations of cheap ops, for functions of elements that run eagerly in input pipelines.
 
-A call of a compiled program costs more than the flip of an image. Results are those of the compiled
-programs to the last bit, and what may differ is left to them: sums, halves, floats that become integers.
-Only quotients are rounded once, as TensorFlow's, where XLA multiplies by the reciprocal of a scalar.
+Calling a compiled program costs more than flipping an image. The results are bitwise equal to those
+of the compiled programs; ops with results that could differ (sums, half precision, conversions from
+floats to integers) are left to the programs. Quotients are the exception: they are rounded once, as
+in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,47 +24,51 @@ from meshflow.ops.image import geometry
 from meshflow.ops.math import arithmetic, clipping, comparison, division
 from meshflow.ops.random import from_keys
 
-# What a compiled program is worth its call for.
+_HostArrays: TypeAlias = Sequence[np.ndarray]
+# Computes an op from its operands and static arguments; returns None to leave it to XLA.
+_HostFunction: TypeAlias = Callable[[_HostArrays, tuple[Any, ...]], np.ndarray | None]
+
+# Compiled programs are faster for arrays with more elements.
 _MOST = 1 << 22
 
 
 def _plain(array: np.ndarray) -> bool:
-    """Whether arithmetic on an array is the same everywhere."""
+    """Check whether NumPy and XLA compute the same results for an array."""
     kind = array.dtype.kind
     return (kind == "f" and array.dtype.itemsize >= 4) or kind in "iub"
 
 
-def _elementwise(function: Callable[..., Any], kinds: str = "iuf") -> Callable[..., Any]:
-    """A NumPy function of arrays of one dtype, whose result may have another shape."""
+def _elementwise(function: Callable[..., np.ndarray], kinds: str = "iuf") -> _HostFunction:
+    """Wrap a NumPy function of arrays with the same dtype."""
 
-    def on_host(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+    def compute(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
         if static or not all(_plain(a) and a.dtype.kind in kinds for a in arrays):
             return None
         return function(*arrays)
 
-    return on_host
+    return compute
 
 
 def _clipped(t: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.maximum(np.minimum(t, high), low)
 
 
-def _cast(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
-    (x,), wanted = arrays, static[0].dtype
-    widens = x.dtype.kind in "iub" and wanted.kind in "iuf" and wanted.itemsize >= 4
-    if widens or (x.dtype == np.float32 and wanted == np.float64):
-        return x.astype(wanted)
+def _cast(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (x,), target = arrays, static[0].dtype
+    widens = x.dtype.kind in "iub" and target.kind in "iuf" and target.itemsize >= 4
+    if widens or (x.dtype == np.float32 and target == np.float64):
+        return x.astype(target)
     return None
 
 
-def _select(arrays: Sequence[np.ndarray], _: tuple[Any, ...]) -> Any:
+def _select(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray:
     condition, x, y = arrays
     if condition.size == 1 and x.shape == y.shape and condition.ndim <= x.ndim:
         return x if condition.item() else y
     return np.where(condition, x, y)
 
 
-def _uniform(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+def _uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (key, low, high_end), (shape, dtype) = arrays, static
     size = int(np.prod(shape, dtype=np.int64))
     if dtype.name != "float32" or size > 4 or low != 0:
@@ -76,11 +81,11 @@ def _uniform(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
     return ((bits.view(np.float32) - np.float32(1)) * high_end).reshape(shape)
 
 
-def _flip(axis: int) -> Callable[..., Any]:
+def _flip(axis: int) -> _HostFunction:
     return lambda arrays, _: np.flip(arrays[0], axis)
 
 
-def _reshape(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
+def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (tensor,), (shape,) = arrays, static
     if not isinstance(shape, tuple) or None in shape or -1 in shape:
         return None
@@ -88,11 +93,11 @@ def _reshape(arrays: Sequence[np.ndarray], static: tuple[Any, ...]) -> Any:
     return tensor.reshape(shape) if count == tensor.size else None
 
 
-def _indexed(arrays: Sequence[np.ndarray], template: tuple[Any, ...]) -> Any:
+def _indexed(arrays: _HostArrays, template: tuple[Any, ...]) -> np.ndarray | None:
     return indexing._get(arrays, template) if len(arrays) == 1 else None
 
 
-_TABLE: list[tuple[Any, Callable[..., Any]]] = [
+_TABLE: list[tuple[Any, _HostFunction]] = [
     (arithmetic.add, _elementwise(np.add)),
     (arithmetic.subtract, _elementwise(np.subtract)),
     (arithmetic.multiply, _elementwise(np.multiply)),
@@ -113,16 +118,16 @@ _TABLE: list[tuple[Any, Callable[..., Any]]] = [
 ]
 
 
-def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    def on_host(values: Sequence[Any], static: tuple[Any, ...]) -> Any:
+def _guarded(function: _HostFunction) -> _HostFunction:
+    def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
         for value in values:
             if type(value) is not np.ndarray or value.dtype == object or value.size > _MOST:
                 return None
         with np.errstate(all="ignore"):
-            found = function(values, static)
-        return None if found is None else np.asarray(found)
+            result = function(values, static)
+        return None if result is None else np.asarray(result)
 
-    return on_host
+    return compute
 
 
 for _public, _function in _TABLE:
@@ -133,7 +138,7 @@ indexing._getitem.host = _guarded(_indexed)
 
 @contextmanager
 def on_host() -> Iterator[None]:
-    """Where ops on host arrays may be computed by NumPy, and give host arrays."""
+    """Allow NumPy to compute ops on host arrays in this context; their results are host arrays."""
     saved, context.on_host = context.on_host, True
     try:
         yield

@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.core.gradients.tape import no_tapes
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
 
@@ -18,15 +18,17 @@ __all__ = ["ExponentialMovingAverage"]
 
 
 class ExponentialMovingAverage:
-    """Averages of variables: `average = decay * average + (1 - decay) * variable`.
+    """Exponential moving averages of variables.
+
+    `average = decay * average + (1 - decay) * variable`
 
     Args:
-      decay: the share of the old average, such as 0.999.
-      num_updates: number of updates so far, for a smaller decay in the beginning:
+      decay: Weight of the previous average, for example 0.999.
+      num_updates: Number of updates so far. If it is set, the decay is smaller at first:
         `min(decay, (1 + num_updates) / (10 + num_updates))`.
-      zero_debias: whether averages start at zero and are corrected for that (Adam's correction);
-        otherwise they start at the variables' values.
-      name: ends the averages' names.
+      zero_debias: Whether averages are initialized with zeros and corrected for this bias, as in
+        Adam; otherwise they are initialized with the values of the variables.
+      name: Suffix of the names of the averages.
 
     Example:
       >>> import meshflow as tf
@@ -41,32 +43,32 @@ class ExponentialMovingAverage:
 
     def __init__(
         self,
-        decay: Any,
-        num_updates: Any = None,
+        decay: TensorLike,
+        num_updates: TensorLike | None = None,
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",
     ) -> None:
         self._decay, self._num_updates = decay, num_updates
         self._zero_debias, self._name = zero_debias, name
         self._averages: dict[int, Variable] = {}
-        # The uncorrected average and the number of steps, where averages start at zero.
+        # With `zero_debias`: the uncorrected average and the number of steps.
         self._biased: dict[int, tuple[Variable, Variable]] = {}
         self._averaged: list[Variable] = []
 
     @property
     def name(self) -> str:
-        """The name that ends the averages' names."""
+        """Return the suffix of the names of the averages."""
         return self._name
 
     def apply(self, var_list: Sequence[Variable] | None = None) -> None:
-        """Moves the averages, which are made at the first call.
+        """Update the averages; the first call creates them.
 
         Args:
-          var_list: variables of floating dtypes.
+          var_list: Variables of floating-point dtypes.
 
         Raises:
-          TypeError: for anything else.
-          ValueError: without variables.
+          TypeError: If an item is not such a variable.
+          ValueError: If `var_list` is missing.
         """
         if var_list is None:
             raise ValueError(
@@ -79,7 +81,9 @@ class ExponentialMovingAverage:
             decay = math.minimum(decay, (1.0 + updates) / (10.0 + updates))
         for variable in var_list:
             if not isinstance(variable, Variable):
-                raise TypeError(f"Only tf.Variables have moving averages here, got {variable!r}.")
+                raise TypeError(
+                    f"ExponentialMovingAverage.apply: var_list must contain tf.Variables, got {variable!r}."
+                )
             if not variable.dtype.is_floating:
                 raise TypeError(f"The variables must be half, float, or double: {variable.name}")
             if id(variable) not in self._averages:
@@ -120,33 +124,21 @@ class ExponentialMovingAverage:
         return f"{variable._shared_name}/{self._name}"
 
     def average(self, var: Variable) -> Variable | None:
-        """The variable that holds an average.
-
-        Args:
-          var: the averaged variable.
-
-        Returns:
-          A variable, or None when `apply` has not been called with `var`.
-        """
+        """Return the variable with the average of `var`, or None before `apply` with `var`."""
         return self._averages.get(id(var))
 
     def average_name(self, var: Variable) -> str:
-        """The name of a variable's average.
+        """Return the name of the average of a variable."""
+        average = self.average(var)
+        return self._name_of(var) if average is None else average._shared_name
+
+    def variables_to_restore(
+        self, moving_avg_variables: Sequence[Variable] | None = None
+    ) -> dict[str, Variable]:
+        """Return variables by the names to restore them from, so that averages are restored into them.
 
         Args:
-          var: the averaged variable.
-        """
-        known = self.average(var)
-        return self._name_of(var) if known is None else known._shared_name
-
-    def variables_to_restore(self, moving_avg_variables: Any = None) -> dict[str, Variable]:
-        """Names to restore from: a variable's average where there is one.
-
-        Args:
-          moving_avg_variables: variables to restore averages into; default those of `apply`.
-
-        Returns:
-          Variables by the names that they are to be read from.
+          moving_avg_variables: Variables to restore averages into; by default those of `apply`.
         """
         chosen = self._averaged if moving_avg_variables is None else moving_avg_variables
         return {self.average_name(v): v for v in chosen}

@@ -1,11 +1,11 @@
-"""Python's operators on tensors and variables, as one table.
+"""Python's operators on tensors and variables.
 
-`install` gives a class the operators; Keras installs them on its symbolic tensors too.
+`install_operators` adds the operators to a class; Keras also adds them to its symbolic tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.ops import math
 from meshflow.ops.deferred_host_values import Pending
 
-# Python method -> public op of two operands.
+# Binary operators of Python by name, with their public ops.
 BINARY: dict[str, Callable[..., Any]] = {
     "add": math.add,
     "sub": math.subtract,
@@ -45,7 +45,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "invert": math.logical_or_bitwise_not,
 }
 
-# The methods that `install` defines, but `__pos__`, which computes nothing.
+# All methods that `install_operators` defines, except `__pos__`, which computes nothing.
 OPERATOR_METHODS = (
     *(f"__{name}__" for name in (*BINARY, *COMPARISONS, *UNARY, "eq", "ne")),
     *(f"__r{name}__" for name in BINARY),
@@ -53,7 +53,7 @@ OPERATOR_METHODS = (
 
 
 def install(cls: type) -> None:
-    """Defines the operators as methods of `cls`."""
+    """Add the operators to a class as methods."""
     for name, function in BINARY.items():
         setattr(cls, f"__{name}__", _forward(function, name))
         setattr(cls, f"__r{name}__", _reflected(function, name))
@@ -70,7 +70,7 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     op = getattr(function, "op", None)
     defaults = getattr(function, "static_defaults", ())
 
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, other: object) -> Any:
         if (
             op is not None
             and type(self) is Tensor
@@ -82,17 +82,17 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             and not context.on_host
             and self._value.dtype.kind in "fi"
         ):
-            # Two like tensors, nobody looking on: straight to the compiled op.
+            # Two similar tensors that nothing observes are passed directly to the compiled op.
             try:
                 return dispatch.wrap(op.compiled(defaults)(self._value, other._value))
             except FloatingPointError as error:
                 raise dispatch.explain(name, error, (self, other)) from error
             except ValueError:
-                pass  # the long way says what is wrong
+                pass  # The general path below raises the error with an explanation.
         if context.on_host and op is not None and op.host is not None:
-            found = _on_host(op.host, self, other, defaults)
-            if found is not None:
-                return dispatch.wrap(found)
+            result = _on_host(op.host, self, other, defaults)
+            if result is not None:
+                return dispatch.wrap(result)
         if _gives_way(self, other):
             return NotImplemented
         return function(*_promoted(self, other))
@@ -101,13 +101,15 @@ def _forward(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-def _promoted(x: Any, y: Any) -> Any:
-    """Two operands, in one dtype of NumPy's choice where its rules are in force."""
+def _promoted(x: object, y: object) -> Sequence[Any]:
+    """Return two operands, promoted to a common dtype where NumPy's promotion rules are enabled."""
     return (x, y) if NumpyRules.promote is None else NumpyRules.promote([x, y])
 
 
-def _on_host(host: Callable[..., Any], x: Any, y: Any, static: tuple[Any, ...]) -> Any:
-    """What an op gives for a float32 array in an input pipeline and another or a number; or None."""
+def _on_host(
+    host: Callable[..., np.ndarray | None], x: object, y: object, static: tuple[Any, ...]
+) -> np.ndarray | None:
+    """Compute an op of a float32 host array and a similar array or number; None if it needs XLA."""
     if context.trace is not None or context.tapes or NumpyRules.promote is not None:
         return None
     array = x._value if type(x) is Tensor else None
@@ -122,7 +124,7 @@ def _on_host(host: Callable[..., Any], x: Any, y: Any, static: tuple[Any, ...]) 
 
 
 def _reflected(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
+    def method(self: Any, other: object) -> Any:
         return function(*_promoted(other, self))
 
     method.__name__ = f"__r{name}__"
@@ -137,41 +139,40 @@ def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return method
 
 
-def _gives_way(self: Any, other: Any) -> bool:
-    """Whether the other operand's own operator should run: for symbolic Keras tensors."""
+def _gives_way(self: object, other: object) -> bool:
+    """Check whether the operator of the other operand, a symbolic Keras tensor, must run."""
     return getattr(other, "_symbolic_priority", 0) > getattr(self, "_symbolic_priority", 0)
 
 
-def _fit(one: Any, other: Any) -> bool:
-    """Whether two shapes broadcast."""
+def _fit(first: Iterable[Any], second: Iterable[Any]) -> bool:
     try:
-        np.broadcast_shapes(tuple(one), tuple(other))
+        np.broadcast_shapes(tuple(first), tuple(second))
     except ValueError:
         return False
     return True
 
 
-def _equality(function: Callable[..., Any], otherwise: bool) -> Callable[..., Any]:
+def _equality(function: Callable[..., Any], default: bool) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         if other is None:
-            return otherwise
+            return default
         if _gives_way(self, other):
             return NotImplemented
         try:
             return function(*_promoted(self, other))
         except (TypeError, ValueError):
             if not isinstance(other, (Tensor, Variable, np.ndarray)):
-                return otherwise
+                return default
             if self.dtype == other.dtype and not _fit(self.shape, other.shape):
-                return Tensor(np.array(otherwise))
+                return Tensor(np.array(default))
             raise
 
-    method.__name__ = "__ne__" if otherwise else "__eq__"
+    method.__name__ = "__ne__" if default else "__eq__"
     return method
 
 
 _hash = {cls: cls.__hash__ for cls in (Tensor, Variable, ShardedVariable, Pending)}
 for _cls in _hash:
     install(_cls)
-    # Defining __eq__ from outside does not drop __hash__, which explains why tensors have none.
+    # Assigning __eq__ to a class does not remove its __hash__, which raises an explanatory error.
     _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign]

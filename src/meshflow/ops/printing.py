@@ -1,10 +1,10 @@
-"""`tf.print`, and tensors as text."""
+"""`tf.print`, and the text format of arrays."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -14,19 +14,17 @@ from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.environment.types import ArrayLike, PyTree
 
 __all__ = ["print", "value_text"]
 
 
-def value_text(value: Any, summarize: int = 3) -> str:
-    """An array as TensorFlow prints it: `[[1 2.5]\\n [3 4]]`.
+def value_text(value: ArrayLike, summarize: int = 3) -> str:
+    r"""Format an array like TensorFlow: `[[1 2.5]\\n [3 4]]`.
 
     Args:
-      value: an array or number.
-      summarize: how many elements at each end of a dimension are shown; -1 for all.
-
-    Returns:
-      The text.
+      value: An array or number.
+      summarize: Number of elements to show at each end of a dimension; -1 for all.
     """
     return _block(np.asarray(value), summarize, 0)
 
@@ -59,14 +57,14 @@ def _element(value: Any) -> str:
         return str(value)
     if value.dtype.kind == "c":
         return f"({_element(value.real)},{_element(value.imag)})"
-    # As few digits as give the number back: 6 (15) if they do, else 9 (17).
+    # The format uses 6 (15) digits if they represent the number exactly, and otherwise 9 (17).
     short, full = ("%.15g", "%.17g") if value.dtype == np.float64 else ("%.6g", "%.9g")
     text = short % float(value)
     return text if value.dtype.type(float(text)) == value else full % float(value)
 
 
 class _Text(str):
-    """Text that prints as it is inside containers."""
+    """String that containers print without quotes."""
 
     __slots__ = ()
 
@@ -75,26 +73,26 @@ class _Text(str):
 
 
 def print(
-    *inputs: Any,
-    output_stream: Any = None,
+    *inputs: PyTree,
+    output_stream: TextIO | str | None = None,
     summarize: int = 3,
     sep: str = " ",
     end: str = "\n",
     name: str | None = None,
 ) -> None:
-    """Prints values, in a compiled function every time it runs.
+    """Print values; a compiled function prints them in every call.
 
     Args:
-      *inputs: tensors, nested structures of them, and other objects.
-      output_stream: `sys.stderr` (default), `sys.stdout`, another object with `write`, or a path as
+      *inputs: Tensors, nested structures of them, and other objects.
+      output_stream: `sys.stderr` (default), `sys.stdout`, another object with `write`, or a path
         'file://...'.
-      summarize: how many elements at each end of a dimension are shown; -1 for all.
-      sep: between the inputs.
-      end: at the end.
-      name: ignored.
+      summarize: Number of elements to show at each end of a dimension; -1 for all.
+      sep: Separator of the inputs.
+      end: Text at the end.
+      name: Ignored.
 
     Raises:
-      ValueError: for another kind of stream.
+      ValueError: For another type of stream.
 
     Example:
       >>> import sys
@@ -102,37 +100,39 @@ def print(
       >>> tf.print("values:", tf.range(10), output_stream=sys.stdout)
       values: [0 1 2 ... 7 8 9]
     """
-    to_file = isinstance(output_stream, str) and output_stream.startswith("file://")
-    if output_stream is not None and not to_file and not hasattr(output_stream, "write"):
+    path = None
+    if isinstance(output_stream, str) and output_stream.startswith("file://"):
+        path = output_stream.removeprefix("file://")
+    if output_stream is not None and path is None and not hasattr(output_stream, "write"):
         raise ValueError(
             f"tf.print: output_stream must be sys.stderr, sys.stdout or 'file://path', got {output_stream!r}."
         )
     leaves = [v for item in inputs for v in nest.flatten(item) if is_tensor(v)]
     tensors = [convert_to_tensor(v) for v in leaves]
     tracing = context.trace is not None
-    known = [_known(t) if tracing else np.asarray(t._value) for t in tensors]
+    constants = [_known(t) if tracing else np.asarray(t.array) for t in tensors]
 
-    def write(*arrays: Any) -> None:
-        unknown = iter(arrays)
-        values = iter([next(unknown) if v is None else v for v in known])
+    def write(*arrays: np.ndarray) -> None:
+        runtime_arrays = iter(arrays)
+        values = iter([next(runtime_arrays) if v is None else v for v in constants])
 
-        def shown(leaf: Any) -> Any:
+        def format_leaf(leaf: Any) -> Any:
             return _Text(value_text(next(values), summarize)) if is_tensor(leaf) else leaf
 
-        filled = [nest.map_structure(shown, item) for item in inputs]
-        text = sep.join(str(f) if isinstance(f, str) else repr(f) for f in filled) + end
-        if to_file:
-            with open(output_stream.removeprefix("file://"), "a") as file:
+        formatted = [nest.map_structure(format_leaf, item) for item in inputs]
+        text = sep.join(str(f) if isinstance(f, str) else repr(f) for f in formatted) + end
+        if path is not None:
+            with open(path, "a") as file:
                 file.write(text)
         else:
-            stream = output_stream or sys.stderr
+            stream: Any = output_stream or sys.stderr
             stream.write(text)
             stream.flush()
 
     if tracing:
         values = [
             context.trace.value_of(t)  # type: ignore[union-attr]
-            for t, v in zip(tensors, known, strict=True)
+            for t, v in zip(tensors, constants, strict=True)
             if v is None
         ]
         jax.debug.callback(keeping_errors(write), *values, ordered=callbacks_are_ordered())
@@ -140,6 +140,6 @@ def print(
         write()
 
 
-def _known(tensor: Tensor) -> Any:
-    """The value of a constant while tracing; None for what a run gives."""
-    return tensor._value if type(tensor._value) is np.ndarray else None
+def _known(tensor: Tensor) -> np.ndarray | None:
+    """Return the value of a constant while tracing; None if it is only known at run time."""
+    return tensor.array if type(tensor.array) is np.ndarray else None

@@ -1,4 +1,4 @@
-"""Calling Python from a compiled function."""
+"""Calls of Python functions from compiled functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,18 @@ from meshflow.core.runtime.errors import ValueNeededError, error_of_python
 from meshflow.core.tracing.host_callbacks import callbacks_are_ordered, keeping_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array, PyTree
 
 __all__ = ["numpy_function", "py_function"]
 
+# The dtype or spec of the result, or a list of them.
+_ResultTypes = DTypeLike | TensorSpec | Sequence[DTypeLike | TensorSpec] | None
 
-def _specs(Tout: Any, name: str) -> list[TensorSpec]:
+
+def _specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
     specs = []
     for item in Tout if isinstance(Tout, (list, tuple)) else [Tout]:
         spec = item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
@@ -36,13 +40,15 @@ def _specs(Tout: Any, name: str) -> list[TensorSpec]:
 
 
 def _scalar(spec: TensorSpec, name: str) -> TensorSpec:
-    """The spec of a result of any shape, which only running the function tells; a program needs it before.
+    """Return a scalar spec for a result without a declared shape, which a program needs.
 
     Raises:
-      ValueNeededError: where the function around can run op by op instead.
+      ValueNeededError: If the enclosing function can run op by op instead.
     """
     if context.falls_back:
-        raise ValueError(f"{name}: the shapes of its results are known when it runs.")
+        raise ValueError(
+            f"{name}: the shapes of its results are not known before it runs. Declare them by Tout."
+        )
     if context.replicas is None and not context.exporting:
         raise ValueNeededError(
             f"{name} declares {spec.dtype.name} of any shape. Where the shape is always the same, "
@@ -53,8 +59,8 @@ def _scalar(spec: TensorSpec, name: str) -> TensorSpec:
     return TensorSpec([], spec.dtype)
 
 
-def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """The results of a Python function, which must be as declared."""
+def _declared(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Convert the results of a Python function to arrays, which must have the declared specs."""
     if not specs:
         return []
     flat = list(results) if isinstance(results, (list, tuple)) else [results]
@@ -64,7 +70,7 @@ def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.n
         )
     arrays = []
     for result, spec in zip(flat, specs, strict=True):
-        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype)._value)
+        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype).array)
         if array.shape != tuple(spec.shape.as_list()) or array.dtype != spec.dtype.dtype:
             raise ValueError(
                 f"{name}: the Python function returned {array.dtype}{list(array.shape)} where "
@@ -75,88 +81,92 @@ def _declared(name: str, results: Any, specs: Sequence[TensorSpec]) -> list[np.n
     return arrays
 
 
-def _eagerly(name: str, results: Any, Tout: Any) -> Any:
+def _eagerly(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
     if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
         return []
-    many = isinstance(Tout, (list, tuple))
-    kinds = [
-        i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in (Tout if many else [Tout])
-    ]
-    listed = isinstance(results, (list, tuple)) and (many or len(results) == 1)
-    flat = list(results) if listed else [results]
-    if len(flat) != len(kinds):
+    items = list(Tout) if isinstance(Tout, (list, tuple)) else [Tout]
+    dtypes = [i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in items]
+    has_list = isinstance(Tout, (list, tuple))
+    is_list = isinstance(results, (list, tuple)) and (has_list or len(results) == 1)
+    flat = list(results) if is_list else [results]
+    if len(flat) != len(dtypes):
         raise ValueError(
-            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(kinds)}."
+            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(dtypes)}."
         )
-    tensors = [convert_to_tensor(r, dtype_hint=k) for r, k in zip(flat, kinds, strict=True)]
-    for tensor, kind in zip(tensors, kinds, strict=True):
-        if tensor.dtype is not kind:
+    tensors = [convert_to_tensor(r, dtype_hint=d) for r, d in zip(flat, dtypes, strict=True)]
+    for tensor, dtype in zip(tensors, dtypes, strict=True):
+        if tensor.dtype is not dtype:
             raise ValueError(
-                f"{name}: the Python function returned {tensor.dtype.name}, expected {kind.name}."
+                f"{name}: the Python function returned {tensor.dtype.name}, expected {dtype.name}."
             )
-    return tensors if many else tensors[0]
+    return tensors if has_list else tensors[0]
 
 
 def _raising_as_ops(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A Python function whose errors are those of TensorFlow's ops."""
+    """Wrap a Python function so that it raises the errors of TensorFlow's ops."""
 
-    def called(*args: Any) -> Any:
+    def call(*args: Any) -> Any:
         try:
             return func(*args)
         except Exception as error:
             raise error_of_python(error) from error
 
-    return called
+    return call
 
 
-def _traced(name: str, call: Callable[..., Any], inp: Any, Tout: Any) -> Any:
+def _traced(
+    name: str, call: Callable[..., Any], inp: Sequence[TensorLike], Tout: _ResultTypes
+) -> list[Tensor] | Tensor:
     op = Op(name, lambda operands, _: call(*operands[0]), heavy=True, is_foldable=False)
     outputs = list(apply(op, ([convert_to_tensor(i) for i in inp],)))
     return outputs if isinstance(Tout, (list, tuple)) else outputs[0]
 
 
-def _arrays(specs: Sequence[TensorSpec]) -> list[Any]:
+def _arrays(specs: Sequence[TensorSpec]) -> list[jax.ShapeDtypeStruct]:
     return [jax.ShapeDtypeStruct(tuple(s.shape.as_list()), s.dtype.dtype) for s in specs]
 
 
-def _decorating(function: Callable[..., Any], **settings: Any) -> Callable[[Any], Any]:
-    """What `py_function` and `numpy_function` are without a function: decorators of one."""
+def _decorating(
+    function: Callable[..., Any], **settings: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Create the decorator form of `py_function` or `numpy_function`."""
 
     def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(func)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def public(*args: Any, **kwargs: Any) -> Any:
             return function(functools.partial(func, **kwargs), args, **settings)
 
-        return called
+        return public
 
     return decorate
 
 
 def py_function(
     func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,
+    inp: Sequence[TensorLike] | None = None,
+    Tout: _ResultTypes = None,
     name: str | None = None,
 ) -> Any:
-    """Calls a Python function of tensors, also from a compiled function.
+    """Call a Python function of tensors, also from a compiled function.
 
-    Eagerly the call is plain Python. A `tf.function` is compiled where the shapes of results are declared; where
-    they are not (a dtype alone is any shape) it runs op by op, with a warning. In a compiled function the gradient
-    (of first order) calls the function again, under a tape.
+    Eagerly this is a plain call. A `tf.function` is compiled if the shapes of the results are
+    declared. Otherwise (a dtype implies any shape) it runs op by op, with a warning. The gradient
+    of a call in a compiled function is of first order; it calls the function again under a tape.
 
     Args:
-      func: takes tensors, returns a tensor or list of tensors; None to use it as a decorator.
-      inp: the arguments.
-      Tout: dtype or `TensorSpec` of the result, or a list of them.
-      name: ignored.
+      func: Function of tensors that returns a tensor or list of tensors; None to use this as a
+        decorator.
+      inp: The arguments.
+      Tout: Dtype or `TensorSpec` of the result, or a list of them.
+      name: Ignored.
 
     Returns:
-      A tensor, or a list when Tout is one.
+      A tensor, or a list if `Tout` is a list.
 
     Raises:
-      ValueError: when a result has another shape or dtype than declared.
-      InvalidArgumentError: for a ValueError or TypeError of the function; an UnknownError for most
-        others. They are also of the class that the function raised.
+      ValueError: If a result does not have the declared shape or dtype.
+      InvalidArgumentError: If the function raises a ValueError or TypeError; for most other errors,
+        an UnknownError. Both are also instances of the class that the function raised.
 
     Example:
       >>> import meshflow as tf
@@ -167,52 +177,54 @@ def py_function(
     if func is None:
         return _decorating(py_function, Tout=Tout)
     inp = () if inp is None else inp
-    if context.trace is None:
-        called = _raising_as_ops(func)
-        return _eagerly("py_function", called(*[convert_to_tensor(i) for i in inp]), Tout)
-    specs = _specs(Tout, "py_function")
     func = _raising_as_ops(func)
+    if context.trace is None:
+        return _eagerly("py_function", func(*[convert_to_tensor(i) for i in inp]), Tout)
+    specs = _specs(Tout, "py_function")
 
-    def forward(*arrays: Any) -> list[np.ndarray]:
+    def forward(*arrays: Array) -> list[np.ndarray]:
         results = func(*[Tensor(np.asarray(a)) for a in arrays])
         return _declared("py_function", results, specs)
 
-    def backward(arrays: Any, cotangents: Any) -> list[np.ndarray]:
+    def backward(arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[np.ndarray]:
         tensors = [Tensor(np.asarray(a)) for a in arrays]
-        inexact = [t for t in tensors if is_inexact(t._value)]
+        inexact = [t for t in tensors if is_inexact(t.array)]
         with GradientTape() as tape:
             tape.watch(inexact)
             results = func(*tensors)
         outputs = [convert_to_tensor(r) for r in nest.flatten(results)]
-        given = [Tensor(np.asarray(c)) for c in cotangents]
-        kept = [(o, g) for o, g in zip(outputs, given, strict=True) if is_inexact(o._value)]
-        found = tape.gradient(
-            [o for o, _ in kept],
+        upstream = [Tensor(np.asarray(c)) for c in cotangents]
+        pairs = [(o, g) for o, g in zip(outputs, upstream, strict=True) if is_inexact(o.array)]
+        gradients = tape.gradient(
+            [o for o, _ in pairs],
             inexact,
-            output_gradients=[g for _, g in kept],
+            output_gradients=[g for _, g in pairs],
             unconnected_gradients="zero",
         )
-        return [np.asarray(convert_to_tensor(g)._value) for g in found]
+        return [np.asarray(convert_to_tensor(g).array) for g in gradients]
 
     @jax.custom_vjp
-    def call(*arrays: Any) -> Any:
+    def call(*arrays: jax.Array) -> list[jax.Array]:
         return io_callback(
             keeping_errors(forward), _arrays(specs), *arrays, ordered=callbacks_are_ordered()
         )
 
-    def call_forward(*arrays: Any) -> Any:
+    def call_forward(*arrays: jax.Array) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
         return call(*arrays), arrays
 
-    def call_backward(arrays: Any, cotangents: Any) -> Any:
+    def call_backward(
+        arrays: Sequence[jax.Array], cotangents: Sequence[jax.Array]
+    ) -> tuple[Array, ...]:
         inexact = [a for a in arrays if is_inexact(a)]
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in inexact]
-        plain = [
+        filled = [
             jax.numpy.zeros(s.shape, s.dtype) if c.dtype == jax.dtypes.float0 else c
             for c, s in zip(cotangents, _arrays(specs), strict=True)
         ]
-        found = iter(jax.pure_callback(keeping_errors(backward), shapes, arrays, plain))
+        gradients = iter(jax.pure_callback(keeping_errors(backward), shapes, arrays, filled))
         return tuple(
-            next(found) if is_inexact(a) else np.zeros(a.shape, jax.dtypes.float0) for a in arrays
+            next(gradients) if is_inexact(a) else np.zeros(a.shape, jax.dtypes.float0)
+            for a in arrays
         )
 
     call.defvjp(call_forward, call_backward)
@@ -221,25 +233,21 @@ def py_function(
 
 def numpy_function(
     func: Callable[..., Any] | None = None,
-    inp: Any = None,
-    Tout: Any = None,
+    inp: Sequence[TensorLike] | None = None,
+    Tout: _ResultTypes = None,
     stateful: bool = True,
     name: str | None = None,
 ) -> Any:
-    """Calls a Python function of NumPy arrays; otherwise like `py_function`, without gradients.
+    """Call a Python function of NumPy arrays, without gradients, but otherwise like `py_function`.
 
-    Args:
-      func: takes NumPy arrays, returns an array or list of arrays; None to use it as a decorator.
-      inp: the arguments.
-      Tout: dtype or `TensorSpec` of the result, or a list of them.
-      stateful: False lets the compiler drop or repeat calls.
-      name: ignored.
+    With `stateful=False` the compiler may remove or repeat calls. The other arguments are those of
+    `py_function`.
 
     Returns:
-      A tensor, or a list when Tout is one.
+      A tensor, or a list if `Tout` is a list.
 
     Raises:
-      ValueError: when a result has another shape or dtype than declared.
+      ValueError: If a result does not have the declared shape or dtype.
 
     Example:
       >>> import meshflow as tf
@@ -253,21 +261,20 @@ def numpy_function(
     if func is None:
         return _decorating(numpy_function, Tout=Tout, stateful=stateful)
     inp = () if inp is None else inp
-    if context.trace is None:
-        arrays = [convert_to_tensor(i).numpy() for i in inp]
-        return _eagerly("numpy_function", _raising_as_ops(func)(*arrays), Tout)
-    specs = _specs(Tout, "numpy_function")
     func = _raising_as_ops(func)
+    if context.trace is None:
+        return _eagerly("numpy_function", func(*[convert_to_tensor(i).numpy() for i in inp]), Tout)
+    specs = _specs(Tout, "numpy_function")
 
-    def host(*arrays: Any) -> list[np.ndarray]:
+    def run(*arrays: Array) -> list[np.ndarray]:
         return _declared("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
 
-    # Python's side effects happen in the order in which they are written.
+    # Python's side effects must occur in program order.
     ordered = callbacks_are_ordered()
     callback = functools.partial(io_callback, ordered=ordered) if stateful else jax.pure_callback
 
-    def call(*arrays: Any) -> Any:
-        fixed = [jax.lax.stop_gradient(a) for a in arrays]
-        return callback(keeping_errors(host), _arrays(specs), *fixed)
+    def call(*arrays: jax.Array) -> list[jax.Array]:
+        operands = [jax.lax.stop_gradient(a) for a in arrays]
+        return callback(keeping_errors(run), _arrays(specs), *operands)
 
     return _traced("numpy_function", call, inp, Tout)

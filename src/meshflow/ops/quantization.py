@@ -1,8 +1,8 @@
-"""Numbers rounded as if they were held in a few bits, for training networks that will be."""
+"""Fake quantization: rounding to a few bits, for quantization-aware training."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,48 +26,53 @@ __all__ = [
 @op(same=(), differentiable=False, name="fake_quant")
 def _rounded(
     inputs: TensorLike, low: TensorLike, high: TensorLike, num_bits: int, narrow_range: bool
-) -> Any:
-    """Rounded numbers, and which of them were inside, below and above the range."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return rounded values, and masks of the elements inside, below and above the range."""
     first, last = (1 if narrow_range else 0), 2**num_bits - 1
-    # XLA would make other formulas of the divisions, and their last digits decide where 0 goes.
-    kept = jax.lax.optimization_barrier
-    step = kept((high - low) / kept(jnp.full_like(low, last - first)))
-    # The range is moved so that 0 is one of its steps; halves go up.
+    # Without barriers XLA would rewrite the divisions, and their last digits determine the zero
+    # point.
+    barrier = jax.lax.optimization_barrier
+    step = barrier((high - low) / barrier(jnp.full_like(low, last - first)))
+    # The range is shifted so that 0 is one of its steps; halves are rounded up.
     zero = first - low / step
     zero = jnp.clip(jnp.floor(zero + 0.5), first, last)
     begin, end = (first - zero) * step, (last - zero) * step
     steps = jnp.floor((jnp.clip(inputs, begin, end) - begin) / step + 0.5)
-    # A range without any width, as before the first example, gives zeros.
+    # An empty range, for example before the first example, results in zeros.
     empty = (low == 0) & (high == 0)
     inside = (inputs >= begin) & (inputs <= end) | empty
     rounded = jnp.where(empty, 0, (steps + (first - zero)) * step)
     return rounded, inside, (inputs < begin) & ~empty, (inputs > end) & ~empty
 
 
-def _checked(num_bits: int, what: str) -> None:
+def _checked(num_bits: int, op_name: str) -> None:
     if not 2 <= num_bits <= 16:
         raise InvalidValueError(
-            f"{what}: num_bits must be between 2 and 16, inclusive. Got {num_bits}."
+            f"{op_name}: num_bits must be between 2 and 16, inclusive. Got {num_bits}."
         )
 
 
-def _fake_quant(inputs: Any, low: Any, high: Any, num_bits: int, narrow_range: bool) -> Tensor:
-    """Rounded numbers, whose gradient is the identity within the range and that of its ends outside."""
+def _fake_quant(
+    inputs: TensorLike, low: TensorLike, high: TensorLike, num_bits: int, narrow_range: bool
+) -> Tensor:
+    """Round values; gradients outside of the range flow to `low` and `high`."""
     inputs, low, high = (math.cast(v, "float32") for v in (inputs, low, high))
     axes = list(range(len(inputs.shape) - len(low.shape)))
 
     @custom_gradient
-    def rounding(inputs: Any, low: Any, high: Any) -> Any:
-        found, inside, below, above = _rounded(inputs, low, high, num_bits, narrow_range)
+    def round_values(
+        inputs: Tensor, low: Tensor, high: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+        rounded, *masks = _rounded(inputs, low, high, num_bits, narrow_range)
 
-        def gradient(upstream: Any) -> Any:
+        def compute_gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             zeros = array.zeros_like(upstream)
-            parts = [array.where(mask, upstream, zeros) for mask in (inside, below, above)]
+            parts = [array.where(mask, upstream, zeros) for mask in masks]
             return parts[0], *(math.reduce_sum(part, axes) for part in parts[1:])
 
-        return found, gradient
+        return rounded, compute_gradient
 
-    return rounding(inputs, low, high)
+    return round_values(inputs, low, high)
 
 
 @also_symbolic
@@ -79,23 +84,23 @@ def fake_quant_with_min_max_args(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Rounds numbers to the steps of a range; what is outside goes to its ends.
+    """Round values to the steps of a range, and clip values outside of it.
 
-    The range is moved a little, so that 0 is one of the steps.
+    The range is shifted slightly, so that 0 is one of the steps.
 
     Args:
       inputs: float32.
-      min: where the range begins.
-      max: where it ends.
-      num_bits: there are `2 ** num_bits` steps.
-      narrow_range: whether the lowest step is not used.
-      name: ignored.
+      min: Lower end of the range.
+      max: Upper end of the range.
+      num_bits: The number of steps is `2 ** num_bits`.
+      narrow_range: Whether to exclude the lowest step.
+      name: Ignored.
 
     Returns:
-      float32 of the same shape; its gradient is 1 within the range and 0 outside.
+      float32 of the same shape; its gradient is 1 inside of the range and 0 outside.
 
     Raises:
-      InvalidArgumentError: unless min < max, or for a number of bits outside 2 to 16.
+      InvalidArgumentError: If `min >= max`, or `num_bits` is not in 2 to 16.
 
     Example:
       >>> import meshflow as tf
@@ -119,22 +124,14 @@ def fake_quant_with_min_max_vars(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """As `fake_quant_with_min_max_args`, for a range that may be trained.
-
-    Args:
-      inputs: float32.
-      min: where the range begins, a scalar.
-      max: where it ends, a scalar.
-      num_bits: there are `2 ** num_bits` steps.
-      narrow_range: whether the lowest step is not used.
-      name: ignored.
+    """Round values like `fake_quant_with_min_max_args`, with a trainable range.
 
     Returns:
-      float32 of the same shape. The gradient of what is below the range goes to `min`, of what is
+      float32 of the same shape. Gradients of elements below the range flow to `min`, and of those
       above to `max`.
 
     Raises:
-      InvalidArgumentError: for a number of bits outside 2 to 16.
+      InvalidArgumentError: If `num_bits` is not in 2 to 16.
 
     Example:
       >>> import meshflow as tf
@@ -154,21 +151,13 @@ def fake_quant_with_min_max_vars_per_channel(
     narrow_range: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """As `fake_quant_with_min_max_vars`, with a range for each channel.
-
-    Args:
-      inputs: float32 [..., channels].
-      min: where the ranges begin, [channels].
-      max: where they end, [channels].
-      num_bits: there are `2 ** num_bits` steps.
-      narrow_range: whether the lowest step is not used.
-      name: ignored.
+    """Round values like `fake_quant_with_min_max_vars`, with a range for each channel.
 
     Returns:
       float32 of the same shape.
 
     Raises:
-      InvalidArgumentError: for a number of bits outside 2 to 16.
+      InvalidArgumentError: If `num_bits` is not in 2 to 16.
 
     Example:
       >>> import meshflow as tf
@@ -191,8 +180,8 @@ def _to_integers_and_back(
     range_given: bool,
     half_up: bool,
     narrow_range: bool,
-) -> Any:
-    """Rounded numbers, and which of them are inside the given range."""
+) -> tuple[Tensor, Tensor]:
+    """Return rounded values, and a mask of the elements inside of [low, high]."""
     others = tuple(a for a in range(input.ndim) if axis is None or a != axis % input.ndim)
     ranges = [low, high] if axis is None else [jnp.expand_dims(v, others) for v in (low, high)]
     inside = (input >= ranges[0]) & (input <= ranges[1])
@@ -200,16 +189,19 @@ def _to_integers_and_back(
         ranges = [reduce(input, axis=others, keepdims=True) for reduce in (jnp.min, jnp.max)]
     first = (narrow_range - 2 ** (num_bits - 1)) if signed else 0
     last = 2 ** (num_bits - signed) - 1
-    # Every integer stands for a multiple of one step, so 0 stays 0: the side that needs the larger step decides.
-    most = jnp.finfo(input.dtype).max
-    scales = [jnp.where(n * v > 0, n / v, most) for n, v in zip((first, last), ranges, strict=True)]
+    # All integers are multiples of one step, so that 0 is exact. The end of the range that requires
+    # the larger step determines it.
+    largest = jnp.finfo(input.dtype).max
+    scales = [
+        jnp.where(n * v > 0, n / v, largest) for n, v in zip((first, last), ranges, strict=True)
+    ]
     scale = jnp.minimum(*scales)
-    # XLA would multiply by reciprocals.
+    # Without the barrier XLA would multiply by reciprocals.
     counts = [jnp.full_like(v, n or 1) for n, v in zip((first, last), ranges, strict=True)]
     steps = [v / n for v, n in zip(ranges, jax.lax.optimization_barrier(counts), strict=True)]
     step = jnp.where(scales[0] < scales[1], steps[0], steps[1])
-    kept = jnp.clip(input, first * step, last * step) if range_given else input
-    integers = kept * scale
+    clipped = jnp.clip(input, first * step, last * step) if range_given else input
+    integers = clipped * scale
     integers = jnp.floor(integers + 0.5) if half_up else jnp.round(integers)
     return integers * step, inside
 
@@ -227,25 +219,25 @@ def quantize_and_dequantize_v2(
     narrow_range: bool = False,
     axis: int | None = None,
 ) -> Tensor:
-    """Rounds numbers to integers of a few bits, times one step, which is the error that such integers make.
+    """Round values to integers of a few bits, and multiply them by the step, to simulate the error.
 
     Args:
-      input: floating tensor.
-      input_min: where the range begins: a scalar, or with `axis` a vector.
-      input_max: where it ends, likewise.
-      signed_input: whether the integers may be negative.
-      num_bits: bits of an integer.
-      range_given: whether the range is the given one; else it is that of the numbers.
+      input: Floating-point tensor.
+      input_min: Lower end of the range: a scalar, or with `axis` a vector.
+      input_max: Upper end of the range, in the same shape.
+      signed_input: Whether the integers may be negative.
+      num_bits: Number of bits of an integer.
+      range_given: Whether to use the given range instead of that of the values.
       round_mode: 'HALF_TO_EVEN' or 'HALF_UP'.
-      name: ignored.
-      narrow_range: whether the lowest integer is not used.
-      axis: the dimension of which every place has a range of its own.
+      name: Ignored.
+      narrow_range: Whether to exclude the lowest integer.
+      axis: The axis with one range per index; None for one range.
 
     Returns:
-      A tensor like `input`. Its gradient is 1 inside `input_min` and `input_max` and 0 outside.
+      A tensor like `input`. Its gradient is 1 inside of `input_min` and `input_max` and 0 outside.
 
     Raises:
-      InvalidArgumentError: for a number of bits, a mode or an axis that there is not.
+      InvalidArgumentError: If `num_bits`, `round_mode` or `axis` is invalid.
 
     Example:
       >>> import meshflow as tf
@@ -263,17 +255,19 @@ def quantize_and_dequantize_v2(
             f"{name}: round_mode must be HALF_TO_EVEN or HALF_UP, got {round_mode!r}."
         )
     if axis is not None and not -rank <= axis < rank:
-        raise InvalidValueError(f"{name}: axis {axis} is not one of the {rank} of the input.")
+        raise InvalidValueError(f"{name}: axis must be in [-{rank}, {rank}), got {axis}.")
     static = axis, signed_input, num_bits, range_given, round_mode == "HALF_UP", narrow_range
 
     @custom_gradient
-    def rounding(input: Any, low: Any, high: Any) -> Any:
-        found, inside = _to_integers_and_back(input, low, high, *static)
+    def round_values(
+        input: Tensor, low: Tensor, high: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+        rounded, inside = _to_integers_and_back(input, low, high, *static)
 
-        def gradient(upstream: Any) -> Any:
-            own = array.where(inside, upstream, array.zeros_like(upstream))
-            return own, array.zeros_like(low), array.zeros_like(high)
+        def compute_gradient(upstream: Tensor) -> tuple[Tensor, ...]:
+            input_gradient = array.where(inside, upstream, array.zeros_like(upstream))
+            return input_gradient, array.zeros_like(low), array.zeros_like(high)
 
-        return found, gradient
+        return rounded, compute_gradient
 
-    return rounding(input, low, high)
+    return round_values(input, low, high)

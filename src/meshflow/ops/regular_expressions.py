@@ -1,4 +1,4 @@
-"""Regular expressions as TensorFlow's library RE2 reads them, run by Python's `re`."""
+"""Regular expressions in the syntax of RE2, which TensorFlow uses, executed by Python's `re`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 
-# Classes of characters that are written [:name:] inside brackets.
+# Character classes that are written [:name:] inside of brackets.
 _POSIX = {
     "alnum": "0-9A-Za-z",
     "alpha": "A-Za-z",
@@ -36,7 +36,7 @@ _TOKENS = re.compile(
 
 @functools.cache
 def _category(name: str) -> tuple[str, str]:
-    """What is inside and outside a general category of Unicode, as bodies of bracket classes."""
+    """Return the characters inside and outside of a Unicode category, as bodies of bracket classes."""
     inside: list[str] = []
     outside: list[str] = []
     start = 0
@@ -56,16 +56,16 @@ def _category(name: str) -> tuple[str, str]:
 
 
 def _outside(body: str) -> str:
-    """The body of a bracket class with the ASCII and other characters that `body` leaves out."""
+    """Return a bracket class body with all characters that are not in `body`."""
     member = re.compile(f"[{body}]")
-    left = [c for c in map(chr, range(128)) if not member.match(c)]
-    return "".join(f"\\x{ord(c):02x}" for c in left) + r"\x80-\U0010ffff"
+    others = [c for c in map(chr, range(128)) if not member.match(c)]
+    return "".join(f"\\x{ord(c):02x}" for c in others) + r"\x80-\U0010ffff"
 
 
 def _in_python(pattern: str) -> str:
     inside = False
 
-    def change(match: re.Match[str]) -> str:
+    def translate_token(match: re.Match[str]) -> str:
         nonlocal inside
         if match["posix"]:
             name = match["posix"].lstrip("^")
@@ -97,24 +97,26 @@ def _in_python(pattern: str) -> str:
         if match["close"]:
             inside = False
             return match[0]
-        # Without the flag m, RE2's $ is the very end, not the place before a last line break.
+        # Without the flag m, RE2's $ only matches at the very end, and not before a final line
+        # break.
         return match[0] if inside or "m" in flags else r"\Z"
 
-    found = re.match(r"\(\?([a-zA-Z]+)\)", pattern)
-    flags = found[1] if found else ""
-    return _TOKENS.sub(change, pattern)
+    prefix = re.match(r"\(\?([a-zA-Z]+)\)", pattern)
+    flags = prefix[1] if prefix else ""
+    return _TOKENS.sub(translate_token, pattern)
 
 
 @functools.lru_cache(256)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A compiled pattern.
+    r"""Compile a pattern.
 
     Args:
-      pattern: in RE2's syntax: `re`'s without look-around and back references, with POSIX classes
-        such as [[:space:]], categories such as \\p{L}, and \\d, \\s, \\w for ASCII only.
+      pattern: Pattern in RE2's syntax: that of `re` without look-around and back references, with
+        POSIX classes such as [[:space:]], categories such as \p{L}, and \d, \s and \w for ASCII
+        only.
 
     Raises:
-      InvalidArgumentError: when it is not valid.
+      InvalidArgumentError: If the pattern is invalid.
     """
     try:
         return re.compile(_in_python(pattern), re.ASCII)
@@ -123,14 +125,14 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 def replacement(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
-    """What takes the place of a match.
+    r"""Create a function that returns the replacement of a match.
 
     Args:
-      rewrite: text in which \\0 stands for the match, \\1 to \\9 for groups and \\\\ for a backslash.
-      groups: how many groups the pattern has.
+      rewrite: Text with \0 for the match, \1 to \9 for groups and \\ for a backslash.
+      groups: Number of groups of the pattern.
 
     Raises:
-      InvalidArgumentError: for other uses of the backslash, and groups that do not exist.
+      InvalidArgumentError: For other uses of the backslash, and groups that do not exist.
     """
     parts: list[str | int] = []
     for text, escape in re.findall(r"([^\\]+)|\\(.?)", rewrite, re.DOTALL):

@@ -1,8 +1,12 @@
-"""The signatures of ops that a table makes, which editors and type checkers could not see otherwise."""
+"""Signatures of ops that are created from tables, for editors and type checkers."""
+
+# The docstrings of the classes describe their `__call__` methods.
+# ruff: noqa: D102
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 
@@ -22,39 +26,42 @@ __all__ = [
 
 
 class Elementwise(Protocol):
-    """An op on each element of one tensor."""
+    """Op on each element of a tensor."""
 
     def __call__(self, x: TensorLike, name: str | None = None) -> Tensor: ...
 
 
 class Reduction(Protocol):
-    """An op over some dimensions of a tensor."""
+    """Op that reduces axes of a tensor."""
 
     def __call__(
         self,
         input_tensor: TensorLike,
-        axis: Any = None,
+        axis: int | Sequence[int] | None = None,
         keepdims: bool = False,
         name: str | None = None,
     ) -> Tensor: ...
 
 
 class ComplexTransform(Protocol):
-    """A transform of complex numbers."""
+    """Transform of complex numbers."""
 
     def __call__(self, input: TensorLike, name: str | None = None) -> Tensor: ...
 
 
 class RealTransform(Protocol):
-    """A transform between real numbers and half of their spectrum."""
+    """Transform between real numbers and half of their spectrum."""
 
     def __call__(
-        self, input_tensor: TensorLike, fft_length: Any = None, name: str | None = None
+        self,
+        input_tensor: TensorLike,
+        fft_length: int | Sequence[int] | None = None,
+        name: str | None = None,
     ) -> Tensor: ...
 
 
 class Segments(Protocol):
-    """An op over rows with sorted ids."""
+    """Op on segments of rows, with sorted ids."""
 
     def __call__(
         self, data: TensorLike, segment_ids: TensorLike, name: str | None = None
@@ -62,69 +69,65 @@ class Segments(Protocol):
 
 
 class UnsortedSegments(Protocol):
-    """An op over rows with ids in any order."""
+    """Op on segments of rows, with ids in any order."""
 
     def __call__(
         self,
         data: TensorLike,
         segment_ids: TensorLike,
-        num_segments: Any,
+        num_segments: int | Tensor,
         name: str | None = None,
     ) -> Tensor: ...
 
 
 class RowSegments(Protocol):
-    """An op over chosen rows of a tensor."""
+    """Op on segments of selected rows."""
 
     def __call__(
         self,
         data: TensorLike,
         indices: TensorLike,
         segment_ids: TensorLike,
-        num_segments: Any = None,
+        num_segments: int | Tensor | None = None,
         sparse_gradient: bool = False,
         name: str | None = None,
     ) -> Tensor: ...
 
 
 class ColorConversion(Protocol):
-    """An op from one colour space to another."""
+    """Conversion between color spaces."""
 
     def __call__(self, images: TensorLike) -> Tensor: ...
 
 
 class TensorScatter(Protocol):
-    """An op that gives a tensor in which some parts are others."""
+    """Op that returns a tensor with some slices replaced or updated."""
 
     def __call__(
-        self,
-        tensor: TensorLike,
-        indices: TensorLike,
-        updates: TensorLike,
-        name: str | None = None,
+        self, tensor: TensorLike, indices: TensorLike, updates: TensorLike, name: str | None = None
     ) -> Tensor: ...
 
 
 class ComparisonCheck(Protocol):
-    """A check of two tensors, element by element."""
+    """Assertion about the elements of two tensors."""
 
     def __call__(
         self,
         x: TensorLike,
         y: TensorLike,
-        message: Any = None,
+        message: str | None = None,
         summarize: int | None = None,
         name: str | None = None,
     ) -> None: ...
 
 
 class SignCheck(Protocol):
-    """A check of the signs of a tensor's elements."""
+    """Assertion about the signs of the elements of a tensor."""
 
     def __call__(
         self,
         x: TensorLike,
-        message: Any = None,
+        message: str | None = None,
         summarize: int | None = None,
         name: str | None = None,
     ) -> None: ...

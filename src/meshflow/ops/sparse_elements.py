@@ -1,6 +1,6 @@
-"""Sparse tensors joined, cut and computed with: places on the host, elements as tensors.
+"""Ops of sparse tensors, with indices on the host and values as tensors.
 
-Results have as many elements as their places say, so the places must be known.
+The number of elements of a result depends on the indices, so they must be static.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.signatures import RowSegments
@@ -39,49 +40,52 @@ __all__ = [
 ]
 
 
-def _sparse(value: Any, name: str) -> SparseTensor:
+def _sparse(value: object, name: str) -> SparseTensor:
     if not isinstance(value, SparseTensor):
         raise TypeError(f"{name} must be a SparseTensor, got {type(value).__name__}.")
     return value
 
 
-def _ordered(places: np.ndarray, values: Any, order_of: Any, shape: Any) -> SparseTensor:
-    order = np.lexsort(places.T[::-1])
-    return SparseTensor(places[order], array.gather(values, order_of[order]), shape)
+def _ordered(indices: np.ndarray, values: Tensor, shape: Sequence[int]) -> SparseTensor:
+    order = np.lexsort(indices.T[::-1])
+    return SparseTensor(indices[order], array.gather(values, order), shape)
 
 
 def _merged(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor]
 ) -> SparseTensor:
-    """An operation of two sparse tensors: an element missing in one counts as 0."""
+    """Combine two sparse tensors; an element that is missing in one of them is 0."""
     if a.shape.as_list() != b.shape.as_list():
         raise InvalidValueError(f"Operands' shapes do not match: {a.shape} and {b.shape}.")
     both = np.concatenate([a.indices.numpy(), b.indices.numpy()])
-    places, owner = np.unique(both, axis=0, return_inverse=True)
+    indices, owner = np.unique(both, axis=0, return_inverse=True)
     count = len(a.indices.numpy())
     owner = owner.reshape(-1)
-    left = array.scatter_nd(owner[:count, None], a.values, [len(places)])
-    right = array.scatter_nd(owner[count:, None], b.values, [len(places)])
-    return SparseTensor(places, combine(left, right), a.shape.as_list())
+    left = array.scatter_nd(owner[:count, None], a.values, [len(indices)])
+    right = array.scatter_nd(owner[count:, None], b.values, [len(indices)])
+    return SparseTensor(indices, combine(left, right), a.shape.as_list())
 
 
 def _ones(a: SparseTensor) -> SparseTensor:
     return a.with_values(array.ones([a.values.shape[0]], "int32"))
 
 
-def add(a: Any, b: Any, threshold: Any = 0) -> Tensor | SparseTensor:
-    """The sum of two tensors of which at least one is sparse.
+def add(
+    a: TensorLike | SparseTensor, b: TensorLike | SparseTensor, threshold: float | Tensor = 0
+) -> Tensor | SparseTensor:
+    """Add two tensors, at least one of them sparse.
 
     Args:
-      a: a sparse or dense tensor.
-      b: a sparse or dense tensor of the same dtype and shape.
-      threshold: elements of both sparse tensors whose sum is smaller than it are left out.
+      a: A sparse or dense tensor.
+      b: A sparse or dense tensor of the same dtype and shape.
+      threshold: For two sparse tensors: elements that exist in both are removed if the magnitude of
+        their sum is smaller.
 
     Returns:
-      A sparse tensor for two sparse ones, else a dense one.
+      A sparse tensor if both arguments are sparse, otherwise a dense tensor.
 
     Raises:
-      TypeError: when neither is sparse.
+      TypeError: If both arguments are dense.
 
     Example:
       >>> import meshflow as tf
@@ -95,7 +99,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Tensor | SparseTensor:
         limit = static_value(threshold, "threshold")
         if not limit:
             return total
-        # Only elements of both are sums.
+        # The threshold only applies to elements that exist in both tensors.
         counts = _merged(_ones(a), _ones(b), math.add).values.numpy()
         return retain(total, (np.abs(total.values.numpy()) >= limit) | (counts < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
@@ -105,12 +109,7 @@ def add(a: Any, b: Any, threshold: Any = 0) -> Tensor | SparseTensor:
 
 
 def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The larger of two elements; one that is missing counts as 0.
-
-    Args:
-      sp_a: a sparse tensor.
-      sp_b: a sparse tensor of the same shape.
-      name: ignored.
+    """Compute elementwise maxima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
       >>> import meshflow as tf
@@ -122,12 +121,7 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
-    """The smaller of two elements; one that is missing counts as 0.
-
-    Args:
-      sp_a: a sparse tensor.
-      sp_b: a sparse tensor of the same shape.
-      name: ignored.
+    """Compute elementwise minima of two sparse tensors of the same shape; a missing element is 0.
 
     Example:
       >>> import meshflow as tf
@@ -139,18 +133,19 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
-    """Calls a function with the elements of sparse tensors, and puts its results at their places.
+    """Apply a function to the values of sparse tensors, keeping their indices.
 
     Args:
-      op: a function of tensors that keeps the number of elements.
-      *args: arguments; sparse ones, which must have the same places, are replaced by their elements.
-      **kwargs: likewise.
+      op: Function of tensors that preserves the number of elements.
+      *args: Arguments. Sparse arguments must have the same indices, and are replaced by their
+        values.
+      **kwargs: Keyword arguments, which may also be sparse.
 
     Returns:
       A sparse tensor of the same shape.
 
     Raises:
-      ValueError: when there is no sparse argument.
+      ValueError: If no argument is sparse.
 
     Example:
       >>> import meshflow as tf
@@ -159,26 +154,26 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
       [[ 0 12]
        [13  0]]
     """
-    found = [v for v in (*args, *kwargs.values()) if isinstance(v, SparseTensor)]
-    if not found:
+    sparse = [v for v in (*args, *kwargs.values()) if isinstance(v, SparseTensor)]
+    if not sparse:
         raise ValueError("No SparseTensor in argument list of map_values")
-    for other in found[1:]:
-        if not np.array_equal(other.indices.numpy(), found[0].indices.numpy()):
+    for other in sparse[1:]:
+        if not np.array_equal(other.indices.numpy(), sparse[0].indices.numpy()):
             raise InvalidValueError("map_values: sparse arguments must have the same indices.")
-    plain = [v.values if isinstance(v, SparseTensor) else v for v in args]
+    values = [v.values if isinstance(v, SparseTensor) else v for v in args]
     named = {k: v.values if isinstance(v, SparseTensor) else v for k, v in kwargs.items()}
-    return found[0].with_values(op(*plain, **named))
+    return sparse[0].with_values(op(*values, **named))
 
 
 def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
-    """Some of the elements, in a sparse tensor of the same shape.
+    """Select some elements of a sparse tensor, keeping its shape.
 
     Args:
-      sp_input: a sparse tensor of n elements.
+      sp_input: A sparse tensor of n elements.
       to_retain: n booleans.
 
     Raises:
-      ValueError: when their numbers differ.
+      ValueError: If the number of booleans is not n.
 
     Example:
       >>> import meshflow as tf
@@ -186,12 +181,12 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
       >>> print(tf.sparse.retain(a, [True, False, True]).indices.numpy().tolist())
       [[0], [3]]
     """
-    kept = np.asarray(convert_to_tensor(to_retain)._concrete("to_retain of tf.sparse.retain"))
-    if kept.shape != (sp_input.values.shape[0],):
+    mask = np.asarray(convert_to_tensor(to_retain)._concrete("to_retain of tf.sparse.retain"))
+    if mask.shape != (sp_input.values.shape[0],):
         raise ValueError(
-            f"to_retain must have shape {[sp_input.values.shape[0]]}, got {list(kept.shape)}."
+            f"to_retain must have shape {[sp_input.values.shape[0]]}, got {list(mask.shape)}."
         )
-    order = np.flatnonzero(kept)
+    order = np.flatnonzero(mask)
     return SparseTensor(
         sp_input.indices.numpy()[order],
         array.gather(sp_input.values, order),
@@ -205,16 +200,16 @@ def concat(
     expand_nonconcat_dims: bool = False,
     name: str | None = None,
 ) -> SparseTensor:
-    """Joins sparse tensors along a dimension.
+    """Concatenate sparse tensors along an axis.
 
     Args:
-      axis: the dimension.
-      sp_inputs: sparse tensors of one rank and dtype.
-      expand_nonconcat_dims: whether other dimensions may differ; the result has the largest.
-      name: ignored.
+      axis: The axis.
+      sp_inputs: Sparse tensors of the same rank and dtype.
+      expand_nonconcat_dims: Whether other sizes may differ; the result has the largest.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when other dimensions differ.
+      InvalidArgumentError: If other sizes differ and `expand_nonconcat_dims` is false.
 
     Example:
       >>> import meshflow as tf
@@ -236,26 +231,25 @@ def concat(
         )
     shape = shapes.max(0)
     shape[axis] = shapes[:, axis].sum()
-    places = []
+    indices = []
     for start, part in zip(np.cumsum(shapes[:, axis]) - shapes[:, axis], sp_inputs, strict=True):
-        moved = part.indices.numpy().copy()
-        moved[:, axis] += start
-        places.append(moved)
-    joined = np.concatenate(places)
+        shifted = part.indices.numpy().copy()
+        shifted[:, axis] += start
+        indices.append(shifted)
     values = array.concat([s.values for s in sp_inputs], 0)
-    return _ordered(joined, values, np.arange(len(joined)), shape.tolist())
+    return _ordered(np.concatenate(indices), values, shape.tolist())
 
 
 def slice(
     sp_input: SparseTensor, start: TensorLike, size: TensorLike, name: str | None = None
 ) -> SparseTensor:
-    """A box cut out of a sparse tensor.
+    """Extract a box from a sparse tensor.
 
     Args:
-      sp_input: a sparse tensor.
-      start: where the box starts in each dimension.
-      size: its sizes; what reaches beyond the tensor is cut off.
-      name: ignored.
+      sp_input: A sparse tensor.
+      start: First index of the box in each dimension.
+      size: Size of the box in each dimension; it is clipped to the tensor.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -265,24 +259,24 @@ def slice(
        [3 4]]
     """
     first = np.asarray(static_value(start, "start"))
-    own = np.asarray(sp_input.shape.as_list())
-    sizes = np.maximum(np.minimum(np.asarray(static_value(size, "size")), own - first), 0)
-    places = sp_input.indices.numpy()
-    order = np.flatnonzero(((places >= first) & (places < first + sizes)).all(1))
+    shape = np.asarray(sp_input.shape.as_list())
+    sizes = np.maximum(np.minimum(np.asarray(static_value(size, "size")), shape - first), 0)
+    indices = sp_input.indices.numpy()
+    order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
     values = array.gather(sp_input.values, order)
-    return SparseTensor(places[order] - first, values, sizes.tolist())
+    return SparseTensor(indices[order] - first, values, sizes.tolist())
 
 
 def split(
     sp_input: SparseTensor, num_split: int, axis: int, name: str | None = None
 ) -> list[SparseTensor]:
-    """Cuts a dimension into parts of equal size; the first ones are longer by 1 if need be.
+    """Split an axis into parts of equal size, or with the first parts larger by 1.
 
     Args:
-      sp_input: a sparse tensor.
-      num_split: number of parts.
-      axis: the dimension.
-      name: ignored.
+      sp_input: A sparse tensor.
+      num_split: Number of parts.
+      axis: The axis.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -297,26 +291,27 @@ def split(
     axis = axis % rank
     if not 0 < num_split <= shape[axis]:
         raise InvalidValueError(f"num_split must be in [1, {shape[axis]}], got {num_split}.")
-    share, more = divmod(shape[axis], num_split)
+    base, num_larger = divmod(shape[axis], num_split)
     parts, start = [], [0] * rank
-    for number in range(num_split):
+    for i in range(num_split):
         size = list(shape)
-        size[axis] = share + (number < more)
+        size[axis] = base + (i < num_larger)
         parts.append(slice(sp_input, start, size))
         start = [*start]
         start[axis] += size[axis]
     return parts
 
 
-def reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseTensor:
-    """The same elements in a tensor of another size.
+def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTensor:
+    """Change the shape of a sparse tensor, keeping the indices of its elements.
 
     Args:
-      sp_input: a sparse tensor.
-      new_shape: sizes not below those of the input; default the least that hold all elements.
+      sp_input: A sparse tensor.
+      new_shape: Sizes that are at least those of the input; by default the smallest that contain
+        all elements.
 
     Raises:
-      InvalidArgumentError: when `new_shape` is too small or has another rank.
+      InvalidArgumentError: If `new_shape` is too small or has another rank.
 
     Example:
       >>> import meshflow as tf
@@ -324,28 +319,30 @@ def reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseTensor:
       >>> tf.sparse.reset_shape(a).shape, tf.sparse.reset_shape(a, [8, 9]).shape
       (TensorShape([1, 2]), TensorShape([8, 9]))
     """
-    places, own = sp_input.indices.numpy(), sp_input.shape.as_list()
+    indices, old_shape = sp_input.indices.numpy(), sp_input.shape.as_list()
     if new_shape is None:
-        tight = (places.max(0) + 1).tolist() if len(places) else [0] * len(own)
-        return SparseTensor(places, sp_input.values, tight)
+        tight = (indices.max(0) + 1).tolist() if len(indices) else [0] * len(old_shape)
+        return SparseTensor(indices, sp_input.values, tight)
     shape = list(static_value(new_shape, "new_shape"))
-    if len(shape) != len(own) or any(n < o for n, o in zip(shape, own, strict=True)):
-        raise InvalidValueError(f"tf.sparse.reset_shape: {shape} does not hold shape {own}.")
-    return SparseTensor(places, sp_input.values, shape)
+    if len(shape) != len(old_shape) or any(n < o for n, o in zip(shape, old_shape, strict=True)):
+        raise InvalidValueError(
+            f"tf.sparse.reset_shape: new_shape must not be smaller than {old_shape}, got {shape}."
+        )
+    return SparseTensor(indices, sp_input.values, shape)
 
 
 def fill_empty_rows(
-    sp_input: SparseTensor, default_value: Any, name: str | None = None
+    sp_input: SparseTensor, default_value: TensorLike, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
-    """Gives each row of a matrix without elements one, in its first place.
+    """Add an element in the first column of each empty row of a sparse matrix.
 
     Args:
-      sp_input: a sparse matrix (rows, columns).
-      default_value: the element.
-      name: ignored.
+      sp_input: A sparse matrix [rows, columns].
+      default_value: Value of the new elements.
+      name: Ignored.
 
     Returns:
-      The filled matrix of the same shape, and which rows were empty, (rows,).
+      The filled matrix, and a mask of the empty rows [rows].
 
     Example:
       >>> import meshflow as tf
@@ -354,25 +351,18 @@ def fill_empty_rows(
       [[1, 2], [-1, 0]] [False  True]
     """
     _sparse(sp_input, "sp_input")
-    places, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
-    rows = np.setdiff1d(np.arange(shape[0]), places[:, 0])
+    indices, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
+    rows = np.setdiff1d(np.arange(shape[0]), indices[:, 0])
     extra = np.zeros((len(rows), len(shape)), np.int64)
     extra[:, 0] = rows
     filler = array.fill([len(rows)], convert_to_tensor(default_value, dtype=sp_input.dtype))
-    joined = np.concatenate([places, extra])
     values = array.concat([sp_input.values, filler], 0)
-    filled = _ordered(joined, values, np.arange(len(joined)), shape)
+    filled = _ordered(np.concatenate([indices, extra]), values, shape)
     return filled, convert_to_tensor(np.isin(np.arange(shape[0]), rows))
 
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
-    """Softmax over the elements of each row; missing ones count as minus infinity.
-
-    The result has the shape of the argument.
-
-    Args:
-      sp_input: a sparse tensor of rank 2 or more.
-      name: ignored.
+    """Compute the softmax of each row, keeping the shape; missing elements are minus infinity.
 
     Example:
       >>> import meshflow as tf
@@ -380,8 +370,8 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
       [[0.5 0.5 0. ]]
     """
-    places, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
-    rows = places[:, :-1]
+    indices, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
+    rows = indices[:, :-1]
     if not len(rows):
         return sp_input
     _, owner = np.unique(rows, axis=0, return_inverse=True)
@@ -390,16 +380,16 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, count))
     powers = math.exp(sp_input.values - array.gather(largest, owner))
     total = math.unsorted_segment_sum(powers, owner, count)
-    return SparseTensor(places, powers / array.gather(total, owner), shape)
+    return SparseTensor(indices, powers / array.gather(total, owner), shape)
 
 
 def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
-    """Which numbers each row holds, as booleans.
+    """Return a mask of the integers that each row contains.
 
     Args:
-      sp_input: sparse integers of shape [..., n].
-      vocab_size: numbers are below it.
-      name: ignored.
+      sp_input: Sparse integers of shape [..., n].
+      vocab_size: Exclusive upper limit of the integers.
+      name: Ignored.
 
     Returns:
       Booleans [..., vocab_size].
@@ -412,36 +402,36 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
        [False  True False]]
     """
     shape = [*sp_input.shape.as_list()[:-1], int(vocab_size)]
-    places = sp_input.indices.numpy().copy()
-    places[:, -1] = sp_input.values.numpy()
-    found = np.zeros(shape, bool)
-    inside = (places[:, -1] >= 0) & (places[:, -1] < vocab_size)
-    found[tuple(places[inside].T)] = True
-    return convert_to_tensor(found)
+    indices = sp_input.indices.numpy().copy()
+    indices[:, -1] = sp_input.values.numpy()
+    mask = np.zeros(shape, bool)
+    inside = (indices[:, -1] >= 0) & (indices[:, -1] < vocab_size)
+    mask[tuple(indices[inside].T)] = True
+    return convert_to_tensor(mask)
 
 
 def bincount(
-    values: Any,
-    weights: Any = None,
+    values: TensorLike | SparseTensor,
+    weights: TensorLike | SparseTensor | None = None,
     axis: int = 0,
     minlength: int | None = None,
     maxlength: int | None = None,
     binary_output: bool = False,
     name: str | None = None,
 ) -> SparseTensor:
-    """`tf.math.bincount` as a sparse tensor.
+    """Count integers like `tf.math.bincount`, with a sparse result.
 
     Args:
-      values: a tensor of non-negative integers, dense or sparse (then missing ones do not count).
-      weights: what each value counts, of the same form; default 1.
-      axis: 0 counts in the whole tensor, -1 in each row.
-      minlength: smallest size of the last dimension.
-      maxlength: largest one; larger numbers are left out.
-      binary_output: whether 1 stands for any count.
-      name: ignored.
+      values: A dense or sparse tensor of non-negative integers; missing elements are not counted.
+      weights: Weight of each value, in the same form; 1 by default.
+      axis: 0 to count in the entire tensor, -1 to count in each row.
+      minlength: Minimum size of the last axis.
+      maxlength: Maximum size of the last axis; larger integers are ignored.
+      binary_output: Whether to return 1 for any positive count.
+      name: Ignored.
 
     Returns:
-      A sparse tensor, int64 or of the dtype of `weights`.
+      A sparse tensor, int64 or with the dtype of `weights`.
 
     Example:
       >>> import meshflow as tf
@@ -451,62 +441,64 @@ def bincount(
     if axis not in (0, -1):
         raise ValueError(f"tf.sparse.bincount: axis must be 0 or -1, got {axis}.")
     if isinstance(values, SparseTensor):
-        numbers, owner = values.values.numpy(), values.indices.numpy()[:, 0]
+        integers, owner = values.values.numpy(), values.indices.numpy()[:, 0]
         rows, by_row = values.shape.as_list()[0], axis == -1 and len(values.shape) > 1
         amounts = None if weights is None else weights.values.numpy()
     else:
         dense = np.asarray(convert_to_tensor(values)._concrete("values of tf.sparse.bincount"))
         rows, by_row = (len(dense) if dense.ndim else 1), axis == -1 and dense.ndim > 1
-        numbers = dense.reshape(-1)
-        owner = np.repeat(np.arange(rows), numbers.size // max(rows, 1))
+        integers = dense.reshape(-1)
+        owner = np.repeat(np.arange(rows), integers.size // max(rows, 1))
         amounts = None if weights is None else np.asarray(convert_to_tensor(weights)).reshape(-1)
-    if (numbers < 0).any():
-        raise InvalidValueError("tf.sparse.bincount: the numbers must be non-negative.")
-    size = max(int(numbers.max(initial=-1)) + 1, minlength or 0)
+    if (integers < 0).any():
+        raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
+    size = max(int(integers.max(initial=-1)) + 1, minlength or 0)
     size = size if maxlength is None else min(size, maxlength)
-    amounts = np.ones(numbers.size, np.int64) if amounts is None else amounts
-    kept = numbers < size
+    amounts = np.ones(integers.size, np.int64) if amounts is None else amounts
+    is_counted = integers < size
     owner = owner if by_row else np.zeros_like(owner)
-    pairs = np.stack([owner[kept], numbers[kept]], 1).astype(np.int64)
-    places, which = np.unique(pairs, axis=0, return_inverse=True)
-    counts = np.zeros(len(places), amounts.dtype)
-    np.add.at(counts, which.reshape(-1), amounts[kept])
+    pairs = np.stack([owner[is_counted], integers[is_counted]], 1).astype(np.int64)
+    indices, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    counts = np.zeros(len(indices), amounts.dtype)
+    np.add.at(counts, inverse.reshape(-1), amounts[is_counted])
     if binary_output:
         counts = np.ones_like(counts)
     if by_row:
-        return SparseTensor(places, counts, [rows, size])
-    return SparseTensor(places[:, 1:], counts, [size])
+        return SparseTensor(indices, counts, [rows, size])
+    return SparseTensor(indices[:, 1:], counts, [size])
 
 
-def _segment(kind: str, gives: str) -> RowSegments:
-    """An op over chosen rows; `gives` is what the example in its docstring prints."""
+def _segment(reduction: str, example_result: str) -> RowSegments:
+    """Create an op on segments of selected rows, with the result of the example in its docstring."""
 
     def segment(
         data: TensorLike,
         indices: TensorLike,
         segment_ids: TensorLike,
-        num_segments: Any = None,
+        num_segments: int | Tensor | None = None,
         sparse_gradient: bool = False,
         name: str | None = None,
     ) -> Tensor:
         rows = array.gather(data, indices)
         ids = convert_to_tensor(segment_ids)
         if num_segments is None:
-            known = ids._concrete(f"segment_ids of tf.sparse.segment_{kind} without num_segments")
-            num_segments = int(known[-1]) + 1 if known.size else 0
-        reduce = getattr(math, f"unsorted_segment_{kind}")
+            static_ids = ids._concrete(
+                f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
+            )
+            num_segments = int(static_ids[-1]) + 1 if static_ids.size else 0
+        reduce = getattr(math, f"unsorted_segment_{reduction}")
         return reduce(rows, math.cast(ids, int64), num_segments)
 
-    segment.__name__ = segment.__qualname__ = f"segment_{kind}"
-    segment.__doc__ = f"""`tf.math.unsorted_segment_{kind}` of some rows of a tensor.
+    segment.__name__ = segment.__qualname__ = f"segment_{reduction}"
+    segment.__doc__ = f"""Apply `tf.math.unsorted_segment_{reduction}` to selected rows of a tensor.
 
     Args:
-      data: a tensor.
-      indices: numbers of its rows.
-      segment_ids: the segment of each chosen row, rising.
-      num_segments: number of segments; default one more than the last id.
-      sparse_gradient: ignored.
-      name: ignored.
+      data: A tensor.
+      indices: Indices of the selected rows.
+      segment_ids: Segment of each selected row, in ascending order.
+      num_segments: Number of segments; by default the last id plus 1.
+      sparse_gradient: Ignored.
+      name: Ignored.
 
     Returns:
       Tensor [num_segments, ...].
@@ -514,8 +506,8 @@ def _segment(kind: str, gives: str) -> RowSegments:
     Example:
       >>> import meshflow as tf
       >>> data = tf.constant([1.0, 2.0, 4.0])
-      >>> print(tf.sparse.segment_{kind}(data, [0, 0, 2], segment_ids=[0, 0, 1]).numpy().round(3))
-      {gives}
+      >>> print(tf.sparse.segment_{reduction}(data, [0, 0, 2], segment_ids=[0, 0, 1]).numpy().round(3))
+      {example_result}
     """
     return segment
 

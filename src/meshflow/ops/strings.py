@@ -1,9 +1,9 @@
-"""String ops. XLA has no strings: these work on values known on the host."""
+"""String ops, on the host because XLA has no strings: the strings must not depend on traced values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,9 @@ from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, bool_, float32, int32, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int32, string
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
 from meshflow.ops.deferred_host_values import waits, waits_for_text
 from meshflow.ops.printing import value_text
@@ -41,48 +41,54 @@ __all__ = [
 
 _len = len
 
-
 _USE = "a string (string ops need known values)"
 
 
-def _known(input: Any) -> np.ndarray:
+def _known(input: TensorLike) -> np.ndarray:
     return convert_to_tensor(input)._concrete(_USE)
 
 
-def _text(input: Any, op: str) -> np.ndarray:
+def _text(input: TensorLike, op: str) -> np.ndarray:
     return known_strings(input, _USE, f"cannot compute {op} as input #0(zero-based)")
 
 
-def _map(op: str, function: Callable[[bytes], Any], input: Any, dtype: Any = object) -> Tensor:
+def _map(
+    op: str, function: Callable[[bytes], object], input: TensorLike, dtype: np.dtype | type = object
+) -> Tensor:
     array = _text(input, op)
     result = np.empty(array.shape, object)
     result.reshape(-1)[:] = [function(v) for v in array.reshape(-1)]
     return Tensor(result if dtype is object else result.astype(dtype))
 
 
-def _strings(values: Any, shape: Any = None) -> Tensor:
+def _strings(values: Sequence[bytes], shape: Sequence[int] | None = None) -> Tensor:
     result = np.empty(_len(values), object)
     result[:] = values
     return Tensor(result if shape is None else result.reshape(shape))
 
 
-def _in_characters(op: str, input: Any, change: Callable[[str], str], encoding: str) -> Tensor:
+def _in_characters(
+    op: str, input: TensorLike, change: Callable[[str], str], encoding: str
+) -> Tensor:
     if encoding not in ("", "utf-8"):
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
     code = encoding or "latin-1"
     if encoding:
         return _map(op, lambda s: change(s.decode(code)).encode(code), input)
-    # Without an encoding only ASCII letters change.
+    # Without an encoding only ASCII letters are changed.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
     return _map(op, change_bytes, input)
 
 
 @waits_for_text(string)
 @also_symbolic
-def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Lower-case letters: ASCII's, or all with the encoding 'utf-8'.
+def lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+    """Convert strings to lower case, keeping the shape.
 
-    The result has the shape of the argument.
+    Args:
+      input: Strings.
+      encoding: '' to convert only ASCII letters, or 'utf-8' to convert all letters.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -94,10 +100,8 @@ def lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
 
 @waits_for_text(string)
 @also_symbolic
-def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
-    """Upper-case letters: ASCII's, or all with the encoding 'utf-8'.
-
-    The result has the shape of the argument.
+def upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+    """Convert strings to upper case, keeping the shape; see `lower` for the arguments.
 
     Example:
       >>> import meshflow as tf
@@ -109,14 +113,8 @@ def upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
 
 @waits_for_text(string)
 @also_symbolic
-def strip(input: Any, name: str | None = None) -> Tensor:
-    """Without white space at the ends.
-
-    The result has the shape of the argument.
-
-    Args:
-      input: strings.
-      name: ignored.
+def strip(input: TensorLike, name: str | None = None) -> Tensor:
+    """Remove white space at both ends of strings, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -128,15 +126,13 @@ def strip(input: Any, name: str | None = None) -> Tensor:
 
 @waits_for_text(int32)
 @also_symbolic
-def length(input: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Lengths in bytes or (unit 'UTF8_CHAR') characters, int32.
-
-    The result has the shape of the argument.
+def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Tensor:
+    """Count the bytes or characters of strings, as int32 of the same shape.
 
     Args:
-      input: strings.
+      input: Strings.
       unit: 'BYTE' or 'UTF8_CHAR'.
-      name: ignored.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -158,18 +154,20 @@ def _check_unit(unit: str) -> None:
 
 @waits()
 @also_symbolic
-def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None = None) -> Tensor:
-    """Parts of strings.
+def substr(
+    input: TensorLike, pos: TensorLike, len: TensorLike, unit: str = "BYTE", name: str | None = None
+) -> Tensor:
+    """Extract substrings.
 
     Args:
-      input: strings.
-      pos: first position; a negative one counts from the end. Broadcasts with `input`.
-      len: how many bytes or characters, as far as there are so many; of the shape of `pos`.
+      input: Strings.
+      pos: First position, counted from the end if negative; it is broadcast with `input`.
+      len: Maximum number of bytes or characters, with the shape of `pos`.
       unit: 'BYTE' or 'UTF8_CHAR'.
-      name: ignored.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: for a position outside a string.
+      InvalidArgumentError: If a position is outside of its string.
 
     Example:
       >>> import meshflow as tf
@@ -192,111 +190,105 @@ def substr(input: Any, pos: Any, len: Any, unit: str = "BYTE", name: str | None 
 @waits_for_text(string)
 @also_symbolic
 def regex_replace(
-    input: Any, pattern: Any, rewrite: Any, replace_global: bool = True, name: str | None = None
+    input: TensorLike,
+    pattern: TensorLike,
+    rewrite: TensorLike,
+    replace_global: bool = True,
+    name: str | None = None,
 ) -> Tensor:
-    r"""Matches of a pattern replaced.
-
-    The result has the shape of the argument.
+    r"""Replace matches of a regular expression, keeping the shape.
 
     Args:
-      input: strings.
-      pattern: a regular expression in RE2's syntax.
-      rewrite: the replacement, in which \1 to \9 stand for groups and \0 for the match.
-      replace_global: whether all matches are replaced, or only the first.
-      name: ignored.
+      input: Strings.
+      pattern: A regular expression in RE2's syntax.
+      rewrite: The replacement, with \1 to \9 for groups and \0 for the match.
+      replace_global: Whether to replace all matches instead of only the first.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
-    compiled = regular_expressions.compiled(_python_text(pattern))
-    replacement = regular_expressions.replacement(_python_text(rewrite), compiled.groups)
+    expression = regular_expressions.compiled(_python_text(pattern))
+    make_text = regular_expressions.replacement(_python_text(rewrite), expression.groups)
     count = 0 if replace_global else 1
 
-    def change(word: bytes) -> bytes:
+    def replace(word: bytes) -> bytes:
         text, end = word.decode("utf-8", "surrogateescape"), -1
 
-        def rewritten(match: re.Match[str]) -> str:
-            # RE2 finds nothing of no length where the match before ended.
+        def replace_match(match: re.Match[str]) -> str:
+            # RE2 finds no empty match at the end of the previous match.
             nonlocal end
-            found = "" if match.end() == end else replacement(match)
+            result = "" if match.end() == end else make_text(match)
             end = match.end()
-            return found
+            return result
 
-        return compiled.sub(rewritten, text, count=count).encode("utf-8", "surrogateescape")
+        replaced = expression.sub(replace_match, text, count=count)
+        return replaced.encode("utf-8", "surrogateescape")
 
-    return _map("regex_replace", change, input)
+    return _map("regex_replace", replace, input)
 
 
-def _python_text(value: Any) -> str:
+def _python_text(value: Tensor | str | bytes) -> str:
     value = value.numpy() if isinstance(value, Tensor) else value
     return value.decode() if isinstance(value, bytes) else value
 
 
 @waits_for_text(bool_)
 @also_symbolic
-def regex_full_match(input: Any, pattern: Any, name: str | None = None) -> Tensor:
-    """Whether whole strings match a pattern.
-
-    The result has the shape of the argument.
-
-    Args:
-      input: strings.
-      pattern: a regular expression in RE2's syntax.
-      name: ignored.
+def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = None) -> Tensor:
+    """Check whether entire strings match a regular expression, as booleans of the same shape.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    compiled = regular_expressions.compiled(_python_text(pattern))
+    expression = regular_expressions.compiled(_python_text(pattern))
 
     def matches(word: bytes) -> bool:
-        return compiled.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
+        return expression.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
 
     return _map("regex_full_match", matches, input, np.bool_)
 
 
 @waits()
 @also_symbolic
-def to_number(input: Any, out_type: Any = float32, name: str | None = None) -> Tensor:
-    """Numbers from text.
-
-    The result has the shape of the argument.
+def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None = None) -> Tensor:
+    """Parse strings as numbers, keeping the shape.
 
     Args:
-      input: strings.
+      input: Strings.
       out_type: float32, float64, int32 or int64.
-      name: ignored.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: naming the text that is no number.
+      InvalidArgumentError: If a string is not a number.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.to_number(["1.5", "2"]).numpy()
       array([1.5, 2. ], dtype=float32)
     """
-    kind = as_dtype(out_type)
+    dtype = as_dtype(out_type)
 
-    def number(text: bytes) -> Any:
+    def parse(text: bytes) -> float | np.number:
         try:
             if b"_" in text:
                 raise ValueError
-            return kind.as_numpy_dtype(int(text)) if kind.is_integer else float(text)
+            return dtype.as_numpy_dtype(int(text)) if dtype.is_integer else float(text)
         except (ValueError, OverflowError):
             raise InvalidArgumentError(
                 f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
             ) from None
 
-    return _map("to_number", number, input, kind.dtype)
+    return _map("to_number", parse, input, dtype.dtype)
 
 
 @also_symbolic
 def as_string(
-    input: Any,
+    input: TensorLike,
     precision: int = -1,
     scientific: bool = False,
     shortest: bool = False,
@@ -304,22 +296,21 @@ def as_string(
     fill: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Text of numbers.
-
-    The result has the shape of the argument.
+    """Format numbers as strings, keeping the shape.
 
     Args:
-      input: numbers, booleans or strings.
-      precision: digits after the point; default 6.
-      scientific: whether floats are written with an exponent.
-      shortest: whether floats are written with an exponent when that is shorter.
-      width: least number of characters.
-      fill: a flag of C's printf: '0' fills up with zeros, '-' on the right; default spaces on the left.
-      name: ignored.
+      input: Numbers, booleans or strings.
+      precision: Number of digits after the decimal point; 6 by default.
+      scientific: Whether to format floats with an exponent.
+      shortest: Whether to format floats with an exponent if that is shorter.
+      width: Minimum number of characters.
+      fill: A flag of C's printf, for example '0' to pad with zeros, or '-' to pad on the right; by
+        default strings are padded with spaces on the left.
+      name: Ignored.
 
     Raises:
-      InvalidArgumentError: when both `scientific` and `shortest` are set, or `fill` is no flag of C's
-        printf.
+      InvalidArgumentError: If both `scientific` and `shortest` are set, or `fill` is not a flag of
+        C's printf.
 
     Example:
       >>> import meshflow as tf
@@ -333,14 +324,14 @@ def as_string(
             f"as_string: fill must be one of ' ', '+', '-', '0', '#' or empty, got {fill!r}."
         )
     if context.recording is not None and context.recording.takes_number(input):
-        given = (input, precision, scientific, shortest, width, fill)
-        return context.recording.call(as_string, given, {})
+        arguments = (input, precision, scientific, shortest, width, fill)
+        return context.recording.call(as_string, arguments, {})
     array = _known(input)
     letter = "e" if scientific else "g" if shortest else "f"
     layout = f"%{fill}{width if width > -1 else ''}"
     digits = f".{precision}" if precision >= 0 else ""
 
-    def text(value: Any) -> bytes:
+    def format_value(value: Any) -> bytes:
         kind = array.dtype.kind
         if kind == "O":
             return value
@@ -348,34 +339,34 @@ def as_string(
             return b"true" if value else b"false"
         if kind in "iu":
             return (layout + "d").__mod__(int(value)).encode()
-        number = layout + digits + letter
+        template = layout + digits + letter
         if kind == "c":
-            return f"({number % value.real},{number % value.imag})".encode()
-        return (number % float(value)).encode()
+            return f"({template % value.real},{template % value.imag})".encode()
+        return (template % float(value)).encode()
 
-    return _strings([text(v) for v in array.reshape(-1)], array.shape)
+    return _strings([format_value(v) for v in array.reshape(-1)], array.shape)
 
 
 @waits()
 @also_symbolic
-def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
-    """Strings of several tensors joined, element by element.
+def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = None) -> Tensor:
+    """Join the strings of several tensors elementwise.
 
     Args:
-      inputs: list of string tensors of one shape; scalars broadcast.
-      separator: what goes between.
-      name: ignored.
+      inputs: List of string tensors of the same shape; scalars are broadcast.
+      separator: Text between the strings.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.join(["a", "b"], separator="-").numpy()
       b'a-b'
     """
-    known = [_text(i, "join") for i in inputs]
-    shapes = {a.shape for a in known if a.ndim}
+    texts = [_text(i, "join") for i in inputs]
+    shapes = {a.shape for a in texts if a.ndim}
     if len(shapes) > 1:
         raise InvalidArgumentError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
-    arrays = np.broadcast_arrays(*known)
+    arrays = np.broadcast_arrays(*texts)
     if not arrays:
         return _strings([b""], ())
     parts = zip(*[a.reshape(-1) for a in arrays], strict=True)
@@ -385,23 +376,20 @@ def join(inputs: Any, separator: str = "", name: str | None = None) -> Tensor:
 @waits()
 @also_symbolic
 def reduce_join(
-    inputs: Any,
-    axis: Any = None,
+    inputs: TensorLike,
+    axis: int | Sequence[int] | None = None,
     keepdims: bool = False,
     separator: str = "",
     name: str | None = None,
 ) -> Tensor:
-    """Strings joined along dimensions.
-
-    The result has the shape of the argument without the dimensions of `axis`; with `keepdims` these stay with size
-    1.
+    """Join strings along axes.
 
     Args:
-      inputs: strings.
-      axis: the dimensions, joined one after the other in the order given; default all, the last first.
-      keepdims: whether they stay, with size 1.
-      separator: what goes between.
-      name: ignored.
+      inputs: Strings.
+      axis: The axes, which are joined in the given order; by default all, starting with the last.
+      keepdims: Whether to keep the joined axes, with size 1.
+      separator: Text between the strings.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -409,43 +397,42 @@ def reduce_join(
       [b'a-b' b'c-d']
     """
     array = _text(inputs, "reduce_join")
-    given = [axis] if isinstance(axis, int) else axis
-    # The dimension that is joined first runs fastest.
-    axes = list(range(array.ndim)) if given is None else [int(a) % array.ndim for a in given][::-1]
-    kept = [i for i in range(array.ndim) if i not in axes]
-    rows = array.transpose(*kept, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
+    requested = [axis] if isinstance(axis, int) else axis
+    axes = list(range(array.ndim))
+    if requested is not None:
+        # The axis that is joined first varies fastest.
+        axes = [int(a) % array.ndim for a in requested][::-1]
+    others = [i for i in range(array.ndim) if i not in axes]
+    rows = array.transpose(*others, *axes).reshape(-1, int(np.prod([array.shape[a] for a in axes])))
     shape = [1 if i in axes else n for i, n in enumerate(array.shape) if keepdims or i not in axes]
     return _strings([separator.encode().join(r) for r in rows], shape)
 
 
-def _one(input: Any, op: str) -> bytes:
+def _one(input: TensorLike, op: str) -> bytes:
     array = _text(input, op)
     if array.ndim:
         raise NotImplementedError(
-            f"tf.strings.{op} of several strings gives rows of different lengths (a RaggedTensor), "
-            "which XLA does not have. Call it for each string, or split before making tensors."
+            f"tf.strings.{op} of several strings would return rows of different lengths (a RaggedTensor), "
+            "which are not supported. Call it for each string, or split strings before converting them to tensors."
         )
     return array[()]
 
 
 @waits(lambda *_, **__: TensorSpec([None], string))
 @also_symbolic
-def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = None) -> Tensor:
-    """The parts of one string.
-
-    All results have the argument's shape, with the parts' sizes along `axis`.
+def split(
+    input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1, name: str | None = None
+) -> Tensor:
+    """Split a string into a vector of strings.
 
     Args:
-      input: a string; of several strings the result would be ragged, which is not available.
-      sep: what separates the parts; default any white space.
-      maxsplit: at most so many splits; default all.
-      name: ignored.
-
-    Returns:
-      A vector of strings.
+      input: A string scalar; ragged results of several strings are not supported.
+      sep: Separator; by default any white space.
+      maxsplit: Maximum number of splits; -1 for all.
+      name: Ignored.
 
     Raises:
-      NotImplementedError: for several strings.
+      NotImplementedError: For several strings.
 
     Example:
       >>> import meshflow as tf
@@ -457,12 +444,8 @@ def split(input: Any, sep: Any = None, maxsplit: int = -1, name: str | None = No
 
 
 @also_symbolic
-def bytes_split(input: Any, name: str | None = None) -> Tensor:
-    """The bytes of one string, a vector of strings.
-
-    Args:
-      input: a string scalar.
-      name: ignored.
+def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
+    """Split a string scalar into its bytes, a vector of strings.
 
     Example:
       >>> import meshflow as tf
@@ -475,29 +458,24 @@ def bytes_split(input: Any, name: str | None = None) -> Tensor:
 
 @also_symbolic
 def ngrams(
-    data: Any,
-    ngram_width: Any,
+    data: TensorLike,
+    ngram_width: int | Sequence[int],
     separator: str = " ",
-    pad_values: Any = None,
+    pad_values: str | bytes | tuple[str | bytes, str | bytes] | None = None,
     padding_width: int | None = None,
     preserve_short_sequences: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Runs of neighbouring strings, joined.
-
-    From (n,) to (m,), m being the number of n-grams of all widths.
+    """Create n-grams of a vector of strings, as a vector of strings.
 
     Args:
-      data: a vector of strings.
-      ngram_width: how many strings in a run, or a list of such numbers.
-      separator: what goes between.
-      pad_values: a string, or a pair, put before and after; default none.
-      padding_width: how many; default the width of the run minus 1.
-      preserve_short_sequences: whether data shorter than a run gives one run.
-      name: ignored.
-
-    Returns:
-      A vector of strings.
+      data: A vector of strings.
+      ngram_width: Number of strings in an n-gram, or a list of such numbers.
+      separator: Text between the strings.
+      pad_values: A string for both ends, or a pair (left, right); by default there is no padding.
+      padding_width: Number of padding strings; by default the width minus 1.
+      preserve_short_sequences: Whether to return one shorter n-gram if there are too few strings.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -506,9 +484,11 @@ def ngrams(
     """
     words = _text(data, "ngrams")
     if words.ndim != 1:
-        raise NotImplementedError("tf.strings.ngrams is only available for a vector of strings.")
-    glue = separator.encode()
-    found: list[bytes] = []
+        raise NotImplementedError(
+            f"tf.strings.ngrams only supports a vector of strings, got shape {list(words.shape)}."
+        )
+    joiner = separator.encode()
+    result: list[bytes] = []
     for width in [ngram_width] if isinstance(ngram_width, int) else ngram_width:
         row = words.tolist()
         if pad_values is not None:
@@ -518,30 +498,32 @@ def ngrams(
             count = width - 1 if padding_width is None else min(padding_width, width - 1)
             encode = lambda v: v if isinstance(v, bytes) else v.encode()
             row = [encode(left)] * count + row + [encode(right)] * count
-        runs = [glue.join(row[i : i + width]) for i in range(_len(row) - width + 1)]
+        runs = [joiner.join(row[i : i + width]) for i in range(_len(row) - width + 1)]
         if not runs and row and preserve_short_sequences:
-            runs = [glue.join(row)]
-        found += runs
-    return _strings(found)
+            runs = [joiner.join(row)]
+        result += runs
+    return _strings(result)
 
 
 @also_symbolic
 def format(
-    template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
+    template: str,
+    inputs: TensorLike | Sequence[TensorLike],
+    placeholder: str = "{}",
+    summarize: int = 3,
+    name: str | None = None,
 ) -> Tensor:
-    """A template with tensors in place of its placeholders.
-
-    The result is a scalar string.
+    """Replace the placeholders of a template by tensors; the result is a string scalar.
 
     Args:
-      template: the text.
-      inputs: a tensor, or a list with one for each placeholder.
-      placeholder: what is replaced.
-      summarize: how many elements at each end of a dimension are shown; -1 for all.
-      name: ignored.
+      template: The template.
+      inputs: A tensor, or a list with one for each placeholder.
+      placeholder: The placeholder.
+      summarize: Number of elements to show at each end of an axis; -1 for all.
+      name: Ignored.
 
     Raises:
-      ValueError: when there are more or fewer placeholders than tensors.
+      ValueError: If the number of placeholders is not that of the tensors.
 
     Example:
       >>> import meshflow as tf
@@ -560,16 +542,20 @@ def format(
 
 @also_symbolic
 def unsorted_segment_join(
-    inputs: Any, segment_ids: Any, num_segments: Any, separator: str = "", name: str | None = None
+    inputs: TensorLike,
+    segment_ids: TensorLike,
+    num_segments: TensorLike,
+    separator: str = "",
+    name: str | None = None,
 ) -> Tensor:
-    """Strings joined by segment.
+    """Join strings of the same segment.
 
     Args:
-      inputs: strings, whose shape starts with that of `segment_ids`.
-      segment_ids: the segment of each; negative ones are left out.
-      num_segments: number of segments.
-      separator: what goes between.
-      name: ignored.
+      inputs: Strings with a shape that starts with that of `segment_ids`.
+      segment_ids: Segment of each string; strings with negative ids are ignored.
+      num_segments: Number of segments.
+      separator: Text between the strings.
+      name: Ignored.
 
     Returns:
       Strings [num_segments, ...].
@@ -583,10 +569,12 @@ def unsorted_segment_join(
     count = int(_known(num_segments))
     if words.shape[: ids.ndim] != ids.shape:
         raise InvalidArgumentError(
-            f"segment_ids of shape {list(ids.shape)} do not fit strings of shape {list(words.shape)}."
+            f"segment_ids of shape {list(ids.shape)} must match the first axes of inputs of shape {list(words.shape)}."
         )
     if ids.size and ids.max() >= count:
-        raise InvalidArgumentError(f"segment_ids must be below num_segments ({count}).")
+        raise InvalidArgumentError(
+            f"segment_ids must be less than num_segments ({count}), got {ids.max()}."
+        )
     rows = words.reshape(ids.size, -1)
     joined = [
         separator.encode().join(rows[ids.reshape(-1) == segment, column])

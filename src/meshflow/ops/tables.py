@@ -1,10 +1,10 @@
-"""Rows of text tables as tensors: `tf.io.decode_csv`, and what CSV datasets share with it."""
+"""CSV parsing: `tf.io.decode_csv`, and functions that CSV datasets share with it."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,26 +24,26 @@ _KINDS = ("float32", "float64", "int32", "int64", "string")
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """Column of a table.
 
     Attributes:
-      kind: its dtype.
-      default: what stands for a missing value; None when there must be one.
+      dtype: The dtype.
+      default: Replacement for a missing value; None if a value is required.
     """
 
     kind: DType
-    default: Any
+    default: bytes | np.generic | None
 
-    def value(self, field: str, na_value: str, where: str) -> Any:
-        """A field as a number, or bytes.
+    def value(self, field: str, na_value: str, where: str) -> bytes | np.generic:
+        """Parse a field as a number or as bytes.
 
         Args:
-          field: the text.
-          na_value: text that means a missing value.
-          where: the row, for errors.
+          field: The text.
+          na_value: Text that represents a missing value.
+          where: Description of the row, for errors.
 
         Raises:
-          InvalidArgumentError: for a missing required value, or a text that is no number.
+          InvalidArgumentError: If a required value is missing, or the text is not a number.
         """
         if field in ("", na_value):
             if self.default is None:
@@ -62,11 +62,11 @@ class Column(NamedTuple):
         raise InvalidArgumentError(f"Field {field!r} in {where} is not a valid {self.kind.name}")
 
 
-def columns_of(record_defaults: Any) -> list[Column]:
-    """Columns as `record_defaults` gives them.
+def columns_of(record_defaults: Iterable[Any]) -> list[Column]:
+    """Create columns from `record_defaults`.
 
     Raises:
-      ValueError: for a dtype that tables do not hold.
+      ValueError: If a dtype is not supported.
     """
     columns = []
     for value in record_defaults:
@@ -74,67 +74,71 @@ def columns_of(record_defaults: Any) -> list[Column]:
             columns.append(Column(as_dtype(value), None))
         else:
             tensor = convert_to_tensor(value)
-            values = np.asarray(tensor._value).reshape(-1)
+            values = np.asarray(tensor.array).reshape(-1)
             columns.append(Column(tensor.dtype, values[0] if values.size else None))
-        kind = columns[-1].kind.name
-        if kind not in _KINDS:
+        dtype = columns[-1].kind.name
+        if dtype not in _KINDS:
             raise InvalidValueError(
-                f"record_defaults: a column of dtype {kind} cannot be read; use one of {', '.join(_KINDS)}."
+                f"record_defaults: a column of dtype {dtype} cannot be read; use one of {', '.join(_KINDS)}."
             )
     return columns
 
 
 def row_values(
-    fields: Sequence[str], columns: Sequence[Column], select: Any, na_value: str, where: str
-) -> list[Any]:
-    """The values of the wanted fields of a row.
+    fields: Sequence[str],
+    columns: Sequence[Column],
+    select: Sequence[int] | None,
+    na_value: str,
+    where: str,
+) -> list[bytes | np.generic]:
+    """Parse the selected fields of a row.
 
     Raises:
-      InvalidArgumentError: for another number of fields, or a value that cannot be read.
+      InvalidArgumentError: If the number of fields is wrong, or a value is invalid.
     """
-    # A line without text is one empty field.
-    found = fields or [""]
+    # An empty line consists of one empty field.
+    selected_fields = fields or [""]
     if select is None:
-        if len(found) != len(columns):
+        if len(selected_fields) != len(columns):
             raise InvalidArgumentError(
-                f"Expect {len(columns)} fields but have {len(found)} in {where}"
+                f"Expect {len(columns)} fields but have {len(selected_fields)} in {where}"
             )
-    elif select and select[-1] >= len(found):
+    elif select and select[-1] >= len(selected_fields):
         raise InvalidArgumentError(
-            f"Expect at least {select[-1] + 1} fields but have {len(found)} in {where}"
+            f"Expect at least {select[-1] + 1} fields but have {len(selected_fields)} in {where}"
         )
     else:
-        found = [found[c] for c in select]
-    return [c.value(f, na_value, where) for c, f in zip(columns, found, strict=True)]
+        selected_fields = [selected_fields[c] for c in select]
+    return [c.value(f, na_value, where) for c, f in zip(columns, selected_fields, strict=True)]
 
 
 def decode_csv(
     records: TensorLike,
-    record_defaults: Any,
+    record_defaults: Sequence[Any],
     field_delim: str = ",",
     use_quote_delim: bool = True,
     na_value: str = "",
-    select_cols: Any = None,
+    select_cols: Sequence[int] | None = None,
     name: str | None = None,
 ) -> list[Tensor]:
-    """Columns of text tables.
+    """Parse CSV records into columns.
 
     Args:
-      records: strings, one row each.
-      record_defaults: for each column its default, or its dtype when a value is required.
-      field_delim: what separates fields.
-      use_quote_delim: whether quotation marks group.
-      na_value: text that means a missing value.
-      select_cols: numbers of the columns to take, ascending; default all.
-      name: ignored.
+      records: Strings, one row each.
+      record_defaults: For each column its default, or its dtype if a value is required.
+      field_delim: Separator of the fields.
+      use_quote_delim: Whether quotation marks enclose fields.
+      na_value: Text that represents a missing value.
+      select_cols: Indices of the columns to parse, ascending; by default all.
+      name: Ignored.
 
     Returns:
-      One tensor of the shape of `records` per column.
+      One tensor with the shape of `records` per column.
 
     Raises:
-      InvalidArgumentError: for a row with another number of fields, a missing required value, or a
-        text that is no number.
-      ValueError: when `select_cols` does not ascend or has another length than `record_defaults`.
+      InvalidArgumentError: If a row has a wrong number of fields, a missing required value, or an
+        invalid number.
+      ValueError: If `select_cols` is not ascending, or its length is not that of `record_defaults`.
 
     Example:
       >>> import meshflow as tf
@@ -142,7 +146,8 @@ def decode_csv(
       [[1, 3], [2.5, 9.0]]
     """
     if isinstance(records, Pending):
-        # A map function is looked at: what follows becomes a program of numbers.
+        # A map function is being traced: the parsing is recorded, and its results are inputs of the
+        # program.
         options = (record_defaults, field_delim, use_quote_delim, na_value, select_cols)
         specs = [TensorSpec([], c.kind) for c in columns_of(record_defaults)]
         batch = lambda texts: tuple(decode_csv(texts, *options))
@@ -151,42 +156,46 @@ def decode_csv(
     columns = columns_of(record_defaults)
     select = selected(select_cols, len(columns))
     rows = []
-    for number, word in enumerate(words.reshape(-1)):
+    for i, word in enumerate(words.reshape(-1)):
         text = io.StringIO(word.decode("utf-8", "surrogateescape"), newline="")
         fields: list[str] = next(reader(text, field_delim, use_quote_delim), [])
-        rows.append(row_values(fields, columns, select, na_value, f"record {number}"))
+        rows.append(row_values(fields, columns, select, na_value, f"record {i}"))
     results = []
-    for place, column in enumerate(columns):
-        kind: Any = object if column.kind.name == "string" else column.kind.as_numpy_dtype
-        array: np.ndarray = np.empty(words.size, kind)
-        array[:] = [row[place] for row in rows]
+    for index, column in enumerate(columns):
+        is_string = column.kind.name == "string"
+        array: np.ndarray = np.empty(
+            words.size, object if is_string else column.kind.as_numpy_dtype
+        )
+        array[:] = [row[index] for row in rows]
         results.append(Tensor(array.reshape(words.shape)))
     return results
 
 
-def selected(select_cols: Any, count: int) -> list[int] | None:
-    """Numbers of columns, checked.
+def selected(select_cols: Sequence[int] | None, count: int) -> list[int] | None:
+    """Check column indices, and return them as integers.
 
     Raises:
-      ValueError: when they do not ascend, or there is another number of them than of defaults.
+      ValueError: If they are not ascending, or their number is not that of the defaults.
     """
     if select_cols is None:
         return None
-    numbers = [int(n) for n in np.asarray(select_cols).reshape(-1)]
-    if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 0):
-        raise InvalidValueError(f"select_cols must be ascending numbers of columns, got {numbers}.")
-    if len(numbers) != count:
+    indices = [int(n) for n in np.asarray(select_cols).reshape(-1)]
+    if indices != sorted(set(indices)) or (indices and indices[0] < 0):
         raise InvalidValueError(
-            f"Length of select_cols ({len(numbers)}) and record_defaults ({count}) do not match."
+            f"select_cols must be ascending non-negative column indices, got {indices}."
         )
-    return numbers
+    if len(indices) != count:
+        raise InvalidValueError(
+            f"Length of select_cols ({len(indices)}) and record_defaults ({count}) do not match."
+        )
+    return indices
 
 
-def reader(text: Any, field_delim: str, use_quote_delim: bool) -> Any:
-    """The rows of a text, each a list of fields.
+def reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) -> Any:
+    """Create a reader of rows, each a list of fields.
 
     Raises:
-      ValueError: for a separator of more than one character.
+      ValueError: If the separator is not one character.
     """
     if len(field_delim) != 1:
         raise InvalidValueError(f"field_delim must be one character, got {field_delim!r}.")

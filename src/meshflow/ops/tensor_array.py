@@ -1,15 +1,14 @@
-"""`tf.TensorArray`: a list of tensors that loops write to, one element at a time.
+"""`tf.TensorArray`: a list of tensors that loops write one by one.
 
-While indices are known, an array is a Python list of tensors. In a staged loop, where they are
-not, it is one tensor with a leading dimension, and `write` replaces a row of it. The size must
-then be known; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that
-writes element `i` in every iteration.
+While indices are static, an array is a Python list of tensors. In a staged loop with traced indices
+it is one tensor with a leading axis, and `write` replaces one of its rows. The size must then be
+static; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that writes
+element `i` in every iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,9 +22,9 @@ from meshflow.core.runtime.context import context
 from meshflow.core.staging.growing_accumulators import count_of_index
 from meshflow.core.staging.logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape, as_shape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["TensorArray"]
 
@@ -51,46 +50,46 @@ _zeros = Op("zeros", lambda o, static: jnp.zeros(static[0], static[1]), differen
 
 
 class _Spec:
-    """What all versions of one array share: it is filled in when the first element is written."""
+    """State that all versions of an array share; the first write determines the element shape."""
 
     def __init__(
         self,
-        dtype: Any,
+        dtype: DType,
         size: int,
         dynamic: bool,
         infer_shape: bool,
-        element_shape: Any,
+        element_shape: TensorShape,
         clears: bool,
     ) -> None:
         self.dtype = dtype
         self.size = size
         self.dynamic = dynamic
         self.infer_shape = infer_shape
-        self.element_shape: TensorShape = element_shape
-        # The places from which reading takes the element away, and those where it has.
+        self.element_shape = element_shape
+        # Whether reading an element removes it, and the indices of the elements that were removed.
         self.clears = clears
         self.cleared: set[int] = set()
 
 
 class TensorArray:
-    """A list of tensors of one dtype, of which loops write and read single elements.
+    """List of tensors of the same dtype; loops can write and read its elements.
 
     Args:
-      dtype: the dtype of the elements.
-      size: the number of elements; default 0.
-      dynamic_size: whether writing past the end makes the array longer.
-      clear_after_read: whether eager reading takes the element away, so that it cannot be read again; default
-        True. In a traced function elements may be read again, as in TensorFlow.
-      tensor_array_name: ignored.
-      handle: must be None.
-      flow: ignored.
-      infer_shape: whether all elements must have the shape of the first one.
-      element_shape: the shape of the elements, possibly with unknown sizes.
-      colocate_with_first_write_call: ignored.
-      name: ignored.
+      dtype: The dtype of the elements.
+      size: Number of elements; 0 by default.
+      dynamic_size: Whether writing beyond the end extends the array.
+      clear_after_read: Whether an eager read removes the element, so that it cannot be read again;
+        True by default. In traced functions elements can be read repeatedly, as in TensorFlow.
+      tensor_array_name: Ignored.
+      handle: Must be None.
+      flow: Ignored.
+      infer_shape: Whether all elements must have the shape of the first.
+      element_shape: Shape of the elements, which may have unknown sizes.
+      colocate_with_first_write_call: Ignored.
+      name: Ignored.
 
     Raises:
-      ValueError: for a `handle`.
+      ValueError: If `handle` is not None.
 
     Example:
       >>> import meshflow as tf
@@ -103,22 +102,22 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
-        size: Any = None,
+        dtype: DTypeLike,
+        size: TensorLike | None = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
-        handle: Any = None,
-        flow: Any = None,
+        handle: None = None,
+        flow: Tensor | None = None,
         infer_shape: bool = True,
-        element_shape: Any = None,
+        element_shape: ShapeLike = None,
         colocate_with_first_write_call: bool = True,
         name: str | None = None,
     ) -> None:
         del tensor_array_name, flow, colocate_with_first_write_call, name
         if handle is not None:
             raise ValueError(
-                "TensorArray: `handle` is not supported; make a new TensorArray instead."
+                "TensorArray: `handle` is not supported; create a new TensorArray instead."
             )
         count = 0 if size is None else int(static_value(size, "size"))
         self._spec = _Spec(
@@ -129,45 +128,45 @@ class TensorArray:
             as_shape(element_shape),
             clears=clear_after_read is None or bool(clear_after_read),
         )
-        # Exactly one of the two is in use.
+        # Exactly one of `_elements` and `_buffer` is used.
         self._elements: list[Tensor | None] | None = [None] * count
         self._buffer: Tensor | None = None
 
     def _version(self, elements: list[Tensor | None] | None, buffer: Tensor | None) -> TensorArray:
-        """The array with other contents; eagerly the array itself, as in TensorFlow."""
-        made = self if context.trace is None else object.__new__(TensorArray)
-        made._spec, made._elements, made._buffer = self._spec, elements, buffer
-        return made
+        """Return an array with other contents; eagerly the array itself, as in TensorFlow."""
+        result = self if context.trace is None else object.__new__(TensorArray)
+        result._spec, result._elements, result._buffer = self._spec, elements, buffer
+        return result
 
     # ---- properties -------------------------------------------------------------------------
 
     @property
-    def dtype(self) -> Any:
-        """The dtype of the elements."""
+    def dtype(self) -> DType:
+        """Return the dtype of the elements."""
         return self._spec.dtype
 
     @property
     def element_shape(self) -> TensorShape:
-        """The shape of the elements, as far as known."""
+        """Return the shape of the elements, as far as it is known."""
         return self._spec.element_shape
 
     @property
     def dynamic_size(self) -> bool:
-        """Whether writing past the end makes the array longer."""
+        """Return whether writing beyond the end extends the array."""
         return self._spec.dynamic
 
     @property
-    def flow(self) -> Any:
-        """Always None: order follows from the data here."""
+    def flow(self) -> None:
+        """Return None: the data dependencies determine the order."""
         return None
 
     @property
     def handle(self) -> None:
-        """Always None."""
+        """Return None."""
         return None
 
     def size(self, name: str | None = None) -> Tensor:
-        """The number of elements, an int32 scalar."""
+        """Return the number of elements, an int32 scalar."""
         return convert_to_tensor(np.int32(len(self)))
 
     def __len__(self) -> int:
@@ -175,20 +174,15 @@ class TensorArray:
 
     # ---- single elements --------------------------------------------------------------------
 
-    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
-        """Sets element `index`.
-
-        Args:
-          index: an int32 scalar.
-          value: a tensor of the array's dtype.
-          name: ignored.
+    def write(self, index: TensorLike, value: TensorLike, name: str | None = None) -> TensorArray:
+        """Write an element.
 
         Returns:
-          The array with that element; use it in place of this one.
+          The array with that element, which must be used instead of this one.
 
         Raises:
-          ValueError: when dtype or shape do not fit.
-          OutOfRangeError: for an index outside an array of fixed size.
+          ValueError: If the dtype or shape does not match.
+          OutOfRangeError: If the index is outside of an array of fixed size.
 
         Example:
           >>> import meshflow as tf
@@ -209,20 +203,13 @@ class TensorArray:
         self._spec.cleared.discard(position)
         return self._version(elements, None)
 
-    def read(self, index: Any, name: str | None = None) -> Tensor:
-        """Element `index`.
-
-        Args:
-          index: an int32 scalar.
-          name: ignored.
-
-        Returns:
-          A tensor.
+    def read(self, index: TensorLike, name: str | None = None) -> Tensor:
+        """Read an element.
 
         Raises:
-          OutOfRangeError: for an index outside the array.
-          InvalidArgumentError: for an element that an earlier reading has cleared.
-          ValueError: for an element that was not written, when no shape says how many zeros it has.
+          OutOfRangeError: If the index is outside of the array.
+          InvalidArgumentError: If an earlier read has removed the element.
+          ValueError: If the element was not written and the element shape is unknown.
         """
         if is_symbolic(index):
             result: Tensor = apply(_read, (self._as_buffer(), convert_to_tensor(index)))
@@ -247,7 +234,7 @@ class TensorArray:
         return self._blank() if element is None else element
 
     def _clear(self, position: int) -> None:
-        """Notes that an element may be read this once."""
+        """Mark an element as read, which is only allowed once."""
         if position in self._spec.cleared:
             raise errors.InvalidArgumentError(
                 f"Could not read index {position} twice because it was cleared after a previous read (perhaps try "
@@ -256,11 +243,11 @@ class TensorArray:
         self._spec.cleared.add(position)
 
     def _leave_out_cleared(self) -> None:
-        """Elements that were read are zeros to whoever takes all."""
+        """Replace the elements that were read by zeros, for methods that use all elements."""
         if self._spec.cleared:
             self._elements, self._buffer = self._listed(), None
 
-    def _checked(self, value: Any) -> Tensor:
+    def _checked(self, value: TensorLike) -> Tensor:
         spec = self._spec
         tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
         if tensor.dtype is not spec.dtype:
@@ -276,15 +263,16 @@ class TensorArray:
         if not spec.element_shape.is_compatible_with(shape):
             raise ValueError(
                 f"Incompatible shape for value {shape}, expected {spec.element_shape}: all elements of a "
-                "TensorArray have one shape unless it is made with infer_shape=False."
+                "TensorArray have the same shape unless it is created with infer_shape=False."
             )
         if spec.infer_shape and not spec.element_shape.is_fully_defined():
             spec.element_shape = shape
 
-    def _write_row(self, index: Any, value: Tensor) -> TensorArray:
+    def _write_row(self, index: TensorLike, value: Tensor) -> TensorArray:
         spec = self._spec
         if not spec.element_shape.is_fully_defined():
-            # With infer_shape=False too: a row of a tensor has one shape.
+            # This also applies with infer_shape=False, because all rows of a tensor have the same
+            # shape.
             spec.element_shape = value.shape
         position = convert_to_tensor(index)
         if spec.dynamic:
@@ -298,7 +286,7 @@ class TensorArray:
         return self._version(None, apply(_write, (self._as_buffer(), value, position)))
 
     def _grow(self, index: Tensor) -> None:
-        """A loop over 0 ... n-1 that writes element i each time makes the size n."""
+        """Set the size to n in a loop over 0 ... n-1 that writes element i in each iteration."""
         count = count_of_index(index)
         if count is not None and count > self._spec.size:
             self._spec.size = count
@@ -306,14 +294,14 @@ class TensorArray:
     # ---- the two representations ------------------------------------------------------------
 
     def _listed(self) -> list[Tensor | None]:
-        """A fresh list of the elements that are there."""
+        """Return a new list of the elements that were not removed."""
         rows: list[Tensor | None] = list(self._elements if self._buffer is None else self._buffer)  # type: ignore[arg-type]
         for position in self._spec.cleared:
             rows[position] = None
         return rows
 
     def _as_buffer(self) -> Tensor:
-        """All elements as one tensor; elements not written are zeros."""
+        """Return all elements as one tensor, with zeros for missing elements."""
         self._leave_out_cleared()
         spec = self._spec
         if self._buffer is not None:
@@ -345,7 +333,7 @@ class TensorArray:
         return zeros
 
     def _state_parts(self) -> list[Tensor]:
-        """The tensors that a staged block carries: none while the element shape is unknown."""
+        """Return the tensors that a staged block carries; none while the element shape is unknown."""
         if self._buffer is None and not self._spec.element_shape.is_fully_defined():
             return []
         if self._spec.size == 0 and len(self) == 0:
@@ -353,19 +341,19 @@ class TensorArray:
         return [self._as_buffer()]
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
-        made = object.__new__(TensorArray)
-        made._spec = self._spec
-        made._elements = None if parts else list(self._elements or [])
-        made._buffer = parts[0] if parts else None
-        return made
+        result = object.__new__(TensorArray)
+        result._spec = self._spec
+        result._elements = None if parts else list(self._elements or [])
+        result._buffer = parts[0] if parts else None
+        return result
 
     # ---- all elements -----------------------------------------------------------------------
 
     def stack(self, name: str | None = None) -> Tensor:
-        """All elements as one tensor, along a new first dimension; zeros where none was written.
+        """Stack all elements along a new first axis, with zeros for missing elements.
 
         Raises:
-          ValueError: when nothing was written and `element_shape` is not known either.
+          ValueError: If no element was written and `element_shape` is unknown.
 
         Example:
           >>> import meshflow as tf
@@ -377,13 +365,13 @@ class TensorArray:
             return empty
         return self._as_buffer()
 
-    def gather(self, indices: Any, name: str | None = None) -> Tensor:
-        """The elements at `indices`, along a new first dimension."""
+    def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
+        """Stack the elements with the given indices along a new first axis."""
         result: Tensor = apply(_gather, (self._as_buffer(), convert_to_tensor(indices)))
         return result
 
     def concat(self, name: str | None = None) -> Tensor:
-        """All elements joined along their first dimension."""
+        """Concatenate all elements along their first axis."""
         self._leave_out_cleared()
         if self._elements is None:
             joined: Tensor = apply(_flatten, (self._buffer,))
@@ -394,11 +382,11 @@ class TensorArray:
         result: Tensor = apply(_concat, (elements,))
         return result
 
-    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
-        """Takes the rows of `value` as elements.
+    def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
+        """Use the rows of a tensor as elements.
 
         Raises:
-          ValueError: for a scalar, or more rows than a fixed size allows.
+          ValueError: If `value` is a scalar, or has more rows than an array of fixed size.
         """
         tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         if not tensor.ndim:
@@ -413,8 +401,10 @@ class TensorArray:
         self._check_shape(tensor.shape[1:])
         return self._version(None, tensor)
 
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
-        """Sets the elements at `indices` to the rows of `value`."""
+    def scatter(
+        self, indices: TensorLike, value: TensorLike, name: str | None = None
+    ) -> TensorArray:
+        """Write the rows of a tensor to the elements with the given indices."""
         rows = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         if is_symbolic(indices):
             self._check_shape(rows.shape[1:])
@@ -423,16 +413,16 @@ class TensorArray:
             )
         result = self
         for position, row in zip(
-            np.asarray(convert_to_tensor(indices)._value).tolist(), rows, strict=True
+            np.asarray(convert_to_tensor(indices).array).tolist(), rows, strict=True
         ):
             result = result.write(position, row)
         return result
 
-    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
-        """Takes consecutive pieces of `value`, of the given lengths, as elements.
+    def split(self, value: TensorLike, lengths: TensorLike, name: str | None = None) -> TensorArray:
+        """Split a tensor into consecutive parts with the given lengths, and use them as elements.
 
         Raises:
-          ValueError: when the lengths do not sum to the rows of `value`.
+          ValueError: If the sum of the lengths is not the number of rows.
         """
         tensor = convert_to_tensor(value, dtype_hint=self._spec.dtype)
         sizes = static_value(lengths, "lengths")
@@ -451,21 +441,22 @@ class TensorArray:
     def _resize(self, count: int, method: str) -> None:
         if count > len(self) and not self._spec.dynamic and len(self):
             raise ValueError(
-                f"TensorArray.{method}: {count} elements do not fit an array of fixed size {len(self)}."
+                f"TensorArray.{method}: {count} elements exceed the fixed size {len(self)} of the array. Create it "
+                "with dynamic_size=True."
             )
         self._spec.size = count
         self._spec.cleared.clear()
 
     def identity(self) -> TensorArray:
-        """A second array with the same elements."""
-        made = object.__new__(TensorArray)
-        made._spec = self._spec
-        made._elements = None if self._elements is None else list(self._elements)
-        made._buffer = self._buffer
-        return made
+        """Return a second array with the same elements."""
+        result = object.__new__(TensorArray)
+        result._spec = self._spec
+        result._elements = None if self._elements is None else list(self._elements)
+        result._buffer = self._buffer
+        return result
 
     def close(self, name: str | None = None) -> None:
-        """Does nothing: memory is freed with the array."""
+        """Do nothing: memory is released with the array."""
 
     def __repr__(self) -> str:
         return f"<tf.TensorArray size={len(self)} dtype={self._spec.dtype.name} element_shape={self.element_shape}>"

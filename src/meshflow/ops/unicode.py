@@ -1,19 +1,14 @@
-"""Characters and code points of strings, computed on the host."""
+"""Unicode ops of strings, on the host: characters, code points and encodings."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import waits_for_text
-from meshflow.ops.strings import _known as known
-from meshflow.ops.strings import _map as mapped
-from meshflow.ops.strings import _one as one
-from meshflow.ops.strings import _strings as string_tensor
+from meshflow.ops.strings import _known, _map, _one, _strings
 
 __all__ = [
     "unicode_decode",
@@ -37,29 +32,29 @@ def _decode(word: bytes, encoding: str, errors: str) -> str:
 
 
 def unicode_decode(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The code points of one string, a scalar: a vector of int32.
+    """Decode a string to its code points, a vector of int32.
 
     Args:
-      input: a string; of several strings the result would be ragged, which is not available.
+      input: A string scalar; ragged results of several strings are not supported.
       input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      replace_control_characters: whether control characters are replaced too.
-      name: ignored.
+      errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
+      replacement_char: Code point that replaces invalid bytes.
+      replace_control_characters: Whether to replace control characters, too.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.strings.unicode_decode("thé", "UTF-8").numpy())
       [116 104 233]
     """
-    text = _decode(one(input, "unicode_decode"), input_encoding, errors)
+    text = _decode(_one(input, "unicode_decode"), input_encoding, errors)
     points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
     if replace_control_characters:
         points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
@@ -67,30 +62,30 @@ def unicode_decode(
 
 
 def unicode_encode(
-    input: Any,
+    input: TensorLike,
     output_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> Tensor:
-    """Strings from code points in the last dimension.
+    """Encode the code points in the last axis as strings.
 
     Args:
-      input: integers of shape [..., n].
+      input: Integers of shape [..., n].
       output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to numbers that are no character.
-      replacement_char: code point that stands for them.
-      name: ignored.
+      errors: Treatment of invalid code points: 'replace', 'strict' (raise an error) or 'ignore'.
+      replacement_char: Code point that replaces invalid code points.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.unicode_encode([116, 104, 233], "UTF-8").numpy().decode()
       'thé'
     """
-    array = known(input)
+    array = _known(input)
     rows = array.reshape(-1, array.shape[-1])
     texts = ["".join(_character(int(p), errors, replacement_char) for p in row) for row in rows]
-    return string_tensor([t.encode(output_encoding) for t in texts], array.shape[:-1])
+    return _strings([t.encode(output_encoding) for t in texts], array.shape[:-1])
 
 
 def _character(point: int, errors: str, replacement: int) -> str:
@@ -102,34 +97,34 @@ def _character(point: int, errors: str, replacement: int) -> str:
 
 
 def unicode_split(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> Tensor:
-    """The characters of one string, a scalar: a vector of strings.
+    """Split a string into its characters, a vector of strings.
 
     Args:
-      input: a string; of several strings the result would be ragged, which is not available.
+      input: A string scalar; ragged results of several strings are not supported.
       input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      name: ignored.
+      errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
+      replacement_char: Code point that replaces invalid bytes.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> [c.decode() for c in tf.strings.unicode_split("thé", "UTF-8").numpy()]
       ['t', 'h', 'é']
     """
-    text = _decode(one(input, "unicode_split"), input_encoding, errors)
-    replaced = text.replace("\ufffd", chr(replacement_char))
-    return string_tensor([c.encode(input_encoding) for c in replaced])
+    text = _decode(_one(input, "unicode_split"), input_encoding, errors)
+    text = text.replace("\ufffd", chr(replacement_char))
+    return _strings([c.encode(input_encoding) for c in text])
 
 
 @waits_for_text(string)
 def unicode_transcode(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     output_encoding: str,
     errors: str = "replace",
@@ -137,18 +132,16 @@ def unicode_transcode(
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Strings in another encoding.
-
-    The result has the shape of the argument.
+    """Convert strings to another encoding, keeping the shape.
 
     Args:
-      input: strings.
-      input_encoding: their encoding.
+      input: Strings.
+      input_encoding: Encoding of the strings.
       output_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      replace_control_characters: whether control characters are replaced too.
-      name: ignored.
+      errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
+      replacement_char: Code point that replaces invalid bytes.
+      replace_control_characters: Whether to replace control characters, too.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -156,7 +149,7 @@ def unicode_transcode(
       '00e9'
     """
 
-    def change(word: bytes) -> bytes:
+    def transcode(word: bytes) -> bytes:
         text = _decode(word, input_encoding, errors).replace("\ufffd", chr(replacement_char))
         if replace_control_characters:
             text = "".join(
@@ -164,32 +157,26 @@ def unicode_transcode(
             )
         return text.encode(output_encoding)
 
-    return mapped("unicode_transcode", change, input)
+    return _map("unicode_transcode", transcode, input)
 
 
 def _offsets(text: str, encoding: str) -> Tensor:
-    """Where each character starts, in bytes."""
+    """Return the byte offset of each character."""
     sizes = [len(c.encode(encoding)) for c in text]
     return Tensor(np.cumsum([0, *sizes[:-1]], dtype=np.int64)[: len(text)])
 
 
 def unicode_decode_with_offsets(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
     replace_control_characters: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`unicode_decode`, and where each character starts.
+    """Decode a string to its code points, and return the byte offset of each character.
 
-    Args:
-      input: a string; of several strings the result would be ragged, which is not available.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      replace_control_characters: whether control characters are replaced too.
-      name: ignored.
+    The arguments are those of `unicode_decode`.
 
     Returns:
       A pair: code points int32 [n] and byte offsets int64 [n].
@@ -200,7 +187,7 @@ def unicode_decode_with_offsets(
       >>> print(points.numpy(), offsets.numpy())
       [233 116 233] [0 2 3]
     """
-    text = _decode(one(input, "unicode_decode_with_offsets"), input_encoding, errors)
+    text = _decode(_one(input, "unicode_decode_with_offsets"), input_encoding, errors)
     points = unicode_decode(
         input, input_encoding, errors, replacement_char, replace_control_characters
     )
@@ -208,20 +195,15 @@ def unicode_decode_with_offsets(
 
 
 def unicode_split_with_offsets(
-    input: Any,
+    input: TensorLike,
     input_encoding: str,
     errors: str = "replace",
     replacement_char: int = 65533,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`unicode_split`, and where each character starts.
+    """Split a string into its characters, and return the byte offset of each character.
 
-    Args:
-      input: a string; of several strings the result would be ragged, which is not available.
-      input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
-      errors: 'replace', 'strict' or 'ignore': what happens to bytes that are no character.
-      replacement_char: code point that stands for them.
-      name: ignored.
+    The arguments are those of `unicode_split`.
 
     Returns:
       A pair: characters [n] and byte offsets int64 [n].
@@ -232,6 +214,6 @@ def unicode_split_with_offsets(
       >>> [c.decode() for c in characters.numpy()], offsets.numpy().tolist()
       (['é', 't', 'é'], [0, 2, 3])
     """
-    text = _decode(one(input, "unicode_split_with_offsets"), input_encoding, errors)
+    text = _decode(_one(input, "unicode_split_with_offsets"), input_encoding, errors)
     characters = unicode_split(input, input_encoding, errors, replacement_char)
     return characters, _offsets(text, input_encoding)

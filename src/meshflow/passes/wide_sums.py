@@ -41,7 +41,8 @@ def _widen_equations(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
             continue
         (operand,), (result,) = eqn.invars, eqn.outvars
         wide_operand, wide_result = (
-            jex_core.Var(get_aval(atom).update(dtype=np.dtype(np.float32))) for atom in (operand, result)
+            jex_core.Var(get_aval(atom).update(dtype=np.dtype(np.float32)))
+            for atom in (operand, result)
         )
         widened += [
             _convert(eqn, operand, wide_operand),

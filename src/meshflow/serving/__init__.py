@@ -1,4 +1,4 @@
-"""Saved models behind HTTP, by TensorFlow Serving's REST protocol; see `meshflow serve`."""
+"""Model server with TensorFlow Serving's REST and gRPC protocols; see `meshflow serve`."""
 
 from meshflow.serving.application import application
 from meshflow.serving.server import serve

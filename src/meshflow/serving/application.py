@@ -1,4 +1,4 @@
-"""The ASGI application of served models."""
+"""ASGI application of the model server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from meshflow.environment import extras
+from meshflow.environment.types import StrPath
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.versions import Settings
 
 __all__ = ["application"]
 
 _NEEDS = "Serving needs the packages starlette, uvicorn and protobuf"
-# Bytes of an answer from which on it is compressed for clients that accept gzip.
+# Responses of at least this many bytes are compressed for clients that accept gzip.
 _LARGE = 1000
 
 
@@ -25,31 +26,32 @@ def application(
     settings: Settings | None = None,
     grpc: tuple[str, int] | None = None,
     started: Callable[[int], None] = lambda port: None,
-    config_file: Any = None,
+    config_file: StrPath | None = None,
 ) -> Any:
-    """An ASGI application that serves saved models.
+    """Create an ASGI application that serves saved models.
 
     Args:
-      name: the model's, in addresses.
-      folder: a saved model, or a folder of its versions, whose names are numbers.
-      settings: a `Settings`.
-      grpc: host and port (0 for a free one) where gRPC is answered too, or None.
-      started: called with that port when it is listened on.
-      config_file: in place of name and folder: a file of TensorFlow Serving's `ModelServerConfig` as text, which lists
-        models, their folders, versions and labels. It is read again when it changes.
+      name: Name of the model in URLs.
+      folder: A saved model, or a folder with one saved model per version, named by its number.
+      settings: Serving settings.
+      grpc: Host and port (0 selects a free one) of the gRPC server, or None.
+      started: Function that receives the port when the gRPC server listens.
+      config_file: Instead of name and folder: file with a text-format `ModelServerConfig` of
+        TensorFlow Serving, which lists models, their folders, versions and labels. The file is
+        reloaded when it changes.
 
     Raises:
-      ValueError: unless there is either a folder or a file.
-      InvalidArgumentError: for a file that cannot be read as such.
-      ImportError: without the extra `serving`.
+      ValueError: Not exactly one of `folder` and `config_file` is given.
+      InvalidArgumentError: The file is invalid.
+      ImportError: The extra `serving` is not installed.
     """
     applications = extras.load("starlette.applications", "serving", _NEEDS)
     compression = extras.load("starlette.middleware.gzip", "serving", _NEEDS)
     routing = extras.load("starlette.routing", "serving", _NEEDS)
     extras.load("google.protobuf", "serving", _NEEDS)
     if (folder is None) == (config_file is None):
-        raise ValueError("Serving takes either a folder or a file that lists models.")
-    # They need protobuf, an optional package.
+        raise ValueError("Serving requires either a folder or a file that lists models.")
+    # These modules need protobuf, an optional package.
     from meshflow.serving.models import Models  # noqa: PLC0415
     from meshflow.serving.rest import METHODS, Rest  # noqa: PLC0415
     from meshflow.serving.rpc import RpcServer  # noqa: PLC0415
@@ -59,22 +61,22 @@ def application(
         models = Models({name: (folder, settings)}, settings=settings)
     else:
         models = Models({}, Path(config_file), settings)
-    remote = RpcServer(models, metrics, *grpc) if grpc is not None else None
+    rpc_server = RpcServer(models, metrics, *grpc) if grpc is not None else None
 
     @contextlib.asynccontextmanager
-    async def life(_: Any) -> AsyncIterator[None]:
+    async def lifespan(_: Any) -> AsyncIterator[None]:
         await models.refresh()
         watch = asyncio.create_task(models.watch())
-        if remote is not None:
-            await remote.start()
-            started(remote.port)
+        if rpc_server is not None:
+            await rpc_server.start()
+            started(rpc_server.port)
         yield
-        if remote is not None:
-            await remote.stop()
+        if rpc_server is not None:
+            await rpc_server.stop()
         watch.cancel()
 
     answer = routing.Route("/{path:path}", Rest(models, metrics).answer, methods=METHODS)
-    made = applications.Starlette(routes=[answer], lifespan=life)
-    # The fastest level: numbers as text become a third or less, and other requests wait for it.
-    made.add_middleware(compression.GZipMiddleware, minimum_size=_LARGE, compresslevel=1)
-    return made
+    app = applications.Starlette(routes=[answer], lifespan=lifespan)
+    # Level 1 shrinks numbers in JSON to a third; a higher level would delay other requests.
+    app.add_middleware(compression.GZipMiddleware, minimum_size=_LARGE, compresslevel=1)
+    return app

@@ -1,4 +1,4 @@
-"""What went wrong, as gRPC and HTTP tell it."""
+"""Error codes of gRPC and their HTTP statuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from meshflow.core.runtime.errors import OpError
 
 __all__ = ["HTTP_STATUS", "told"]
 
-# The status of HTTP for each code of gRPC, as TensorFlow Serving answers.
+# HTTP statuses of the codes of gRPC, as TensorFlow Serving uses them.
 HTTP_STATUS = {
     "OK": 200, "CANCELLED": 499, "UNKNOWN": 500, "INVALID_ARGUMENT": 400, "DEADLINE_EXCEEDED": 504, "NOT_FOUND": 404,
     "ALREADY_EXISTS": 409, "PERMISSION_DENIED": 403, "RESOURCE_EXHAUSTED": 503, "FAILED_PRECONDITION": 412,
@@ -18,15 +18,12 @@ _NAMES = {getattr(errors, name): name for name in HTTP_STATUS}
 
 
 def told(error: Exception) -> tuple[str, str]:
-    """The name of an error's code, and what is said of it.
-
-    Args:
-      error: what was raised: TensorFlow's classes have a code, all others are internal errors.
+    """Return code name and message of an error; errors without a code are internal errors.
 
     Example:
       >>> import meshflow as tf
-      >>> from meshflow.serving.errors import told
-      >>> told(tf.errors.NotFoundError("there is no such model"))
+      >>> from meshflow.serving.errors import describe_error
+      >>> describe_error(tf.errors.NotFoundError("there is no such model"))
       ('NOT_FOUND', 'there is no such model')
     """
     if isinstance(error, OpError):

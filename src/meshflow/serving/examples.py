@@ -1,4 +1,4 @@
-"""Classification and regression: requests of `tf.train.Example`s, answered by signatures that parse them."""
+"""Classification and regression requests, which contain `tf.train.Example` messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
-from meshflow.io.messages import Example
+from meshflow.environment.types import Json
+from meshflow.io.messages import Example, Message
 from meshflow.serving.protocol import decoded_bytes, is_bytes, shortest, text_of
 from meshflow.serving.versions import Signature
 
@@ -29,14 +30,15 @@ _INPUT, _CLASSES, _SCORES, _VALUES = "inputs", "classes", "scores", "outputs"
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def from_json(body: Mapping[str, Any]) -> list[bytes]:
-    """The examples of a request, each with what all have in common.
+def from_json(body: Mapping[str, Json]) -> list[bytes]:
+    """Return the serialized examples of a REST request, each merged with the common context.
 
     Args:
-      body: the request's JSON: {"examples": [{feature: value or list}], "context": {feature: value or list}}.
+      body: JSON of the request: {"examples": [{feature: value or list}], "context": {feature: value
+        or list}}.
 
     Raises:
-      InvalidArgumentError: for anything else.
+      InvalidArgumentError: The JSON has another structure.
     """
     rows = body.get("examples")
     if not isinstance(rows, list) or not rows:
@@ -45,28 +47,28 @@ def from_json(body: Mapping[str, Any]) -> list[bytes]:
     return [context + _example(row) for row in rows]
 
 
-def _example(features: Any) -> bytes:
-    """An object of features as the bytes of an example."""
+def _example(features: Json) -> bytes:
+    """Serialize a JSON object of features as an example."""
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(f"Example must be JSON object, got {features!r:.100}.")
-    made = Example()
+    example = Example()
     for name, content in features.items():
-        feature = made.features.feature[name]
+        feature = example.features.feature[name]
         for value in content if isinstance(content, list) else [content]:
             _add(feature, name, value)
-    return bytes(made.SerializeToString())
+    return bytes(example.SerializeToString())
 
 
-def _add(feature: Any, name: str, value: Any) -> None:
-    """Adds a value of JSON to a feature: texts and bytes, whole numbers and truth values, or decimal numbers."""
+def _add(feature: Message, name: str, value: Json) -> None:
+    """Append a JSON value to a feature: a string or bytes, an integer or Boolean, or a float."""
     if isinstance(value, float):
         kind = "float_list"
         if math.isfinite(value) and abs(value) > _LARGEST:
-            raise InvalidArgumentError(f"Feature: {name} has {value}, which float32 does not hold.")
+            raise InvalidArgumentError(f"Feature: {name} has {value}, which is outside of float32.")
     elif isinstance(value, int):
         kind = "int64_list"
         if not -(1 << 63) <= value < 1 << 63:
-            raise InvalidArgumentError(f"Feature: {name} has {value}, which int64 does not hold.")
+            raise InvalidArgumentError(f"Feature: {name} has {value}, which is outside of int64.")
     elif isinstance(value, str) or is_bytes(value):
         kind, value = "bytes_list", decoded_bytes(value)
     else:
@@ -74,41 +76,40 @@ def _add(feature: Any, name: str, value: Any) -> None:
             f"Feature: {name} has element with unexpected JSON type: {type(value).__name__}"
         )
     if feature.WhichOneof("kind") not in (None, kind):
-        known = feature.WhichOneof("kind").removesuffix("_list")
+        expected = feature.WhichOneof("kind").removesuffix("_list")
         raise InvalidArgumentError(
-            f"Unexpected element type in feature: {name} expecting type: {known}, got {value!r:.100}"
+            f"Unexpected element type in feature: {name} expecting type: {expected}, got {value!r:.100}"
         )
     getattr(feature, kind).value.append(value)
 
 
-def examples_of(message: Any) -> list[bytes]:
-    """The examples of an `Input` message, each with what all have in common.
-
-    Args:
-      message: the message.
+def examples_of(message: Message) -> list[bytes]:
+    """Return the serialized examples of an `Input` message, each merged with the common context.
 
     Raises:
-      InvalidArgumentError: when there are none.
+      InvalidArgumentError: The message has no examples.
     """
     kind = message.WhichOneof("kind")
-    held = getattr(message, kind) if kind else None
-    if held is None or not held.examples:
+    example_list = getattr(message, kind) if kind else None
+    if example_list is None or not example_list.examples:
         raise InvalidArgumentError("Input is empty.")
-    # Bytes of two examples one after the other are one example with the features of both.
-    shared = held.context.SerializeToString() if kind == "example_list_with_context" else b""
-    return [shared + example.SerializeToString() for example in held.examples]
+    # Concatenated messages parse as one example with the features of both.
+    context = (
+        example_list.context.SerializeToString() if kind == "example_list_with_context" else b""
+    )
+    return [context + example.SerializeToString() for example in example_list.examples]
 
 
 def check_method(signature: Signature, method: str) -> None:
-    """Raises unless a signature classifies, or regresses.
+    """Check that a signature classifies, or that it regresses.
 
     Args:
-      signature: the signature.
+      signature: The signature.
       method: `CLASSIFY` or `REGRESS`.
 
     Raises:
-      InvalidArgumentError: for another number of inputs or results.
-      FailedPreconditionError: for other names of them.
+      InvalidArgumentError: The signature has another number of inputs or outputs.
+      FailedPreconditionError: The inputs or outputs have other names or dtypes.
     """
     results = {_CLASSES, _SCORES} if method == CLASSIFY else {_VALUES}
     if len(signature.inputs) != 1:
@@ -116,15 +117,15 @@ def check_method(signature: Signature, method: str) -> None:
     if not 1 <= len(signature.outputs) <= len(results):
         count = "one or two output Tensors" if method == CLASSIFY else "one output Tensor"
         raise InvalidArgumentError(f"Expected {count}, found {len(signature.outputs)}.")
-    what = "classification" if method == CLASSIFY else "regression"
+    task = "classification" if method == CLASSIFY else "regression"
     if _INPUT not in signature.inputs or signature.inputs[_INPUT].dtype.name != "string":
         raise FailedPreconditionError(
-            f"No {what} inputs found in the signature {signature.name!r}: expected strings named {_INPUT!r}, "
-            f"which are tf.train.Examples, got {dict(signature.inputs)}."
+            f"No {task} inputs found in the signature {signature.name!r}: expected strings named {_INPUT!r} with "
+            f"serialized tf.train.Examples, got {dict(signature.inputs)}."
         )
     if not set(signature.outputs) <= results:
         raise FailedPreconditionError(
-            f"No {what} outputs found in the signature {signature.name!r}: expected {sorted(results)}, "
+            f"No {task} outputs found in the signature {signature.name!r}: expected {sorted(results)}, "
             f"got {sorted(signature.outputs)}."
         )
 
@@ -136,17 +137,13 @@ async def _outputs(signature: Signature, examples: list[bytes]) -> Mapping[str, 
 
 
 async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.ndarray | None, np.ndarray | None]:  # fmt: skip
-    """The labels and the scores of the classes of each example, [examples, classes], or None for what is not given.
-
-    Args:
-      signature: one that classifies.
-      examples: serialized examples.
+    """Return labels and scores [examples, classes] of a signature; None for a missing output.
 
     Raises:
-      InvalidArgumentError: for results of other shapes or dtypes.
+      InvalidArgumentError: The results have another shape or dtype.
     """
-    found = await _outputs(signature, examples)
-    for name, array in found.items():
+    outputs = await _outputs(signature, examples)
+    for name, array in outputs.items():
         expected = "DT_STRING" if name == _CLASSES else "DT_FLOAT"
         if array.ndim != 2:
             raise InvalidArgumentError(
@@ -160,22 +157,18 @@ async def classified(signature: Signature, examples: list[bytes]) -> tuple[np.nd
             raise InvalidArgumentError(
                 f"Expected {name} output batch size of {len(examples)}. Got: {len(array)}"
             )
-    if len({array.shape for array in found.values()}) > 1:
+    if len({array.shape for array in outputs.values()}) > 1:
         raise InvalidArgumentError(
-            f"Tensors class and score should match in dim_size(1). Got {[a.shape[1] for a in found.values()]}"
+            f"Tensors class and score should match in dim_size(1). Got {[a.shape[1] for a in outputs.values()]}"
         )
-    return found.get(_CLASSES), found.get(_SCORES)
+    return outputs.get(_CLASSES), outputs.get(_SCORES)
 
 
 async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
-    """The value of each example.
-
-    Args:
-      signature: one that regresses.
-      examples: serialized examples.
+    """Return the predicted value of each example.
 
     Raises:
-      InvalidArgumentError: for results of another shape or dtype.
+      InvalidArgumentError: The results have another shape or dtype.
     """
     (array,) = (await _outputs(signature, examples)).values()
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):
@@ -192,14 +185,10 @@ async def regressed(signature: Signature, examples: list[bytes]) -> np.ndarray:
 
 
 def classes_json(labels: np.ndarray | None, scores: np.ndarray | None) -> list[list[list[Any]]]:
-    """Pairs of label and score for each class of each example.
-
-    Args:
-      labels, scores: of `classified`.
-    """
-    known = next(a for a in (labels, scores) if a is not None)
-    texts = np.full(known.shape, b"", object) if labels is None else labels
-    numbers = shortest(np.zeros(known.shape, np.float32) if scores is None else scores).tolist()
+    """Return pairs of label and score per class and example; a missing output has "" or 0."""
+    available = next(a for a in (labels, scores) if a is not None)
+    texts = np.full(available.shape, b"", object) if labels is None else labels
+    numbers = shortest(np.zeros(available.shape, np.float32) if scores is None else scores).tolist()
     return [
         [[text_of(label), score] for label, score in zip(*row, strict=True)]
         for row in zip(texts.tolist(), numbers, strict=True)

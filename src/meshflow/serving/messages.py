@@ -1,19 +1,22 @@
-"""The messages of TensorFlow Serving's gRPC services, and arrays in them."""
+"""Messages of TensorFlow Serving's gRPC services, and conversions of arrays to and from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.messages import DecodeError, Table, declared
-from meshflow.io.messages import EXAMPLES, TENSORS
+from meshflow.io.messages import EXAMPLES, TENSORS, Message
 from meshflow.io.tensors import make_ndarray, tensor_proto
 from meshflow.saved_model.graph.messages import SIGNATURES
 from meshflow.saved_model.graph.nodes import datatype, put_shape
 from meshflow.serving.protocol import Specs, check_names, check_shape, text_of
+
+if TYPE_CHECKING:
+    from meshflow.serving.versions import Signature
 
 __all__ = [
     "ClassificationRequest",
@@ -38,7 +41,7 @@ __all__ = [
     "tensors",
 ]
 
-# States of a version by their numbers.
+# Codes of the states of a version.
 STATES = {"START": 10, "LOADING": 20, "AVAILABLE": 30, "UNLOADING": 40, "END": 50}
 
 _TABLE: Table = {
@@ -100,7 +103,7 @@ _TABLE: Table = {
     },
     "MultiInferenceRequest": {"tasks": (1, "*InferenceTask"), "input": (2, "Input")},
     "MultiInferenceResponse": {"results": (1, "*InferenceResult")},
-    # The file that lists models.
+    # Configuration files that list models.
     "ServableVersionPolicy": {
         "latest": (100, "|ServableVersionPolicy.Latest"),
         "all": (101, "|ServableVersionPolicy.All"),
@@ -137,18 +140,18 @@ MultiInferenceResponse = _classes["MultiInferenceResponse"]
 ModelServerConfig = _classes["ModelServerConfig"]
 
 
-def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
-    """The arrays of a request by the names of inputs.
+def arrays_of(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarray]:
+    """Decode the inputs of a request.
 
     Args:
-      inputs: tensors as messages, by name.
-      specs: of the signature's inputs.
+      inputs: `TensorProto` messages by name.
+      specs: Specs of the signature's inputs.
 
     Raises:
-      InvalidArgumentError: for what does not fit the specs.
+      InvalidArgumentError: The inputs do not match the specs.
     """
     check_names(inputs, specs, "inputs")
-    found = {}
+    arrays = {}
     for name, spec in specs.items():
         try:
             array = make_ndarray(inputs[name])
@@ -158,74 +161,64 @@ def arrays_of(inputs: Mapping[str, Any], specs: Specs) -> dict[str, np.ndarray]:
             ) from None
         if inputs[name].dtype != datatype(spec.dtype):
             raise InvalidArgumentError(
-                f"Input '{name}' has the dtype number {inputs[name].dtype}, expected {datatype(spec.dtype)} "
+                f"Input '{name}' has the dtype code {inputs[name].dtype}, expected {datatype(spec.dtype)} "
                 f"({spec.dtype.name})."
             )
         check_shape(name, array, spec)
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
-def tensors(outputs: Mapping[str, np.ndarray], wanted: Any) -> dict[str, Any]:
-    """Results as messages by name.
+def tensors(outputs: Mapping[str, np.ndarray], requested: Iterable[str]) -> dict[str, Message]:
+    """Encode results as messages by name.
 
     Args:
-      outputs: arrays by name.
-      wanted: names of those that are asked for; none for all.
+      outputs: Arrays by name.
+      requested: Names of the requested outputs; empty for all.
 
     Raises:
-      InvalidArgumentError: for a name that the signature does not give.
+      InvalidArgumentError: The signature lacks a requested output.
     """
-    unknown = sorted(set(wanted) - set(outputs))
+    names = set(requested)
+    unknown = sorted(names - set(outputs))
     if unknown:
         raise InvalidArgumentError(
-            f"output_filter has {unknown}; the signature gives {sorted(outputs)}."
+            f"output_filter has {unknown}, but the outputs of the signature are {sorted(outputs)}."
         )
-    return {n: tensor_proto(a) for n, a in outputs.items() if not wanted or n in wanted}
+    return {n: tensor_proto(a) for n, a in outputs.items() if not names or n in names}
 
 
-def describe(signatures: Mapping[str, Any]) -> Any:
-    """What signatures take and return, as a `SignatureDefMap`.
-
-    Args:
-      signatures: with `inputs` and `outputs`, by name.
-    """
-    made = SignatureDefMap()
+def describe(signatures: Mapping[str, Signature]) -> Message:
+    """Return a `SignatureDefMap` of signatures."""
+    signature_map = SignatureDefMap()
     for name, signature in signatures.items():
-        about = made.signature_def[name]
-        about.method_name = "tensorflow/serving/predict"
-        for place, specs in ((about.inputs, signature.inputs), (about.outputs, signature.outputs)):
+        definition = signature_map.signature_def[name]
+        definition.method_name = "tensorflow/serving/predict"
+        for infos, specs in (
+            (definition.inputs, signature.inputs),
+            (definition.outputs, signature.outputs),
+        ):
             for key, spec in specs.items():
-                info = place[key]
+                info = infos[key]
                 info.name, info.dtype = key, datatype(spec.dtype)
                 put_shape(info.tensor_shape, None if spec.shape.rank is None else spec.shape)
-    return made
+    return signature_map
 
 
-def put_classes(result: Any, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
-    """Fills a `ClassificationResult`.
-
-    Args:
-      result: the message.
-      labels, scores: [examples, classes], or None for what is not known.
-    """
-    known = next(a for a in (labels, scores) if a is not None)
-    for row in range(known.shape[0]):
+def put_classes(result: Message, labels: np.ndarray | None, scores: np.ndarray | None) -> None:
+    """Fill a `ClassificationResult` with labels and scores [examples, classes], if not None."""
+    available = next(a for a in (labels, scores) if a is not None)
+    for row in range(available.shape[0]):
         classes = result.classifications.add().classes
-        for place in range(known.shape[1]):
-            one = classes.add()
+        for column in range(available.shape[1]):
+            entry = classes.add()
             if labels is not None:
-                one.label = text_of(labels[row, place])
+                entry.label = text_of(labels[row, column])
             if scores is not None:
-                one.score = scores[row, place]
+                entry.score = scores[row, column]
 
 
-def put_values(result: Any, values: np.ndarray) -> None:
-    """Fills a `RegressionResult`.
-
-    Args:
-      result: the message.
-      values: a number for each example.
-    """
+def put_values(result: Message, values: np.ndarray) -> None:
+    """Fill a `RegressionResult` with one value per example."""
     for value in values:
         result.regressions.add(value=value)

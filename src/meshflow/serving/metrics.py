@@ -1,4 +1,4 @@
-"""Counts and times of requests, as Prometheus reads them."""
+"""Counts and durations of requests in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Metrics:
-    """What was asked of models."""
+    """Request counts and latency histograms of all models."""
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
@@ -19,22 +19,22 @@ class Metrics:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def add(self, model: str, status: str, seconds: float) -> None:
-        """Counts a request.
+        """Count a request.
 
         Args:
-          model: the model's name, which is served.
-          status: 'OK', or the error's name.
-          seconds: how long it took.
+          model: Name of the served model.
+          status: 'OK', or the name of the error code.
+          seconds: Duration of the request.
         """
         self._requests[model, status] += 1
         self._seconds[model] += seconds
         self._within.update((model, b) for b in _BOUNDS if seconds <= b)
 
     def text(self, batches: Mapping[str, tuple[int, int]]) -> str:
-        """All metrics.
+        """Return all metrics in Prometheus' text format.
 
         Args:
-          batches: how often each model was run for batches, and how many rows these had.
+          batches: Number of calls and of rows in batches of each model.
         """
         models = sorted(self._seconds)
         lines = ["# TYPE :tensorflow:serving:request_count counter"]
@@ -52,8 +52,8 @@ class Metrics:
             lines.append(f'{seconds}_bucket{{{label},le="+Inf"}} {total}')
             lines.append(f"{seconds}_sum{{{label}}} {self._seconds[model]:.6f}")
             lines.append(f"{seconds}_count{{{label}}} {total}")
-        for place, name in enumerate(("batches", "batched_rows")):
+        for index, name in enumerate(("batches", "batched_rows")):
             lines.append(f"# TYPE meshflow_serving_{name} counter")
             for model, counts in sorted(batches.items()):
-                lines.append(f'meshflow_serving_{name}{{model_name="{model}"}} {counts[place]}')
+                lines.append(f'meshflow_serving_{name}{{model_name="{model}"}} {counts[index]}')
         return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The models that a server has: one, or those that a file of TensorFlow Serving's configuration lists."""
+"""Models of a server: a single one, or those in a configuration file of TensorFlow Serving."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
+from meshflow.environment.types import StrPath
 from meshflow.serving.messages import ModelServerConfig
 from meshflow.serving.versions import Settings, Version, Versions
 
@@ -21,65 +21,65 @@ _log = logging.getLogger("meshflow")
 
 
 def configured(content: str, settings: Settings) -> dict[str, tuple[str, Settings]]:
-    """Folders and settings of models by name.
+    """Return the folder and the settings of each model by name.
 
     Args:
-      content: a `ModelServerConfig` as text, with a `model_config_list`.
-      settings: what is not said there.
+      content: Text-format `ModelServerConfig` with a `model_config_list`.
+      settings: Settings that the configuration does not override.
 
     Raises:
-      InvalidArgumentError: for anything else.
+      InvalidArgumentError: The configuration is invalid.
 
     Example:
       >>> text = "model_config_list { config { name: 'digits' base_path: '/models/digits' } }"
-      >>> configured(text, Settings())["digits"][0]
+      >>> parse_model_configs(text, Settings())["digits"][0]
       '/models/digits'
     """
     try:
-        held = text_format.Parse(content, ModelServerConfig()).model_config_list.config
+        entries = text_format.Parse(content, ModelServerConfig()).model_config_list.config
     except (text_format.ParseError, UnicodeError) as error:
-        raise InvalidArgumentError(f"The models' configuration cannot be read: {error}") from None
-    found: dict[str, tuple[str, Settings]] = {}
-    for entry in held:
+        raise InvalidArgumentError(f"The model configuration cannot be read: {error}") from None
+    configs: dict[str, tuple[str, Settings]] = {}
+    for entry in entries:
         if not entry.name or not entry.base_path:
             raise InvalidArgumentError(
-                f"The models' configuration has a model without a name or base_path: {entry}"
+                f"The model configuration has a model without a name or base_path: {entry}"
             )
-        if entry.name in found:
-            raise InvalidArgumentError(f"The models' configuration names {entry.name!r} twice.")
+        if entry.name in configs:
+            raise InvalidArgumentError(f"The model configuration lists {entry.name!r} twice.")
         if entry.model_platform not in ("", "tensorflow"):
             raise InvalidArgumentError(
                 f"The model {entry.name!r} has the platform {entry.model_platform!r}, expected 'tensorflow'."
             )
         policy = entry.model_version_policy
-        chosen = policy.WhichOneof("kind")
+        policy_name = policy.WhichOneof("kind")
         keep = settings.keep
-        if chosen in ("all", "latest"):
-            keep = 0 if chosen == "all" else policy.latest.num_versions or 1
-        own = dataclasses.replace(
+        if policy_name in ("all", "latest"):
+            keep = 0 if policy_name == "all" else policy.latest.num_versions or 1
+        model_settings = dataclasses.replace(
             settings,
             keep=keep,
             versions=tuple(policy.specific.versions),
             labels={**settings.labels, **entry.version_labels},
         )
-        found[entry.name] = entry.base_path, own
-    if not found:
-        raise InvalidArgumentError("The models' configuration lists no model in model_config_list.")
-    return found
+        configs[entry.name] = entry.base_path, model_settings
+    if not configs:
+        raise InvalidArgumentError("The model configuration lists no model in model_config_list.")
+    return configs
 
 
 class Models:
-    """Models by name.
+    """Served models by name.
 
     Args:
-      configs: folders and settings by name.
-      file: where they are read again when it changes, or None.
-      settings: a `Settings`, for what the file does not say.
+      configs: Folders and settings by name.
+      file: Configuration file that replaces `configs` and is reloaded when it changes, or None.
+      settings: Settings that the file does not override.
     """
 
     def __init__(
         self,
-        configs: Mapping[str, tuple[Any, Settings]],
+        configs: Mapping[str, tuple[StrPath, Settings]],
         file: Path | None = None,
         settings: Settings | None = None,
     ) -> None:
@@ -89,66 +89,66 @@ class Models:
         if file is not None:
             self._read = file.read_text()
             configs = configured(self._read, self.settings)
-        for name, (folder, own) in configs.items():
-            self._models[name] = Versions(name, folder, own)
+        for name, (folder, model_settings) in configs.items():
+            self._models[name] = Versions(name, folder, model_settings)
 
-    async def _reconfigure(self, configs: Mapping[str, tuple[Any, Settings]]) -> None:
-        """Makes the models those of a file that changed."""
+    async def _reconfigure(self, configs: Mapping[str, tuple[StrPath, Settings]]) -> None:
+        """Replace the models by those of a changed file."""
         for name in [n for n in self._models if n not in configs]:
             self._models.pop(name).close()
-            _log.info("%s is served no more", name)
+            _log.info("%s is no longer served", name)
         for name, (folder, settings) in configs.items():
-            held = self._models.get(name)
-            if held is not None and held.folder == Path(folder):
-                held.settings = settings
+            current = self._models.get(name)
+            if current is not None and current.folder == Path(folder):
+                current.settings = settings
                 continue
-            fresh = Versions(name, folder, settings)
-            # A model that moved is answered by the old one until the new one is loaded.
-            await fresh.refresh()
-            self._models[name] = fresh
+            loaded = Versions(name, folder, settings)
+            # The old model answers requests until the model in the new folder is loaded.
+            await loaded.refresh()
+            self._models[name] = loaded
 
     def named(self, name: str) -> Versions:
-        """The versions of a model.
+        """Return the versions of a model.
 
         Raises:
-          NotFoundError: when it is not served.
+          NotFoundError: The model is not served.
         """
         if name not in self._models:
             raise NotFoundError(f"Servable not found for request: Latest({name})")
         return self._models[name]
 
     def find(self, name: str, number: int | None = None, label: str | None = None) -> Version:
-        """A version of a model to answer a request.
+        """Return the version of a model that answers a request.
 
         Raises:
-          NotFoundError: when it is not served.
+          NotFoundError: The version is not served.
         """
         return self.named(name).find(number, label)
 
     def states_of(
         self, name: str, number: int | None = None, label: str | None = None
     ) -> dict[int, tuple[str, str]]:
-        """The states of a model's versions; of all unless one is named.
+        """Return the states of all versions of a model, or of one version.
 
         Raises:
-          NotFoundError: when there is none.
+          NotFoundError: The model has no such version.
         """
         if name not in self._models:
             raise NotFoundError(f"Could not find any versions of model {name}")
         return self._models[name].states_of(number, label)
 
     def has(self, name: str) -> bool:
-        """Whether a model is known."""
+        """Check whether a model is served."""
         return name in self._models
 
     def batches(self) -> dict[str, tuple[int, int]]:
-        """How often each model was run for batches, and how many rows these had."""
+        """Return the number of calls and of rows in batches of each model."""
         return {name: versions.batches() for name, versions in self._models.items()}
 
     async def refresh(self) -> None:
-        """Reads the file if it changed, and looks at all folders.
+        """Reload the configuration file if it changed, and check all folders for new versions.
 
-        A file that cannot be read any more changes nothing.
+        If the file became invalid, the models are kept.
         """
         if self._file is not None:
             try:
@@ -165,7 +165,7 @@ class Models:
                 _log.warning("%s: %s", versions.name, error)
 
     async def watch(self) -> None:
-        """Looks again and again."""
+        """Refresh the models periodically."""
         while True:
             await asyncio.sleep(self.settings.poll)
             await self.refresh()

@@ -1,4 +1,4 @@
-"""The gRPC side of serving: TensorFlow Serving's PredictionService and ModelService."""
+"""gRPC server with TensorFlow Serving's PredictionService and ModelService."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import (
     UnimplementedError,
 )
 from meshflow.environment import extras
+from meshflow.io.messages import Message
 from meshflow.serving import examples, messages
 from meshflow.serving.errors import told
 from meshflow.serving.metrics import Metrics
@@ -28,24 +29,24 @@ _log = logging.getLogger("meshflow")
 _ANY = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
 _FIELD = "signature_def"
 _UNKNOWN = 2
-# Seconds of a deadline that may be left when the client tells that it is over.
+# A call that is cancelled with fewer seconds left counts as one that exceeded its deadline.
 _ABOUT_NOW = 0.05
 
 
 class RpcServer:
-    """Answers in the loop that the versions live in.
+    """A gRPC server that runs in the event loop of the models.
 
     Args:
-      models: what is served.
-      metrics: where requests are counted.
-      host: the address that is listened on.
-      port: the port; 0 for a free one.
+      models: The served models.
+      metrics: Counter of requests.
+      host: Address to listen on.
+      port: Port to listen on; 0 selects a free port.
 
     Attributes:
-      port: the port, once it listens.
+      port: The port in use, after `start`.
 
     Raises:
-      ImportError: without the package grpcio (the extra `serving`).
+      ImportError: The package grpcio (extra `serving`) is not installed.
     """
 
     def __init__(self, models: Models, metrics: Metrics, host: str, port: int) -> None:
@@ -55,10 +56,10 @@ class RpcServer:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Begins to listen.
+        """Start to listen.
 
         Raises:
-          UnavailableError: when the port is taken.
+          UnavailableError: The port is in use.
         """
         aio = extras.load("grpc.aio", "serving", "gRPC needs the package grpcio")
         server = aio.server(
@@ -91,97 +92,97 @@ class RpcServer:
             f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
         )
         try:
-            self.port, why = server.add_insecure_port(address), ""
+            self.port, reason = server.add_insecure_port(address), ""
         except RuntimeError as error:
-            self.port, why = 0, f": {error}"
+            self.port, reason = 0, f": {error}"
         if not self.port:
-            raise UnavailableError(f"meshflow serve cannot listen at {address} for gRPC{why}.")
+            raise UnavailableError(f"meshflow serve cannot listen on {address} for gRPC{reason}.")
         await server.start()
         self._server = server
 
     async def stop(self) -> None:
-        """Answers what came, and ends."""
+        """Finish pending requests for up to 5 seconds, and stop."""
         if self._server is not None:
             await self._server.stop(5)
 
     def _method(
-        self, kind: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
+        self, message_class: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
     ) -> Any:
-        """A handler of bytes: what is no such message is an error of the request, like any other.
+        """Return a handler of serialized requests, which reports invalid messages like other errors.
 
-        gRPC cancels it when the client does, or does not wait longer: rows that have not begun are not computed.
+        gRPC cancels the handler with the call or at its deadline; waiting rows are then dropped.
         """
 
         async def run(content: bytes, call: Any) -> bytes:
             start, state, name = time.perf_counter(), "OK", ""
             try:
                 try:
-                    request = kind.FromString(content)
+                    request = message_class.FromString(content)
                 except messages.DecodeError as error:
                     raise InvalidArgumentError(
-                        f"The request is no {kind.DESCRIPTOR.name}: {error}"
+                        f"The request is not a valid {message_class.DESCRIPTOR.name}: {error}"
                     ) from None
                 name = _model_of(request)
                 return bytes((await answer(request)).SerializeToString())
             except asyncio.CancelledError:
-                left = call.time_remaining()
-                late = left is not None and left < _ABOUT_NOW
+                remaining = call.time_remaining()
+                late = remaining is not None and remaining < _ABOUT_NOW
                 state = "DEADLINE_EXCEEDED" if late else "CANCELLED"
                 raise
             except Exception as error:
-                state, why = told(error)
+                state, message = told(error)
             finally:
                 if counted and self._models.has(name):
                     self._metrics.add(name, state, time.perf_counter() - start)
-            await call.abort(getattr(self._grpc.StatusCode, state), why)
-            raise AssertionError  # abort raises
+            await call.abort(getattr(self._grpc.StatusCode, state), message)
+            raise AssertionError("unreachable: abort raises")
 
         return self._grpc.unary_unary_rpc_method_handler(run)
 
-    def _version(self, spec: Any) -> Version:
+    def _version(self, spec: Message) -> Version:
         return self._models.find(spec.name, *_chosen(spec))
 
-    def _signature(self, spec: Any, method: str) -> tuple[Version, Signature]:
-        """The version and the signature that classify, or regress."""
+    def _signature(self, spec: Message, method: str) -> tuple[Version, Signature]:
+        """Return the requested version and its signature, which must support the method."""
         version = self._version(spec)
         signature = version.signature(spec.signature_name or DEFAULT_SIGNATURE)
         examples.check_method(signature, method)
         return version, signature
 
-    async def _predict(self, request: Any) -> Any:
+    async def _predict(self, request: Message) -> Message:
         version = self._version(request.model_spec)
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         if name not in version.signatures:
-            # TensorFlow Serving tells it by another code and in other words than over HTTP.
+            # Over HTTP, TensorFlow Serving reports this with another code and message.
             raise FailedPreconditionError(f'Serving signature key "{name}" not found.')
         signature = version.signature(name)
         arrays = messages.arrays_of(request.inputs, signature.inputs)
-        found = messages.tensors(await signature.answer(arrays), request.output_filter)
+        tensors = messages.tensors(await signature.answer(arrays), request.output_filter)
         answer = messages.PredictResponse()
-        for key, tensor in found.items():
+        for key, tensor in tensors.items():
             answer.outputs[key].ParseFromString(tensor.SerializeToString())
         _say(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
-    async def _classify(self, request: Any) -> Any:
+    async def _classify(self, request: Message) -> Message:
         version, signature = self._signature(request.model_spec, examples.CLASSIFY)
-        given = examples.examples_of(request.input)
+        rows = examples.examples_of(request.input)
         answer = messages.ClassificationResponse()
-        messages.put_classes(answer.result, *await examples.classified(signature, given))
+        messages.put_classes(answer.result, *await examples.classified(signature, rows))
         _say(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
-    async def _regress(self, request: Any) -> Any:
+    async def _regress(self, request: Message) -> Message:
         version, signature = self._signature(request.model_spec, examples.REGRESS)
-        given = examples.examples_of(request.input)
+        rows = examples.examples_of(request.input)
         answer = messages.RegressionResponse()
-        messages.put_values(answer.result, await examples.regressed(signature, given))
+        messages.put_values(answer.result, await examples.regressed(signature, rows))
         _say(answer.model_spec, request.model_spec.name, version, signature.name)
         return answer
 
-    async def _infer(self, request: Any) -> Any:
-        """Several signatures of a model for the same examples."""
-        tasks: list[tuple[Any, Version, Signature]] = []
+    async def _infer(self, request: Message) -> Message:
+        """Run several signatures of a model on the same examples."""
+        tasks: list[tuple[Message, Version, Signature]] = []
         for task in request.tasks:
             if task.model_spec.name != request.tasks[0].model_spec.name:
                 raise InvalidArgumentError(
@@ -190,23 +191,23 @@ class RpcServer:
             if task.method_name not in (examples.CLASSIFY, examples.REGRESS):
                 raise UnimplementedError(f"Unsupported signature method_name: {task.method_name}")
             version, signature = self._signature(task.model_spec, task.method_name)
-            if any(signature is known for _, _, known in tasks):
+            if any(signature is other for _, _, other in tasks):
                 raise InvalidArgumentError(f"Duplicate evaluation of signature: {signature.name}")
             tasks.append((task, version, signature))
-        given = examples.examples_of(request.input)
+        rows = examples.examples_of(request.input)
         answer = messages.MultiInferenceResponse()
         for task, version, signature in tasks:
             result = answer.results.add()
             if task.method_name == examples.CLASSIFY:
-                classes = await examples.classified(signature, given)
+                classes = await examples.classified(signature, rows)
                 messages.put_classes(result.classification_result, *classes)
             else:
-                values = await examples.regressed(signature, given)
+                values = await examples.regressed(signature, rows)
                 messages.put_values(result.regression_result, values)
             _say(result.model_spec, task.model_spec.name, version, signature.name)
         return answer
 
-    async def _metadata(self, request: Any) -> Any:
+    async def _metadata(self, request: Message) -> Message:
         unknown = sorted(set(request.metadata_field) - {_FIELD})
         if unknown or not request.metadata_field:
             raise InvalidArgumentError(
@@ -215,12 +216,12 @@ class RpcServer:
         version = self._version(request.model_spec)
         answer = messages.GetModelMetadataResponse()
         _say(answer.model_spec, request.model_spec.name, version)
-        about = answer.metadata[_FIELD]
-        about.type_url = _ANY
-        about.value = messages.describe(version.signatures).SerializeToString()
+        metadata = answer.metadata[_FIELD]
+        metadata.type_url = _ANY
+        metadata.value = messages.describe(version.signatures).SerializeToString()
         return answer
 
-    async def _status(self, request: Any) -> Any:
+    async def _status(self, request: Message) -> Message:
         spec = request.model_spec
         answer = messages.GetModelStatusResponse()
         states = self._models.states_of(spec.name, *_chosen(spec))
@@ -232,8 +233,8 @@ class RpcServer:
         return answer
 
 
-def _model_of(request: Any) -> str:
-    """The name of the model that is asked."""
+def _model_of(request: Message) -> str:
+    """Return the name of the requested model."""
     if hasattr(request, "tasks"):
         if not request.tasks:
             raise InvalidArgumentError("The MultiInferenceRequest has no tasks.")
@@ -245,16 +246,16 @@ def _model_of(request: Any) -> str:
     return name
 
 
-def _chosen(spec: Any) -> tuple[int | None, str | None]:
-    """Number or label of the version that is asked for."""
-    chosen = spec.WhichOneof("kind")
+def _chosen(spec: Message) -> tuple[int | None, str | None]:
+    """Return the number or the label of the requested version."""
+    field = spec.WhichOneof("kind")
     return (
-        spec.version.value if chosen == "version" else None,
-        spec.version_label if chosen == "version_label" else None,
+        spec.version.value if field == "version" else None,
+        spec.version_label if field == "version_label" else None,
     )
 
 
-def _say(spec: Any, name: str, version: Version, signature: str = "") -> None:
-    """Says who answered."""
+def _say(spec: Message, name: str, version: Version, signature: str = "") -> None:
+    """Fill the `ModelSpec` of a response with the model, version and signature that answered."""
     spec.name, spec.signature_name = name, signature
     spec.version.value = version.number

@@ -1,4 +1,4 @@
-"""`meshflow serve`: a saved model behind HTTP, in this process."""
+"""Entry point of `meshflow serve`: an HTTP server in this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshflow.environment import extras
+from meshflow.environment.types import StrPath
 from meshflow.serving.application import application
 from meshflow.serving.versions import Settings
 
@@ -14,56 +15,56 @@ __all__ = ["serve"]
 
 
 def serve(
-    folder: Any = None,
+    folder: StrPath | None = None,
     name: str = "model",
     port: int = 8501,
     host: str = "127.0.0.1",
     settings: Settings | None = None,
     grpc_port: int | None = None,
-    config_file: Any = None,
+    config_file: StrPath | None = None,
 ) -> None:
-    """Serves saved models by TensorFlow Serving's REST protocol, until the process is told to end.
+    """Serve saved models over TensorFlow Serving's REST protocol, without authentication of clients.
 
     Args:
-      folder: a saved model, or a folder of its versions, whose names are numbers.
-      name: the model's, in addresses: /v1/models/NAME:predict.
-      port: the port; 0 for a free one, which is printed.
-      host: the address that is listened on: this machine only, unless told otherwise. Nobody is asked who they are.
-      settings: a `Settings`.
-      grpc_port: the port where gRPC is answered too (PredictionService and ModelService); 0 for a free one, which
-        is printed; None for none.
-      config_file: in place of a folder: a file that lists models; see `application`.
+      folder: A saved model, or a folder with one saved model per version, named by its number.
+      name: Name of the model in URLs: /v1/models/NAME:predict.
+      port: HTTP port; 0 selects a free port, which is printed.
+      host: Address to listen on. By default, only this machine can connect.
+      settings: Serving settings.
+      grpc_port: Port of the gRPC services PredictionService and ModelService; 0 selects a free
+        port, which is printed; None disables gRPC.
+      config_file: Instead of a folder: file that lists models; see `application`.
 
     Raises:
-      FileNotFoundError: when there is no such folder or file.
-      InvalidArgumentError: for a file that does not list models.
-      ImportError: without the extra `serving`.
+      FileNotFoundError: The folder or file does not exist.
+      InvalidArgumentError: The file does not list models.
+      ImportError: The extra `serving` is not installed.
     """
     if folder is not None and not Path(folder).is_dir():
-        raise FileNotFoundError(f"meshflow serve: there is no folder {folder}.")
+        raise FileNotFoundError(f"meshflow serve: the folder {folder} does not exist.")
     if config_file is not None and not Path(config_file).is_file():
-        raise FileNotFoundError(f"meshflow serve: there is no file {config_file}.")
+        raise FileNotFoundError(f"meshflow serve: the file {config_file} does not exist.")
     uvicorn = extras.load("uvicorn", "serving", "Serving needs the packages starlette and uvicorn")
     logging.getLogger("meshflow").setLevel(logging.INFO)
     grpc = None if grpc_port is None else (host, grpc_port)
-    what = name if config_file is None else f"the models of {config_file}"
-    say = lambda port: print(f"Serving {what} by gRPC at {host}:{port}", flush=True)
-    made = application(name, folder, settings, grpc, say, config_file)
-    config = uvicorn.Config(made, host=host, port=port, log_level="warning", lifespan="on")
+    description = name if config_file is None else f"the models of {config_file}"
+    announce = lambda port: print(f"Serving {description} by gRPC at {host}:{port}", flush=True)
+    app = application(name, folder, settings, grpc, announce, config_file)
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", lifespan="on")
     path = "" if config_file is not None else f"/{name}"
-    server = _server(uvicorn, what, path)(config)
+    server = _server(uvicorn, description, path)(config)
     server.run()
 
 
-def _server(uvicorn: Any, what: str, path: str) -> Any:
+def _server(uvicorn: Any, description: str, path: str) -> Any:
     class Server(uvicorn.Server):
-        """Says where it listens, when it does."""
+        """Server that prints its address when it listens."""
 
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets=sockets)
             for server in self.servers:
                 for socket in server.sockets:
                     host, port = socket.getsockname()[:2]
-                    print(f"Serving {what} at http://{host}:{port}/v1/models{path}", flush=True)
+                    print(f"Serving {description} at http://{host}:{port}/v1/models{path}", flush=True)  # fmt: skip
 
     return Server

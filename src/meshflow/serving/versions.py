@@ -1,4 +1,4 @@
-"""The versions of a served model: folders that are looked after while requests are answered."""
+"""Versions of a served model, which are loaded and unloaded while requests are answered."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFoundError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
+from meshflow.environment.types import StrPath
 from meshflow.saved_model import contains_saved_model, load
 from meshflow.serving.batching import Batcher, sizes_up_to
 from meshflow.serving.protocol import Specs
@@ -26,17 +27,17 @@ _log = logging.getLogger("meshflow")
 
 @dataclasses.dataclass
 class Settings:
-    """How a model is served.
+    """Serving settings.
 
     Attributes:
-      most_rows: the greatest number of rows of a call that answers several requests; 1 for no batching.
-      wait: seconds that a call waits for more rows; by default requests are joined while another one runs.
-      warm_up: whether a version is compiled for all sizes before it is asked.
-      keep: how many of the newest versions are served; 0 for all.
-      versions: numbers of those that are served in place of the newest; default none.
-      poll: seconds after which the folder is looked at again.
-      labels: numbers of versions by label; they are served as long as they are there.
-      most_bytes: the greatest size of a request's body; larger ones are refused.
+      most_rows: Maximum number of rows of a call that answers several requests; 1: no batching.
+      wait: Seconds that a call waits for more rows; 0 batches only while a call runs.
+      warm_up: Whether to compile a version for all batch sizes before it gets requests.
+      keep: Number of newest versions to serve; 0 serves all.
+      versions: Numbers of the versions to serve instead of the newest; empty for none.
+      poll: Seconds between checks of the folder.
+      labels: Version numbers by label; these versions are served as long as they exist.
+      most_bytes: Maximum size of a request's body in bytes; larger requests are rejected.
     """
 
     most_rows: int = 32
@@ -53,10 +54,10 @@ class Signature:
     """A signature of a loaded version.
 
     Args:
-      name: its name.
-      function: what it computes, of tensors by name.
-      executor: where it runs.
-      settings: a `Settings`.
+      name: Name of the signature.
+      function: Function of tensors by name.
+      executor: Executor of the calls.
+      settings: Serving settings.
     """
 
     def __init__(self, name: str, function: Any, executor: ThreadPoolExecutor, settings: Settings) -> None:  # fmt: skip
@@ -68,11 +69,11 @@ class Signature:
             self.batcher = Batcher(self.run, executor, settings.most_rows, settings.wait)
 
     def _by_rows(self) -> bool:
-        """Whether a row of the results depends on a row of the inputs, by their open sizes."""
+        """Check, by static shapes, whether a row of the outputs depends on one row of the inputs."""
         specs = [*self.inputs.values(), *self.outputs.values()]
         if not self.inputs or not all(s.shape.rank and s.shape[0] is None for s in specs):
             return False
-        # The length of the longest row, say, would be another request's.
+        # A dynamic size, such as the length of the longest row, could depend on other requests.
         if not any(None in s.shape.as_list()[1:] for s in self.outputs.values()):
             return True
         open_inputs = [s for s in self.inputs.values() if None in s.shape.as_list()[1:]]
@@ -80,12 +81,12 @@ class Signature:
         return bool(open_inputs) and not texts
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The results for arrays by name."""
-        found = self._function(**{n: convert_to_tensor(a) for n, a in arrays.items()})
-        return {name: np.asarray(tensor) for name, tensor in found.items()}
+        """Run the signature on arrays by name."""
+        results = self._function(**{n: convert_to_tensor(a) for n, a in arrays.items()})
+        return {name: np.asarray(tensor) for name, tensor in results.items()}
 
     async def answer(self, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """The results for a request."""
+        """Return the results for the arrays of a request."""
         rows = {a.shape[0] for a in arrays.values() if a.ndim}
         if self.batcher is not None and len(rows) == 1 and 0 not in rows:
             return await self.batcher.submit(arrays)
@@ -93,9 +94,9 @@ class Signature:
         return await loop.run_in_executor(self._executor, self.run, arrays)
 
     def warm_up(self, sizes: list[int]) -> None:
-        """Compiles it for numbers of rows, where the other sizes are known.
+        """Compile the signature for batch sizes, if all other dimensions are static.
 
-        Requests are not joined any more if that changes what a row gives, as it does where rows are compared.
+        Batching is disabled if the results of a row depend on the other rows.
         """
         shapes = [s.shape.as_list() for s in self.inputs.values() if s.shape.rank is not None]
         if len(shapes) != len(self.inputs) or any(None in shape[1:] for shape in shapes):
@@ -105,12 +106,12 @@ class Signature:
         rows = {name: _sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}
         results = [self.run({n: a[:size] if a.ndim else a for n, a in rows.items()}) for size in sizes]  # fmt: skip
         if self.batcher is not None and not _by_row(results[0], results[-1], sizes[-1]):
-            _log.info("%s: requests are not joined, as results depend on the other rows", self.name)
+            _log.info("%s: batching is disabled, because results depend on other rows", self.name)
             self.batcher = None
 
 
 def _sample(spec: TensorSpec, rows: int, rng: np.random.Generator) -> np.ndarray:
-    """Rows for an input: random numbers in [-1, 1), zeros of integers, empty texts."""
+    """Return rows for an input: uniform floats in [-1, 1), zeros for integers, empty strings."""
     shape = [rows if d is None else d for d in spec.shape.as_list()]
     if spec.dtype.name == "string":
         return np.full(shape, b"", object)
@@ -119,30 +120,30 @@ def _sample(spec: TensorSpec, rows: int, rng: np.random.Generator) -> np.ndarray
     return np.zeros(shape, spec.dtype.dtype)
 
 
-def _by_row(alone: Mapping[str, np.ndarray], among: Mapping[str, np.ndarray], rows: int) -> bool:
-    """Whether a call of some rows gives as many, the first of them about what it gives alone."""
-    for name, array in alone.items():
-        one, other = array[:1], among[name][:1]
-        if len(array) != 1 or len(among[name]) != rows:
+def _by_row(single: Mapping[str, np.ndarray], batched: Mapping[str, np.ndarray], rows: int) -> bool:
+    """Check that a call returns one row per input row, and the first row as in a call with one row."""
+    for name, array in single.items():
+        first, other = array[:1], batched[name][:1]
+        if len(array) != 1 or len(batched[name]) != rows:
             return False
-        if one.dtype == object or one.dtype.kind in "biu":
-            same = bool(np.array_equal(one, other))
+        if first.dtype == object or first.dtype.kind in "biu":
+            same = bool(np.array_equal(first, other))
         else:
-            one, other = (np.nan_to_num(a.astype(np.complex128)) for a in (one, other))
-            bound = 0.02 * float(np.abs(one).max(initial=0.0)) + 1e-6
-            same = one.shape == other.shape and bool(np.all(np.abs(one - other) <= bound))
+            first, other = (np.nan_to_num(a.astype(np.complex128)) for a in (first, other))
+            bound = 0.02 * float(np.abs(first).max(initial=0.0)) + 1e-6
+            same = first.shape == other.shape and bool(np.all(np.abs(first - other) <= bound))
         if not same:
             return False
     return True
 
 
 class Version:
-    """One version of a model, loaded."""
+    """A loaded version of a model."""
 
     def __init__(self, number: int, path: Path, settings: Settings) -> None:
         self.number = number
         self._model = load(str(path))
-        # One call at a time: XLA uses all processors for each.
+        # Calls run one at a time, because XLA uses all cores for each.
         self._executor = ThreadPoolExecutor(1, f"version-{number}")
         self.signatures = {
             name: Signature(name, function, self._executor, settings)
@@ -154,14 +155,14 @@ class Version:
                     signature.warm_up(sizes_up_to(settings.most_rows))
                 except Exception as error:
                     _log.warning(
-                        "%s of version %d is not warmed up: %s", signature.name, number, error
+                        "Could not warm up %s of version %d: %s", signature.name, number, error
                     )
 
     def signature(self, name: str) -> Signature:
-        """A signature by name.
+        """Return a signature by name.
 
         Raises:
-          InvalidArgumentError: when there is none of this name.
+          InvalidArgumentError: The version lacks the signature.
         """
         if name not in self.signatures:
             raise InvalidArgumentError(
@@ -170,21 +171,21 @@ class Version:
         return self.signatures[name]
 
     def batches(self) -> tuple[int, int]:
-        """How often it was run for batches, and how many rows these had."""
+        """Return the number of calls and of rows in batches."""
         batchers = [s.batcher for s in self.signatures.values() if s.batcher is not None]
         return sum(b.calls for b in batchers), sum(b.rows for b in batchers)
 
 
 class Versions:
-    """The versions in a folder.
+    """The versions of a model in a folder.
 
     Args:
-      name: the model's.
-      folder: with a folder for each version, whose names are numbers; or a saved model itself, version 1.
-      settings: a `Settings`.
+      name: Name of the model.
+      folder: Folder with one saved model per version, named by its number; or one saved model.
+      settings: Serving settings.
     """
 
-    def __init__(self, name: str, folder: Any, settings: Settings) -> None:
+    def __init__(self, name: str, folder: StrPath, settings: Settings) -> None:
         self.name, self.folder, self.settings = name, Path(folder), settings
         self.available: dict[int, Version] = {}
         self.states: dict[int, tuple[str, str]] = {}
@@ -192,28 +193,28 @@ class Versions:
         self._past = (0, 0)
 
     def find(self, number: int | None = None, label: str | None = None) -> Version:
-        """A version to answer a request: by default the newest.
+        """Return the version that answers a request; by default the newest.
 
         Raises:
-          NotFoundError: when it is not served.
+          NotFoundError: The version is not served.
         """
-        wanted = f"Latest({self.name})" if number is None else f"Specific({self.name}, {number})"
+        model = f"Latest({self.name})" if number is None else f"Specific({self.name}, {number})"
         if label is not None:
             if label not in self.settings.labels:
                 raise NotFoundError(f"Unrecognized servable version label: {label}")
             number = self.settings.labels[label]
-            wanted = f"Specific({self.name}, {number})"
+            model = f"Specific({self.name}, {number})"
         if number is None and self.available:
             number = max(self.available)
         if number is None or number not in self.available:
-            raise NotFoundError(f"Servable not found for request: {wanted}")
+            raise NotFoundError(f"Servable not found for request: {model}")
         return self.available[number]
 
     def states_of(self, number: int | None = None, label: str | None = None) -> dict[int, tuple[str, str]]:  # fmt: skip
-        """The states of versions, the newest first, each with its error; of all unless one is named.
+        """Return state and error of all versions, the newest first, or of one version.
 
         Raises:
-          NotFoundError: when there is none.
+          NotFoundError: There is no such version.
         """
         if label is not None:
             number = self.find(label=label).number
@@ -225,7 +226,7 @@ class Versions:
         return {n: self.states[n] for n in numbers}
 
     def _there(self) -> dict[int, Path]:
-        """The folders of versions."""
+        """Return the folders of all versions."""
         if not self.folder.is_dir():
             return {}
         if contains_saved_model(str(self.folder)):
@@ -233,37 +234,39 @@ class Versions:
         return {int(p.name): p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()}
 
     def _chosen(self, numbers: Iterable[int]) -> set[int]:
-        """Those of some versions that are to be served."""
-        found = sorted(numbers)
-        keep, named = self.settings.keep, set(self.settings.versions)
-        newest = [n for n in found if n in named] if named else found[-keep:] if keep else found
-        return {*newest, *(n for n in found if n in self.settings.labels.values())}
+        """Return the version numbers that should be served."""
+        available = sorted(numbers)
+        keep, explicit = self.settings.keep, set(self.settings.versions)
+        newest = available[-keep:] if keep else available
+        if explicit:
+            newest = [n for n in available if n in explicit]
+        return {*newest, *(n for n in available if n in self.settings.labels.values())}
 
     async def refresh(self) -> None:
-        """Loads versions that came, then lets go of those that are to be served no more.
+        """Load new versions, then unload versions that should not be served any more.
 
-        A version that cannot be loaded is tried again when its folder changes, and does not count until then: the
-        one before is served. Requests that an old version has begun to answer are answered.
+        A version that fails to load is retried when its folder changes; until then, the previous
+        version is served. Requests to an unloaded version that are already running are completed.
         """
-        there = await asyncio.to_thread(self._there)
+        folders = await asyncio.to_thread(self._there)
         failed: set[int] = set()
-        while wanted := self._chosen(set(there) - failed) - set(self.available):
-            number = min(wanted)
+        while missing := self._chosen(set(folders) - failed) - set(self.available):
+            number = min(missing)
             if not (
-                self._changed(number, there[number]) and await self._load(number, there[number])
+                self._changed(number, folders[number]) and await self._load(number, folders[number])
             ):
                 failed.add(number)
-        stay = self._chosen(n for n in self.available if n in there)
-        for number in [n for n in self.available if stay and n not in stay]:
+        kept = self._chosen(n for n in self.available if n in folders)
+        for number in [n for n in self.available if kept and n not in kept]:
             self._drop(number)
 
     def batches(self) -> tuple[int, int]:
-        """How often versions were run for batches, and how many rows these had."""
-        found = [self._past, *(version.batches() for version in self.available.values())]
-        return sum(calls for calls, _ in found), sum(rows for _, rows in found)
+        """Return the number of calls and of rows in batches of all versions so far."""
+        counts = [self._past, *(version.batches() for version in self.available.values())]
+        return sum(calls for calls, _ in counts), sum(rows for _, rows in counts)
 
     def close(self) -> None:
-        """Lets go of all versions."""
+        """Unload all versions."""
         for number in list(self.available):
             self._drop(number)
 
@@ -272,10 +275,10 @@ class Versions:
         self._past = self._past[0] + calls, self._past[1] + rows
         self._seen.pop(number, None)
         self.states[number] = "END", ""
-        _log.info("%s: version %d is served no more", self.name, number)
+        _log.info("%s: unloaded version %d", self.name, number)
 
     def _changed(self, number: int, path: Path) -> bool:
-        """Whether a version's folder is another one than when it was last tried."""
+        """Check whether the folder of a version has changed since the last attempt to load it."""
         times = [p.stat().st_mtime for p in [path, *path.rglob("*")]]
         newest = max(times) + len(times)
         if self._seen.get(number) == newest:
@@ -284,16 +287,16 @@ class Versions:
         return True
 
     async def _load(self, number: int, path: Path) -> bool:
-        """Whether a version could be loaded."""
+        """Load a version, and return whether it succeeded."""
         self.states[number] = "LOADING", ""
         try:
             version = await asyncio.to_thread(Version, number, path, self.settings)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             self.states[number] = "END", message
-            _log.warning("%s: version %d cannot be loaded: %s", self.name, number, message)
+            _log.warning("%s: could not load version %d: %s", self.name, number, message)
             return False
         self.available[number] = version
         self.states[number] = "AVAILABLE", ""
-        _log.info("%s: version %d is served", self.name, number)
+        _log.info("%s: loaded version %d", self.name, number)
         return True

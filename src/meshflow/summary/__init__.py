@@ -1,4 +1,4 @@
-"""`tf.summary`: what TensorBoard shows, written to event files."""
+"""`tf.summary`: summaries for TensorBoard, written to event files."""
 
 from meshflow.summary import experimental
 from meshflow.summary.kinds import audio, graph, histogram, image, scalar, text

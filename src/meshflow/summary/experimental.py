@@ -1,4 +1,4 @@
-"""`tf.summary.experimental`: the step that summaries are written with, and raw summaries."""
+"""`tf.summary.experimental`: the default step, summary scopes, and serialized summaries."""
 
 from meshflow.summary.recording import summary_scope, write_raw_pb
 from meshflow.summary.writers import get_step, set_step

@@ -1,4 +1,4 @@
-"""The kinds of summaries: each is a tensor in the form in which one part of TensorBoard wants it."""
+"""Functions that write summaries, each in the encoding of one TensorBoard plugin."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from meshflow.ops import math as _math
 from meshflow.ops.audio import encode_wav
 from meshflow.ops.image import convert_image_dtype, encode_png
 from meshflow.summary.recording import metadata_of, record, summary_scope
-from meshflow.summary.writers import state
+from meshflow.summary.writers import StepLike, state
 
 __all__ = ["audio", "graph", "histogram", "image", "scalar", "text"]
 
-# The number of WAV in the data that TensorBoard's audio plugin reads.
+# Serialized metadata of TensorBoard's audio plugin for the encoding WAV.
 _WAV = b"\x10\x0b"
 
 
@@ -30,20 +30,17 @@ def _ranked(data: Any, rank: int) -> Tensor:
     return tensor
 
 
-def scalar(name: str, data: Any, step: Any = None, description: str | None = None) -> Tensor:
-    """Writes a number, which is shown as a point of a curve.
+def scalar(name: str, data: Any, step: StepLike = None, description: str | None = None) -> Tensor:
+    """Write a scalar, shown as a point of a curve, and return whether it was recorded.
 
     Args:
-      name: the curve's name; the open name scopes are put before it.
-      data: a scalar; it is cast to float32.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      description: a text shown with the curve, in Markdown.
-
-    Returns:
-      A bool scalar: whether it was recorded.
+      name: Name of the summary, prefixed by the current name scopes.
+      data: A scalar; it is cast to float32.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      description: Markdown text to show with the curve.
 
     Raises:
-      ValueError: for data that is no scalar, or when there is a default writer and no step.
+      ValueError: `data` is not a scalar, or there is a default writer but no step.
 
     Example:
       >>> import tempfile
@@ -53,37 +50,34 @@ def scalar(name: str, data: Any, step: Any = None, description: str | None = Non
       np.True_
     """
 
-    def number() -> Tensor:
+    def make_scalar() -> Tensor:
         tensor = convert_to_tensor(data)
         if tensor.shape.rank != 0:
             raise ValueError(f"Expected scalar shape, saw shape: {tensor.shape}.")
         return _math.cast(tensor, float32)
 
     with summary_scope(name, "scalar_summary") as (tag, _):
-        return record(tag, number, step, lambda: metadata_of("scalars", description))
+        return record(tag, make_scalar, step, lambda: metadata_of("scalars", description))
 
 
 def histogram(
     name: str,
     data: Any,
-    step: Any = None,
+    step: StepLike = None,
     buckets: int | None = None,
     description: str | None = None,
 ) -> Tensor:
-    """Writes how the elements of a tensor are distributed.
+    """Write a histogram of the elements of a tensor, and return whether it was recorded.
 
     Args:
-      name: the summary's name; the open name scopes are put before it.
-      data: tensor of numbers; those that are not finite are left out.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      buckets: into how many ranges of equal width they are counted; default 30.
-      description: a text shown with it, in Markdown.
-
-    Returns:
-      A bool scalar: whether it was recorded.
+      name: Name of the summary, prefixed by the current name scopes.
+      data: Tensor of numbers; values that are not finite are ignored.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      buckets: Number of buckets of equal width; default 30.
+      description: Markdown text to show with the histogram.
 
     Raises:
-      ValueError: when there is a default writer and no step.
+      ValueError: There is a default writer but no step.
 
     Example:
       >>> import meshflow as tf
@@ -104,41 +98,42 @@ def histogram(
 
 
 def _counted(values: np.ndarray, buckets: int) -> np.ndarray:
-    """Rows of left end, right end and count."""
+    """Return rows of left edge, right edge and count, one per bucket."""
     values = values[np.isfinite(values)]
     rows = np.zeros([buckets, 3])
     if not values.size or not buckets:
         return rows
     low, high = values.min(), values.max()
     if low == high:
-        # One value: all is in the last bucket.
+        # If all values are equal, TensorBoard expects them in the last bucket.
         rows[:, :2], rows[-1, 2] = low, values.size
         return rows
-    places = np.floor((values - low) / ((high - low) / buckets)).astype(np.int64)
-    ends = np.linspace(low, high, buckets + 1)
-    counts = np.bincount(np.minimum(places, buckets - 1), minlength=buckets)
-    return np.stack([ends[:-1], ends[1:], counts], axis=1)
+    indices = np.floor((values - low) / ((high - low) / buckets)).astype(np.int64)
+    edges = np.linspace(low, high, buckets + 1)
+    counts = np.bincount(np.minimum(indices, buckets - 1), minlength=buckets)
+    return np.stack([edges[:-1], edges[1:], counts], axis=1)
 
 
 def image(
-    name: str, data: Any, step: Any = None, max_outputs: int = 3, description: str | None = None
+    name: str,
+    data: Any,
+    step: StepLike = None,
+    max_outputs: int = 3,
+    description: str | None = None,
 ) -> Tensor:
-    """Writes images.
+    """Write images, and return whether they were recorded.
 
     Args:
-      name: the summary's name; the open name scopes are put before it.
-      data: [images, height, width, channels] with 1 to 4 channels; floats from 0 to 1, which are
-        clipped, or integers, of which uint8 is written as it is.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      max_outputs: how many images are written at most.
-      description: a text shown with them, in Markdown.
-
-    Returns:
-      A bool scalar: whether they were recorded.
+      name: Name of the summary, prefixed by the current name scopes.
+      data: Images [batch, height, width, channels] with 1 to 4 channels: floats, clipped to [0, 1],
+        or integers. uint8 is written unchanged.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      max_outputs: Maximum number of images to write.
+      description: Markdown text to show with the images.
 
     Raises:
-      ValueError: for data of another rank, or when there is a default writer and no step.
-      ImportError: when the packages of the extra `images` are not installed.
+      ValueError: `data` has another rank, or there is a default writer but no step.
+      ImportError: The packages of the extra `images` are not installed.
 
     Example:
       >>> import meshflow as tf
@@ -148,35 +143,32 @@ def image(
       True
     """
 
-    def pixels() -> Tensor:
+    def make_pixels() -> Tensor:
         return convert_image_dtype(_ranked(data, 4), uint8, saturate=True)[:max_outputs]
 
     with summary_scope(name, "image_summary") as (tag, _):
-        return record(tag, pixels, step, lambda: metadata_of("images", description), _as_files)
+        return record(tag, make_pixels, step, lambda: metadata_of("images", description), _as_files)
 
 
 def _as_files(images: np.ndarray) -> np.ndarray:
-    """Width and height as texts, then a PNG file for each image."""
+    """Return width and height as text, followed by a PNG file for each image."""
     files = [encode_png(picture).numpy() for picture in images]
     sizes = [str(images.shape[2]).encode(), str(images.shape[1]).encode()]
     return np.array([*sizes, *files], object)
 
 
-def text(name: str, data: Any, step: Any = None, description: str | None = None) -> Tensor:
-    """Writes texts, which are shown as Markdown.
+def text(name: str, data: Any, step: StepLike = None, description: str | None = None) -> Tensor:
+    """Write text, shown as Markdown, and return whether it was recorded.
 
     Args:
-      name: the summary's name; the open name scopes are put before it.
-      data: string tensor; a matrix is shown as a table.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      description: a text shown with it, in Markdown.
-
-    Returns:
-      A bool scalar: whether it was recorded.
+      name: Name of the summary, prefixed by the current name scopes.
+      data: String tensor; a matrix is shown as a table.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      description: Markdown text to show with the summary.
 
     Raises:
-      TypeError: for data that is no text.
-      ValueError: when there is a default writer and no step.
+      TypeError: `data` is not a string tensor.
+      ValueError: There is a default writer but no step.
 
     Example:
       >>> import meshflow as tf
@@ -196,27 +188,24 @@ def audio(
     name: str,
     data: Any,
     sample_rate: int,
-    step: Any = None,
+    step: StepLike = None,
     max_outputs: int = 3,
     encoding: str | None = None,
     description: str | None = None,
 ) -> Tensor:
-    """Writes sounds.
+    """Write audio clips, and return whether they were recorded.
 
     Args:
-      name: the summary's name; the open name scopes are put before it.
-      data: float32 [sounds, samples, channels] from -1 to 1.
-      sample_rate: samples per second.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      max_outputs: how many sounds are written at most.
+      name: Name of the summary, prefixed by the current name scopes.
+      data: float32 [clips, samples, channels] in [-1, 1].
+      sample_rate: Samples per second.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      max_outputs: Maximum number of clips to write.
       encoding: 'wav', the default.
-      description: a text shown with them, in Markdown.
-
-    Returns:
-      A bool scalar: whether they were recorded.
+      description: Markdown text to show with the clips.
 
     Raises:
-      ValueError: for data of another rank, another encoding, or when there is a default writer and
+      ValueError: `data` has another rank, the encoding is unknown, or there is a default writer but
         no step.
 
     Example:
@@ -230,8 +219,8 @@ def audio(
         raise ValueError(f"Unknown encoding: {encoding!r}")
     rate = int(np.asarray(sample_rate))
 
-    def files(sounds: np.ndarray) -> np.ndarray:
-        # Beside each file is a label, which is empty.
+    def encode_clips(sounds: np.ndarray) -> np.ndarray:
+        # TensorBoard expects a label with each file; here it is empty.
         rows = [[encode_wav(sound, rate).numpy(), b""] for sound in sounds]
         return np.array(rows, object).reshape(len(rows), 2)
 
@@ -241,21 +230,19 @@ def audio(
             lambda: _ranked(data, 3)[:max_outputs],
             step,
             lambda: metadata_of("audio", description, _WAV),
-            files,
+            encode_clips,
         )
 
 
 def graph(graph_data: Any) -> Tensor:
-    """Writes a graph.
+    """Write a graph, and return whether it was recorded.
 
     Args:
-      graph_data: a `GraphDef` message of TensorFlow's, or its bytes.
-
-    Returns:
-      A bool scalar: whether it was recorded.
+      graph_data: A `GraphDef` message of TensorFlow, or its bytes.
 
     Raises:
-      TypeError: for something else: functions here are XLA programs, which have no such graph.
+      TypeError: `graph_data` has another type. Functions of Meshflow are XLA programs without a
+        `GraphDef`.
     """
     data = graph_data if isinstance(graph_data, bytes) else None
     if hasattr(graph_data, "SerializeToString"):
@@ -263,8 +250,8 @@ def graph(graph_data: Any) -> Tensor:
     if data is None:
         raise TypeError(
             "tf.summary.graph: graph_data must be a GraphDef message, got "
-            f"{type(graph_data).__name__}. Functions are XLA programs here; "
-            "tf.function(...).get_concrete_function(...).graph prints one."
+            f"{type(graph_data).__name__}. Functions of Meshflow are XLA programs without a GraphDef; "
+            "print one with tf.function(...).get_concrete_function(...).graph."
         )
     if state.writer is None:
         return convert_to_tensor(False)

@@ -1,4 +1,4 @@
-"""Writing a summary: when it is recorded, by whom, and how a compiled program does it."""
+"""Recording of summaries, eagerly and in compiled programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshflow.io import protos
 from meshflow.io.tensors import tensor_proto
 from meshflow.ops import math as _math
 from meshflow.ops.python_function import numpy_function
-from meshflow.summary.writers import SummaryWriter, _NoopWriter, state
+from meshflow.summary.writers import StepLike, SummaryWriter, _NoopWriter, state
 
 __all__ = [
     "metadata_of",
@@ -36,10 +36,10 @@ __all__ = [
 
 @contextmanager
 def record_if(condition: Any) -> Iterator[None]:
-    """A context in which summaries are recorded only if a condition holds.
+    """Record summaries in the block only if a condition holds.
 
     Args:
-      condition: a bool, a bool tensor, or a function that returns one and is called for each summary.
+      condition: A bool, a Boolean tensor, or a function that returns one for each summary.
 
     Example:
       >>> import meshflow as tf
@@ -54,10 +54,9 @@ def record_if(condition: Any) -> Iterator[None]:
 
 
 def should_record_summaries() -> Tensor:
-    """Whether a summary would be recorded now: False without a default writer.
+    """Return whether a summary would be recorded now, as a Boolean scalar.
 
-    Returns:
-      A bool scalar.
+    Without a default writer, the result is False.
 
     Example:
       >>> import meshflow as tf
@@ -76,7 +75,7 @@ def should_record_summaries() -> Tensor:
     allowed = convert_to_tensor(True if condition is None else condition, bool_)
     if context.replicas is None:
         return allowed
-    # Of the replicas the first one speaks for all.
+    # Only the first replica records summaries.
     replica = get_replica_context().replica_id_in_sync_group  # type: ignore[union-attr]
     return _math.logical_and(allowed, _math.equal(replica, 0))
 
@@ -85,15 +84,15 @@ def should_record_summaries() -> Tensor:
 def summary_scope(
     name: str, default_name: str = "summary", values: Any = None
 ) -> Iterator[tuple[str, str]]:
-    """A context in which a summary is made: a name scope, and the summary's tag.
+    """Open a name scope for a summary.
 
     Args:
-      name: the summary's name.
-      default_name: what stands for an empty one.
-      values: accepted.
+      name: Name of the summary.
+      default_name: Replacement for an empty name.
+      values: Ignored.
 
-    Returns:
-      A context that gives the tag, with the name scopes around it, and the scope.
+    Yields:
+      The tag of the summary, which includes the enclosing name scopes, and the name scope.
 
     Example:
       >>> import meshflow as tf
@@ -101,21 +100,20 @@ def summary_scope(
       ...     tag, scope
       ('train/loss', 'train/loss/')
     """
-    own = name or default_name
+    inner = name or default_name
     outer = get_current_name_scope()
-    with name_scope(own) as scope:
-        yield (f"{outer}/{own}" if outer else own), scope
+    with name_scope(inner) as scope:
+        yield (f"{outer}/{inner}" if outer else inner), scope
 
 
 def metadata_of(plugin: str, description: str | None = None, content: bytes = b"") -> Any:
-    """What tells TensorBoard how to show a summary.
+    """Return a `SummaryMetadata` message, by which TensorBoard selects the plugin.
 
     Args:
-      plugin: the name of the part of TensorBoard that shows it.
-      description: a text shown with it.
-      content: what the plugin wants to know.
+      plugin: Name of the TensorBoard plugin.
+      description: Markdown text to show with the summary.
+      content: Serialized metadata of the plugin.
     """
-    # Here, as it needs packages that are extras.
     return protos.SummaryMetadata(
         plugin_data={"plugin_name": plugin, "content": content},
         summary_description=description or "",
@@ -123,22 +121,19 @@ def metadata_of(plugin: str, description: str | None = None, content: bytes = b"
 
 
 def write(
-    tag: str, tensor: Any, step: Any = None, metadata: Any = None, name: str | None = None
+    tag: str, tensor: Any, step: StepLike = None, metadata: Any = None, name: str | None = None
 ) -> Tensor:
-    """Writes a tensor to the default writer.
+    """Write a tensor to the default writer, and return whether it was recorded.
 
     Args:
-      tag: the summary's name, which the open name scopes do not change.
-      tensor: the tensor, or a function that returns it and is called if the summary is recorded.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      metadata: a `SummaryMetadata` message.
-      name: ignored.
-
-    Returns:
-      A bool scalar: whether the summary was recorded.
+      tag: Tag of the summary, without name scopes.
+      tensor: The tensor, or a function that returns it and is called if the summary is recorded.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      metadata: A `SummaryMetadata` message.
+      name: Ignored.
 
     Raises:
-      ValueError: when there is a default writer and no step.
+      ValueError: There is a default writer but no step.
 
     Example:
       >>> import meshflow as tf
@@ -155,46 +150,46 @@ def write(
 def record(
     tag: str,
     tensor: Any,
-    step: Any,
+    step: StepLike,
     metadata: Callable[[], Any],
     encode: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Tensor:
-    """Writes what a function makes of a tensor's value on the host.
+    """Write the encoded value of a tensor, and return whether it was recorded.
 
     Args:
-      tag: the summary's name.
-      tensor: the tensor, or a function that returns it.
-      step: an integer, or None.
-      metadata: gives a `SummaryMetadata` message, or None.
-      encode: from the value to what is written.
+      tag: Tag of the summary.
+      tensor: The tensor, or a function that returns it.
+      step: Training step; None for the default step.
+      metadata: Function that returns a `SummaryMetadata` message or None.
+      encode: Function from the tensor's value to the array to write.
 
     Raises:
-      ValueError: when there is a default writer and no step.
+      ValueError: There is a default writer but no step.
     """
     writer = state.writer
     if writer is None or isinstance(writer, _NoopWriter):
         return convert_to_tensor(False)
-    found = state.step if step is None else step
-    if found is None:
+    current = state.step if step is None else step
+    if current is None:
         raise ValueError(
             "No step set. Please specify one either through the `step` argument or through "
             "tf.summary.experimental.set_step()"
         )
-    number = convert_to_tensor(found, None if hasattr(found, "dtype") else int64)
-    if not number.dtype.is_integer:
-        raise TypeError(f"The step of a summary must be an integer, got {number.dtype.name}.")
+    index = convert_to_tensor(current, None if hasattr(current, "dtype") else int64)
+    if not index.dtype.is_integer:
+        raise TypeError(f"The step of a summary must be an integer, got {index.dtype.name}.")
     allowed = should_record_summaries()
-    if not isinstance(allowed._value, jax.core.Tracer) and not allowed:
+    if not isinstance(allowed.array, jax.core.Tracer) and not allowed:
         return allowed
     value = convert_to_tensor(tensor() if callable(tensor) else tensor)
     put = functools.partial(_put, writer, tag, metadata, encode)
     if context.trace is None:
-        put(*(np.asarray(t._concrete("a summary")) for t in (allowed, number, value)))
+        put(*(np.asarray(t._concrete("a summary")) for t in (allowed, index, value)))
         return allowed
-    operands = [allowed, number, value]
+    operands = [allowed, index, value]
     if value.dtype is string:
-        known = value._concrete("a summary (XLA has no strings)")
-        put, operands = functools.partial(_put_known, put, known), [allowed, number]
+        text = value._concrete("a summary (XLA has no strings)")
+        put, operands = functools.partial(_put_known, put, text), [allowed, index]
     numpy_function(put, operands, TensorSpec([], bool_))
     return allowed
 
@@ -208,37 +203,37 @@ def _put(
     step: np.ndarray,
     value: np.ndarray,
 ) -> np.ndarray:
-    # Here, as it needs packages that are extras.
     if allowed:
         content = {"tag": tag, "tensor": tensor_proto(encode(value)), "metadata": metadata()}
         writer.add(int(step), summary={"value": [content]})
     return np.asarray(allowed)
 
 
-def _put_known(put: Any, value: np.ndarray, allowed: np.ndarray, step: np.ndarray) -> np.ndarray:
+def _put_known(
+    put: Callable[..., Any], value: np.ndarray, allowed: np.ndarray, step: np.ndarray
+) -> np.ndarray:
     return put(allowed, step, value)
 
 
-def write_raw_pb(tensor: Any, step: Any = None, name: str | None = None) -> Tensor:
-    """Writes a serialized `Summary` message to the default writer.
+def write_raw_pb(tensor: Any, step: StepLike = None, name: str | None = None) -> Tensor:
+    """Write a serialized `Summary` message, and return whether it was recorded.
 
     Args:
-      tensor: the message's bytes.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      name: ignored.
-
-    Returns:
-      A bool scalar: whether it was recorded.
+      tensor: The serialized message.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      name: Ignored.
 
     Raises:
-      ValueError: when there is a default writer and no step.
+      ValueError: There is a default writer but no step.
     """
     writer = state.writer
-    found = state.step if step is None else step
+    current = state.step if step is None else step
     if writer is None:
         return convert_to_tensor(False)
-    if found is None:
+    if current is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
     if should_record_summaries():
-        writer.add(int(found), summary=protos.Summary.FromString(convert_to_tensor(tensor).numpy()))
+        writer.add(
+            int(current), summary=protos.Summary.FromString(convert_to_tensor(tensor).numpy())
+        )
     return should_record_summaries()

@@ -1,13 +1,13 @@
-"""`tf.summary.trace_on`: profiles of what a program does, by JAX's profiler."""
+"""`tf.summary.trace_on`: profiles of a program, recorded by JAX's profiler."""
 
 from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
+from meshflow.environment.types import StrPath
 from meshflow.profiler import sessions
-from meshflow.summary.writers import state
+from meshflow.summary.writers import StepLike, state
 
 __all__ = ["trace_export", "trace_off", "trace_on"]
 
@@ -15,22 +15,24 @@ _log = logging.getLogger("meshflow")
 
 
 class _Tracing:
-    """Whether a trace was asked for, and whether with a profile."""
+    """Whether a trace is active, and whether it includes a profile."""
 
     on = False
     profiling = False
 
 
-def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = None) -> None:
-    """Begins to record what `trace_export` writes.
+def trace_on(
+    graph: bool = True, profiler: bool = False, profiler_outdir: StrPath | None = None
+) -> None:
+    """Start to record a trace, which `trace_export` writes.
 
     Args:
-      graph: accepted; functions are XLA programs here, which TensorBoard does not draw.
-      profiler: whether to take a profile.
-      profiler_outdir: accepted here as in `trace_export`.
+      graph: Ignored; functions are XLA programs, which TensorBoard cannot draw.
+      profiler: Whether to record a profile.
+      profiler_outdir: Ignored; pass it to `trace_export`.
 
     Raises:
-      AlreadyExistsError: when another profile is being taken.
+      AlreadyExistsError: Another profile is being recorded.
     """
     if _Tracing.on:
         _log.warning("A trace is already being recorded.")
@@ -42,7 +44,7 @@ def trace_on(graph: bool = True, profiler: bool = False, profiler_outdir: Any = 
 
 
 def _stop(folder: str | None) -> bool:
-    """Ends the recording; returns whether there was a profile, which goes to the folder."""
+    """Stop the trace and write its profile, if any, to the folder; return whether there was one."""
     profiling, _Tracing.profiling, _Tracing.on = _Tracing.profiling, False, False
     if profiling:
         sessions.finish(folder)
@@ -50,26 +52,26 @@ def _stop(folder: str | None) -> bool:
 
 
 def trace_off() -> None:
-    """Ends the recording; nothing is written."""
+    """Stop the trace without writing it."""
     _stop(None)
 
 
-def trace_export(name: str, step: Any = None, profiler_outdir: Any = None) -> None:
-    """Ends the recording and writes the profile.
+def trace_export(name: str, step: StepLike = None, profiler_outdir: StrPath | None = None) -> None:
+    """Stop the trace and write its profile.
 
     Args:
-      name: ignored.
-      step: an integer; default `tf.summary.experimental.get_step()`.
-      profiler_outdir: the folder of the profile, the one that TensorBoard is shown.
+      name: Ignored.
+      step: Training step; default `tf.summary.experimental.get_step()`.
+      profiler_outdir: Folder of the profile: TensorBoard's log folder.
 
     Raises:
-      ValueError: when nothing is recorded, when there is no step, or no folder for a profile.
+      ValueError: There is no trace, no step, or no folder for a profile.
     """
     if not _Tracing.on:
         raise ValueError("Must enable trace before export through tf.summary.trace_on.")
     if step is None and state.step is None:
         raise ValueError("No step set. Please specify one through the `step` argument.")
     if _Tracing.profiling and profiler_outdir is None:
-        raise ValueError("tf.summary.trace_export: a profile needs `profiler_outdir`.")
+        raise ValueError("tf.summary.trace_export: `profiler_outdir` is required for a profile.")
     if not _stop(None if profiler_outdir is None else os.fspath(profiler_outdir)):
-        _log.info("No graph is written: functions are XLA programs.")
+        _log.info("No graph was written, because functions are XLA programs.")

@@ -1,7 +1,7 @@
-"""Writers of event files, and which one summaries go to.
+"""Writers of event files, and the default writer and step of summaries.
 
-A file is records (`tf.io.TFRecordWriter`) of `Event` messages. A writer keeps the events of up to
-`max_queue` summaries, or of two minutes, before it writes them.
+A writer buffers up to `max_queue` summaries, or those of two minutes, before it writes them to its
+file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, SupportsInt, TypeAlias
 
 import numpy as np
 
+from meshflow.environment.types import StrPath
 from meshflow.files.paths import text
 from meshflow.io.event_files import EventFile
 
@@ -30,27 +31,30 @@ __all__ = [
     "state",
 ]
 
+# A training step: an integer, a scalar tensor or a variable; None for the default step.
+StepLike: TypeAlias = SupportsInt | None
+
 
 class State(threading.local):
-    """What this thread's summaries are written with.
+    """Thread-local settings of summaries.
 
     Attributes:
-      writer: the default writer, or None.
-      step: the default step, or None.
-      recording: whether summaries are recorded: a bool, a tensor, a function giving one, or None.
+      writer: The default writer, or None.
+      step: The default step, or None.
+      recording: Condition of `record_if`: a bool, a tensor, a function that returns one, or None.
     """
 
     def __init__(self) -> None:
         self.writer: SummaryWriter | None = None
-        self.step: Any = None
+        self.step: StepLike = None
         self.recording: Any = None
 
 
 state = State()
 
 
-def get_step() -> Any:
-    """The step that summaries are written with when they name none; None when there is none.
+def get_step() -> StepLike:
+    """Return the default step of summaries; None if there is none.
 
     Example:
       >>> import meshflow as tf
@@ -62,11 +66,11 @@ def get_step() -> Any:
     return state.step
 
 
-def set_step(step: Any) -> None:
-    """Sets the step that summaries are written with when they name none.
+def set_step(step: StepLike) -> None:
+    """Set the default step of summaries.
 
     Args:
-      step: an integer, a tensor, or a variable, which is read for each summary; None for no step.
+      step: An integer, a tensor, or a variable, which is read for each summary; None for no step.
 
     Example:
       >>> import meshflow as tf
@@ -79,7 +83,7 @@ def set_step(step: Any) -> None:
 
 
 class SummaryWriter:
-    """Takes summaries. Base class; `create_file_writer` and `create_noop_writer` make writers.
+    """Base class of writers; `create_file_writer` and `create_noop_writer` create them.
 
     Example:
       >>> import meshflow as tf
@@ -89,11 +93,11 @@ class SummaryWriter:
       True
     """
 
-    def set_as_default(self, step: Any = None) -> None:
-        """Makes this the writer of all later summaries of this thread.
+    def set_as_default(self, step: StepLike = None) -> None:
+        """Make this the default writer of the thread.
 
         Args:
-          step: a default step for them; default: as before.
+          step: Default step; None keeps the current default.
         """
         self._check_open()
         state.writer = self
@@ -101,14 +105,14 @@ class SummaryWriter:
             state.step = step
 
     @contextmanager
-    def as_default(self, step: Any = None) -> Iterator[SummaryWriter]:
-        """A context in which this is the writer of summaries.
+    def as_default(self, step: StepLike = None) -> Iterator[SummaryWriter]:
+        """Make this the default writer in the block.
 
         Args:
-          step: a default step for them; default: as outside.
+          step: Default step in the block; None keeps the current default.
 
         Raises:
-          RuntimeError: when the writer is closed.
+          RuntimeError: The writer is closed.
         """
         self._check_open()
         before = state.writer, state.step
@@ -124,28 +128,28 @@ class SummaryWriter:
                 state.step = before[1]
 
     def init(self) -> None:
-        """Nothing: a writer is ready when it is made."""
+        """Do nothing, since a new writer is ready for use."""
 
     def flush(self) -> None:
-        """Hands what is kept to the file."""
+        """Write buffered summaries to the file."""
 
     def close(self) -> None:
-        """Ends the file."""
+        """Close the file."""
 
-    def add(self, step: int, **what: Any) -> None:
-        """Writes an event.
+    def add(self, step: int, **content: Any) -> None:
+        """Write an event.
 
         Args:
-          step: its step.
-          **what: its content: `summary` or `graph_def`.
+          step: Training step of the event.
+          **content: Content of the event: `summary` or `graph_def`.
         """
 
     def _check_open(self) -> None:
-        """Raises when the writer is closed."""
+        """Raise an error if the writer is closed."""
 
 
 class _NoopWriter(SummaryWriter):
-    """Takes summaries and drops them."""
+    """A writer that drops all summaries."""
 
 
 _open_writers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -159,11 +163,11 @@ class _FileWriter(SummaryWriter):
         self._kept, self._closed, self._flushed = 0, False, time.monotonic()
         _open_writers.add(self)
 
-    def add(self, step: int, **what: Any) -> None:
+    def add(self, step: int, **content: Any) -> None:
         with self._lock:
             if self._closed:
                 return
-            self._file.add(step, **what)
+            self._file.add(step, **content)
             self._kept += 1
             due = self._kept >= self._most or time.monotonic() - self._flushed > self._seconds
         if due:
@@ -177,7 +181,7 @@ class _FileWriter(SummaryWriter):
 
     def close(self) -> None:
         with self._lock:
-            # Without a flush before, which fails where the end of the program ended the file already.
+            # A flush would fail if the interpreter already closed the file at exit.
             if not self._closed:
                 self._file.close()
             self._closed = True
@@ -194,28 +198,28 @@ def _close_all() -> None:
 
 
 def create_file_writer(
-    logdir: Any,
+    logdir: StrPath,
     max_queue: int | None = None,
     flush_millis: int | None = None,
     filename_suffix: str | None = None,
     name: str | None = None,
     experimental_trackable: bool = False,
-    experimental_mesh: Any = None,
+    experimental_mesh: object = None,
 ) -> SummaryWriter:
-    """A writer of summaries to an event file, which TensorBoard reads.
+    """Create a writer of summaries to an event file for TensorBoard.
 
     Args:
-      logdir: the folder of the file, which is made when it is not there.
-      max_queue: after how many summaries they are written; default 10.
-      flush_millis: after how many milliseconds; default two minutes.
-      filename_suffix: end of the file's name; default '.v2'.
-      name: ignored.
-      experimental_trackable: accepted.
-      experimental_mesh: accepted.
+      logdir: Folder of the file; it is created if it does not exist.
+      max_queue: Maximum number of buffered summaries; default 10.
+      flush_millis: Maximum milliseconds between writes; default two minutes.
+      filename_suffix: Ending of the file name; default '.v2'.
+      name: Ignored.
+      experimental_trackable: Ignored.
+      experimental_mesh: Ignored.
 
     Raises:
-      ValueError: when `logdir` is None.
-      ImportError: when the packages of the extra `records` are not installed.
+      ValueError: `logdir` is None.
+      ImportError: The packages of the extra `records` are not installed.
 
     Example:
       >>> import os, tempfile
@@ -239,7 +243,7 @@ def create_file_writer(
 
 
 def create_noop_writer() -> SummaryWriter:
-    """A writer that drops all summaries.
+    """Create a writer that drops all summaries.
 
     Example:
       >>> import meshflow as tf
@@ -251,11 +255,11 @@ def create_noop_writer() -> SummaryWriter:
 
 
 def flush(writer: SummaryWriter | None = None, name: str | None = None) -> None:
-    """Hands what a writer keeps to its file.
+    """Write the buffered summaries of a writer to its file.
 
     Args:
-      writer: the writer; default the current one, if there is one.
-      name: ignored.
+      writer: The writer; default the current one, if any.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -267,6 +271,6 @@ def flush(writer: SummaryWriter | None = None, name: str | None = None) -> None:
       ...         len(glob.glob(os.path.join(folder, "events*")))
       1
     """
-    found = state.writer if writer is None else writer
-    if found is not None:
-        found.flush()
+    current = state.writer if writer is None else writer
+    if current is not None:
+        current.flush()

@@ -1,4 +1,4 @@
-"""`tf.test`: the base class of test cases, and questions about what is there."""
+"""`tf.test`: test cases, numerical gradients, and queries of the build."""
 
 from meshflow.test.case import TestCase, main
 from meshflow.test.derivatives import compute_gradient

@@ -1,4 +1,4 @@
-"""Assertions about Python values that `tf.test.TestCase` has beside those of `unittest`."""
+"""Assertions about Python values, files and streams for `tf.test.TestCase`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,26 @@ import json
 import os
 import tempfile
 import unittest
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Sized,
+)
+from typing import IO, Any
 from urllib.parse import parse_qsl, urlsplit
+
+from meshflow.environment.types import PyTree
 
 __all__ = ["MoreAssertions"]
 
 
 class _TemporaryFile:
-    """A file or folder of a test; `full_path` is where it is."""
+    """A file or directory of a test, at `full_path`."""
 
     def __init__(self, path: str) -> None:
         self.full_path = path
@@ -33,7 +44,7 @@ class _TemporaryFile:
 
 
 class _Written:
-    """What a stream was given while `captureWritesToStream` was active."""
+    """Text that was written to a stream while `captureWritesToStream` was active."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -43,62 +54,69 @@ class _Written:
 
 
 class MoreAssertions(unittest.TestCase):
-    """Assertions that Abseil's test case has, and helpers with files and streams."""
+    """Assertions of Abseil's test case, and helpers for files and streams."""
 
-    def assertLen(self, container: Any, expected_len: int, msg: str | None = None) -> None:
-        """Fails unless the container has so many items."""
+    def assertLen(self, container: Sized, expected_len: int, msg: str | None = None) -> None:
+        """Fail unless the container has `expected_len` items."""
         self.assertEqual(len(container), expected_len, msg)
 
-    def assertEmpty(self, container: Any, msg: str | None = None) -> None:
-        """Fails unless the container has no items."""
+    def assertEmpty(self, container: Sized, msg: str | None = None) -> None:
+        """Fail unless the container is empty."""
         self.assertLen(container, 0, msg)
 
-    def assertNotEmpty(self, container: Any, msg: str | None = None) -> None:
-        """Fails when the container has no items."""
+    def assertNotEmpty(self, container: Sized, msg: str | None = None) -> None:
+        """Fail if the container is empty."""
         self.assertGreater(len(container), 0, msg)
 
-    def assertStartsWith(self, actual: Any, expected_start: Any, msg: str | None = None) -> None:
-        """Fails unless a text starts with another."""
+    def assertStartsWith(self, actual: str, expected_start: str, msg: str | None = None) -> None:
+        """Fail unless a string starts with another."""
         self.assertTrue(actual.startswith(expected_start), msg or f"{actual!r}: {expected_start!r}")
 
-    def assertEndsWith(self, actual: Any, expected_end: Any, msg: str | None = None) -> None:
-        """Fails unless a text ends with another."""
+    def assertEndsWith(self, actual: str, expected_end: str, msg: str | None = None) -> None:
+        """Fail unless a string ends with another."""
         self.assertTrue(actual.endswith(expected_end), msg or f"{actual!r}: {expected_end!r}")
 
     def assertBetween(self, value: Any, minv: Any, maxv: Any, msg: str | None = None) -> None:
-        """Fails unless a value lies within bounds, both included."""
+        """Fail unless a value is in [`minv`, `maxv`]."""
         self.assertTrue(minv <= value <= maxv, msg or f"{value!r} not within [{minv!r}, {maxv!r}]")
 
-    def assertItemsEqual(self, expected_seq: Any, actual_seq: Any, msg: str | None = None) -> None:
-        """The older name of `assertCountEqual`."""
+    def assertItemsEqual(
+        self, expected_seq: Iterable[object], actual_seq: Iterable[object], msg: str | None = None
+    ) -> None:
+        """Fail unless two sequences have the same items; the old name of `assertCountEqual`."""
         self.assertCountEqual(expected_seq, actual_seq, msg)
 
     def assertSameElements(
-        self, expected_seq: Any, actual_seq: Any, msg: str | None = None
+        self, expected_seq: Iterable[object], actual_seq: Iterable[object], msg: str | None = None
     ) -> None:
-        """Fails unless both hold the same items, however often."""
-        one, other = list(expected_seq), list(actual_seq)
-        odd = [v for v in one if v not in other] + [v for v in other if v not in one]
-        self.assertFalse(odd, msg or f"not in both: {odd!r}")
+        """Fail unless two sequences have the same distinct items."""
+        expected, actual = list(expected_seq), list(actual_seq)
+        unmatched = [v for v in expected if v not in actual] + [
+            v for v in actual if v not in expected
+        ]
+        self.assertFalse(unmatched, msg or f"not in both: {unmatched!r}")
 
     def assertContainsSubset(
-        self, expected_subset: Any, actual_set: Any, msg: str | None = None
+        self,
+        expected_subset: Iterable[object],
+        actual_set: Container[object],
+        msg: str | None = None,
     ) -> None:
-        """Fails unless all items of the first are in the second."""
+        """Fail unless all items of the first collection are in the second."""
         missing = [v for v in expected_subset if v not in actual_set]
         self.assertFalse(missing, msg or f"missing: {missing!r}")
 
     def assertNoCommonElements(
-        self, expected_seq: Any, actual_seq: Any, msg: str | None = None
+        self, expected_seq: Iterable[object], actual_seq: Container[object], msg: str | None = None
     ) -> None:
-        """Fails when an item is in both."""
+        """Fail if an item is in both sequences."""
         common = [v for v in expected_seq if v in actual_seq]
         self.assertFalse(common, msg or f"in both: {common!r}")
 
     def assertSequenceStartsWith(
-        self, prefix: Sequence[Any], whole: Sequence[Any], msg: str | None = None
+        self, prefix: Sequence[object], whole: Sequence[object], msg: str | None = None
     ) -> None:
-        """Fails unless the second sequence begins with the items of the first, at least one."""
+        """Fail unless the second sequence starts with the first, which must not be empty."""
         self.assertNotEmpty(prefix, msg)
         self.assertEqual(list(prefix), list(whole[: len(prefix)]), msg)
 
@@ -110,34 +128,34 @@ class MoreAssertions(unittest.TestCase):
         msg: str | None = None,
         delta: float | None = None,
     ) -> None:
-        """Fails unless `assertAlmostEqual` holds for all pairs of items."""
+        """Fail unless `assertAlmostEqual` holds for all pairs of items."""
         self.assertEqual(len(expected_seq), len(actual_seq), msg)
-        for one, other in zip(expected_seq, actual_seq, strict=True):
-            self.assertAlmostEqual(one, other, places, msg, delta)  # type: ignore[arg-type]
+        for expected, actual in zip(expected_seq, actual_seq, strict=True):
+            self.assertAlmostEqual(expected, actual, places, msg, delta)  # type: ignore[arg-type]
 
     def assertContainsInOrder(
         self, strings: Sequence[str], target: str, msg: str | None = None
     ) -> None:
-        """Fails unless the texts occur in the target, one after another."""
-        place = 0
+        """Fail unless the strings occur in the target, one after another."""
+        start = 0
         for text in [strings] if isinstance(strings, str) else strings:
-            found = target.find(text, place)
-            self.assertGreaterEqual(found, 0, msg or f"{text!r} is not in {target[place:]!r}")
-            place = found + len(text)
+            index = target.find(text, start)
+            self.assertGreaterEqual(index, 0, msg or f"{text!r} is not in {target[start:]!r}")
+            start = index + len(text)
 
     def assertTotallyOrdered(self, *groups: Sequence[Any], msg: str | None = None) -> None:
-        """Fails unless items of a group are equal, and smaller than those of later groups."""
-        flat = [(number, value) for number, group in enumerate(groups) for value in group]
-        for i, one in flat:
-            for j, other in flat:
-                self.assertEqual(i == j, one == other, msg)
-                self.assertEqual(i < j, one < other, msg)
-                self.assertEqual(i <= j, one <= other, msg)
+        """Fail unless the items of a group are equal, and smaller than those of later groups."""
+        items = [(index, value) for index, group in enumerate(groups) for value in group]
+        for i, x in items:
+            for j, y in items:
+                self.assertEqual(i == j, x == y, msg)
+                self.assertEqual(i < j, x < y, msg)
+                self.assertEqual(i <= j, x <= y, msg)
 
     def assertSameStructure(
-        self, a: Any, b: Any, aname: str = "a", bname: str = "b", msg: str | None = None
+        self, a: PyTree, b: PyTree, aname: str = "a", bname: str = "b", msg: str | None = None
     ) -> None:
-        """Fails unless two nested structures of lists and dictionaries have equal leaves."""
+        """Fail unless two nested structures of lists and dictionaries have equal leaves."""
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             self.assertCountEqual(a, b, msg)
             pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
@@ -147,28 +165,28 @@ class MoreAssertions(unittest.TestCase):
         else:
             self.assertEqual(a, b, msg or f"{aname} and {bname} differ")
             return
-        for x, y, where in pairs:
-            self.assertSameStructure(x, y, aname + where, bname + where, msg)
+        for x, y, path in pairs:
+            self.assertSameStructure(x, y, aname + path, bname + path, msg)
 
     def assertUrlEqual(self, a: str, b: str, msg: str | None = None) -> None:
-        """Fails unless two addresses are equal but for the order of their parameters."""
-        one, other = urlsplit(a), urlsplit(b)
-        self.assertEqual(one[:3], other[:3], msg)
-        self.assertCountEqual(parse_qsl(one.query), parse_qsl(other.query), msg)
+        """Fail unless two URLs are equal except for the order of their parameters."""
+        first, second = urlsplit(a), urlsplit(b)
+        self.assertEqual(first[:3], second[:3], msg)
+        self.assertCountEqual(parse_qsl(first.query), parse_qsl(second.query), msg)
 
     def assertJsonEqual(self, first: str, second: str, msg: str | None = None) -> None:
-        """Fails unless two texts hold the same JSON value."""
+        """Fail unless two strings hold the same JSON value."""
         self.assertEqual(json.loads(first), json.loads(second), msg)
 
     def assertRaisesWithLiteralMatch(
         self,
-        expected_exception: Any,
+        expected_exception: type[BaseException],
         expected_exception_message: str,
         callable_obj: Callable[..., Any] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Fails unless an exception with exactly this text is raised, by a `with` block or a call."""
+        """Fail unless a `with` block or a call raises an exception with exactly this message."""
 
         @contextlib.contextmanager
         def check() -> Iterator[None]:
@@ -184,12 +202,12 @@ class MoreAssertions(unittest.TestCase):
 
     def assertRaisesIncompatibleShapesError(
         self,
-        exception_type: Any = Exception,
+        exception_type: type[BaseException] = Exception,
         callable_obj: Callable[..., Any] | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Fails unless shapes that do not fit are refused, by a `with` block or a call."""
+        """Fail unless a `with` block or a call raises an error about incompatible shapes."""
         text = r"[Ii]ncompatible shapes|must be equal|[Ss]hapes must|broadcast|compatible"
         if callable_obj is None:
             return self.assertRaisesRegex(exception_type, text)
@@ -203,17 +221,21 @@ class MoreAssertions(unittest.TestCase):
             self.addCleanup(self._folder.cleanup)
         return self._folder.name
 
-    def create_tempdir(self, name: str | None = None, cleanup: Any = None) -> _TemporaryFile:
-        """A folder that is removed after the test."""
+    def create_tempdir(self, name: str | None = None, cleanup: object = None) -> _TemporaryFile:
+        """Create a directory that is deleted after the test."""
         root = self._folder_of_test()
         path = os.path.join(root, name) if name else tempfile.mkdtemp(dir=root)
         os.makedirs(path, exist_ok=True)
         return _TemporaryFile(path)
 
     def create_tempfile(
-        self, file_path: str | None = None, content: Any = None, mode: str = "w", **kwargs: Any
+        self,
+        file_path: str | None = None,
+        content: str | bytes | None = None,
+        mode: str = "w",
+        **kwargs: object,
     ) -> _TemporaryFile:
-        """A file that is removed after the test."""
+        """Create a file that is deleted after the test."""
         path = os.path.join(
             self._folder_of_test(), file_path or f"file{len(os.listdir(self._folder_of_test()))}"
         )
@@ -223,18 +245,18 @@ class MoreAssertions(unittest.TestCase):
         return _TemporaryFile(path)
 
     @contextlib.contextmanager
-    def captureWritesToStream(self, stream: Any) -> Iterator[_Written]:
-        """Catches what is written to a stream with a file descriptor, such as `sys.stderr`."""
+    def captureWritesToStream(self, stream: IO[Any]) -> Iterator[_Written]:
+        """Capture writes to a stream with a file descriptor, such as `sys.stderr`."""
         stream.flush()
-        written, number = _Written(), stream.fileno()
-        kept = os.dup(number)
+        captured, descriptor = _Written(), stream.fileno()
+        saved_descriptor = os.dup(descriptor)
         with tempfile.TemporaryFile() as file:
-            os.dup2(file.fileno(), number)
+            os.dup2(file.fileno(), descriptor)
             try:
-                yield written
+                yield captured
             finally:
                 stream.flush()
-                os.dup2(kept, number)
-                os.close(kept)
+                os.dup2(saved_descriptor, descriptor)
+                os.close(saved_descriptor)
                 file.seek(0)
-                written.text = file.read().decode(errors="replace")
+                captured.text = file.read().decode(errors="replace")

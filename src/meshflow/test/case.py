@@ -1,4 +1,4 @@
-"""`tf.test.TestCase`: assertions about tensors, arrays and nested structures of them."""
+"""`tf.test.TestCase`: assertions about tensors, arrays and nested structures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import random as python_random
 import re
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,9 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import MoreAssertions
 
@@ -25,9 +27,9 @@ _SEED = 87654321
 
 
 class TestCase(MoreAssertions):
-    """`unittest.TestCase` with assertions about tensors, arrays and nested structures of them.
+    """`unittest.TestCase` with assertions about tensors, arrays and nested structures.
 
-    Before each test the global seeds (Python's, NumPy's and `tf.random`'s) are set to fixed values.
+    Before each test, the global seeds of Python, NumPy and `tf.random` are set to fixed values.
 
     Example:
       >>> import meshflow as tf
@@ -35,37 +37,35 @@ class TestCase(MoreAssertions):
     """
 
     def setUp(self) -> None:
-        """Sets the seeds; a subclass that overrides this calls it first."""
+        """Set the seeds; a subclass that overrides this must call it first."""
         super().setUp()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
 
     def get_temp_dir(self) -> str:
-        """A folder for this test, removed after it."""
+        """Return a directory that is deleted after the test."""
         return self._folder_of_test()
 
-    def evaluate(self, tensors: Any) -> Any:
-        """The NumPy values of a nested structure of tensors and variables, or of what a function gives."""
+    def evaluate(self, tensors: PyTree) -> PyTree:
+        """Return the NumPy values of a structure of tensors, or of a function's result."""
         return nest.map_structure(_value, tensors() if callable(tensors) else tensors)
 
     @contextlib.contextmanager
     def session(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Does nothing: there are no sessions. Kept for tests that run in both versions."""
+        """Do nothing, because sessions do not exist."""
         yield
 
     cached_session = session
 
     def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
-        """The old name of `session`; runners that take it for a test by its name skip it."""
+        """Return `session()`; test runners skip this method, which has the name of a test."""
         if self._testMethodName == "test_session":
             self.skipTest("Not a test.")
         return self.session(*args, **kwargs)
 
-    # ---- equality and closeness
-
-    def assertAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
-        """Fails unless both have one shape and equal elements; NaN equals NaN."""
+    def assertAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
+        """Fail unless shapes and elements are equal; NaN equals NaN."""
         a, b = _array(a), _array(b)
         self._same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
@@ -74,14 +74,14 @@ class TestCase(MoreAssertions):
                 same = same | (np.isnan(a) & np.isnan(b))
         self._all(np.asarray(same), a, b, "not equal", msg)
 
-    def assertNotAllEqual(self, a: Any, b: Any, msg: str | None = None) -> None:
-        """Fails when `assertAllEqual` holds."""
+    def assertNotAllEqual(self, a: TensorLike, b: TensorLike, msg: str | None = None) -> None:
+        """Fail if `assertAllEqual` holds."""
         self._must_fail(self.assertAllEqual, "all elements are equal", msg, a, b)
 
     def assertAllClose(
-        self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
+        self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Fails unless `|a - b| <= atol + rtol * |b|` everywhere in two nested structures."""
+        """Fail unless `|a - b| <= atol + rtol * |b|` for all elements of two nested structures."""
         if nest.is_nested(a) and any(nest.is_nested(v) or hasattr(v, "shape") for v in _items(a)):
             self.assertEqual(len(_items(a)), len(_items(b)), msg)
             if isinstance(a, dict):
@@ -89,8 +89,8 @@ class TestCase(MoreAssertions):
                 pairs = [(a[k], b[k], f"[{k!r}]") for k in a]
             else:
                 pairs = [(x, y, f"[{i}]") for i, (x, y) in enumerate(zip(a, b, strict=True))]
-            for x, y, where in pairs:
-                self.assertAllClose(x, y, rtol, atol, f"{msg or ''} at {where}".strip())
+            for x, y, path in pairs:
+                self.assertAllClose(x, y, rtol, atol, f"{msg or ''} at {path}".strip())
             return
         if isinstance(a, dict):
             self.assertCountEqual(a, b, msg)
@@ -98,12 +98,12 @@ class TestCase(MoreAssertions):
         a, b = _array(a), _array(b)
         self._same_shape(a, b, msg)
         close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-        self._all(close, a, b, f"not close (rtol={rtol}, atol={atol})", msg)
+        self._all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
 
     def assertNotAllClose(
-        self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
+        self, a: PyTree, b: PyTree, rtol: float = 1e-6, atol: float = 1e-6, msg: str | None = None
     ) -> None:
-        """Fails when `assertAllClose` holds."""
+        """Fail if `assertAllClose` holds."""
         self._must_fail(self.assertAllClose, "all elements are close", msg, a, b, rtol, atol)
 
     def assertAllCloseAccordingToType(
@@ -120,91 +120,95 @@ class TestCase(MoreAssertions):
         bfloat16_atol: float = 1e-2,
         msg: str | None = None,
     ) -> None:
-        """`assertAllClose` with wider tolerances when either operand has a narrow dtype."""
+        """Call `assertAllClose` with larger tolerances for narrow dtypes of either operand."""
         a, b = _array(a), _array(b)
-        kinds = {str(a.dtype), str(b.dtype)}
+        dtypes = {str(a.dtype), str(b.dtype)}
         for name, r, t in (
             ("float32", float_rtol, float_atol),
             ("complex64", float_rtol, float_atol),
             ("float16", half_rtol, half_atol),
             ("bfloat16", bfloat16_rtol, bfloat16_atol),
         ):
-            if name in kinds:
+            if name in dtypes:
                 rtol, atol = max(rtol, r), max(atol, t)
         a, b = (x.astype(np.float32) if str(x.dtype) == "bfloat16" else x for x in (a, b))
         self.assertAllClose(a, b, rtol=rtol, atol=atol, msg=msg)
 
-    def assertNear(self, f1: Any, f2: Any, err: float, msg: str | None = None) -> None:
-        """Fails unless two numbers differ by at most `err`."""
+    def assertNear(self, f1: float, f2: float, err: float, msg: str | None = None) -> None:
+        """Fail unless two numbers differ by at most `err`."""
         self.assertTrue(f1 == f2 or abs(f1 - f2) <= err, f"{f1!r} and {f2!r} differ by > {err}")
 
-    def assertArrayNear(self, farray1: Any, farray2: Any, err: float, msg: Any = None) -> None:
-        """`assertNear` for every pair of two sequences."""
+    def assertArrayNear(
+        self, farray1: Sequence[float], farray2: Sequence[float], err: float, msg: str | None = None
+    ) -> None:
+        """Fail unless `assertNear` holds for all pairs of items of two sequences."""
         self.assertEqual(len(farray1), len(farray2), msg)
         for one, two in zip(farray1, farray2, strict=True):
             self.assertNear(float(one), float(two), err, msg)
 
-    def assertNDArrayNear(self, ndarray1: Any, ndarray2: Any, err: float, msg: Any = None) -> None:
-        """Fails unless the Euclidean distance of two arrays is below `err`."""
+    def assertNDArrayNear(
+        self, ndarray1: TensorLike, ndarray2: TensorLike, err: float, msg: str | None = None
+    ) -> None:
+        """Fail unless the Euclidean distance of two arrays is below `err`."""
         distance = np.linalg.norm(_array(ndarray1) - _array(ndarray2))
         self.assertLess(float(distance), err, msg)
 
-    # ---- order and membership
-
-    def assertAllGreater(self, a: Any, comparison_target: Any) -> None:
-        """Fails unless every element is greater than a number."""
+    def assertAllGreater(self, a: TensorLike, comparison_target: ArrayLike) -> None:
+        """Fail unless every element is greater than a number."""
         a = _array(a)
         self._all(a > comparison_target, a, comparison_target, "not greater", None)
 
-    def assertAllLess(self, a: Any, comparison_target: Any) -> None:
-        """Fails unless every element is less than a number."""
+    def assertAllLess(self, a: TensorLike, comparison_target: ArrayLike) -> None:
+        """Fail unless every element is less than a number."""
         a = _array(a)
         self._all(a < comparison_target, a, comparison_target, "not less", None)
 
-    def assertAllGreaterEqual(self, a: Any, comparison_target: Any) -> None:
-        """Fails unless every element is at least a number."""
+    def assertAllGreaterEqual(self, a: TensorLike, comparison_target: ArrayLike) -> None:
+        """Fail unless every element is greater than or equal to a number."""
         a = _array(a)
         self._all(a >= comparison_target, a, comparison_target, "less", None)
 
-    def assertAllLessEqual(self, a: Any, comparison_target: Any) -> None:
-        """Fails unless every element is at most a number."""
+    def assertAllLessEqual(self, a: TensorLike, comparison_target: ArrayLike) -> None:
+        """Fail unless every element is less than or equal to a number."""
         a = _array(a)
         self._all(a <= comparison_target, a, comparison_target, "greater", None)
 
     def assertAllInRange(
         self,
-        target: Any,
-        lower_bound: Any,
-        upper_bound: Any,
+        target: TensorLike,
+        lower_bound: ArrayLike,
+        upper_bound: ArrayLike,
         open_lower_bound: bool = False,
         open_upper_bound: bool = False,
     ) -> None:
-        """Fails unless every element is between two bounds, themselves included unless open."""
+        """Fail unless every element is between two bounds, which are included unless open."""
         a = _array(target)
         above = a > lower_bound if open_lower_bound else a >= lower_bound
         below = a < upper_bound if open_upper_bound else a <= upper_bound
         self._all(above & below, a, (lower_bound, upper_bound), "out of range", None)
 
-    def assertAllInSet(self, target: Any, expected_set: Any) -> None:
-        """Fails unless every element is one of the given ones."""
+    def assertAllInSet(self, target: TensorLike, expected_set: Iterable[Any]) -> None:
+        """Fail unless every element is in a set."""
         a = _array(target)
         self._all(np.isin(a, list(expected_set)), a, expected_set, "not in the set", None)
 
-    # ---- shapes, dtypes, errors
-
-    def assertShapeEqual(self, input_a: Any, input_b: Any, msg: str | None = None) -> None:
-        """Fails unless both have one shape."""
+    def assertShapeEqual(
+        self, input_a: TensorLike, input_b: TensorLike, msg: str | None = None
+    ) -> None:
+        """Fail unless the shapes are equal."""
         self.assertEqual(tuple(input_a.shape), tuple(input_b.shape), msg)
 
-    def assertDTypeEqual(self, target: Any, expected_dtype: Any) -> None:
-        """Fails unless an array or tensor has a dtype."""
+    def assertDTypeEqual(self, target: TensorLike, expected_dtype: DTypeLike) -> None:
+        """Fail unless an array or tensor has a dtype."""
         self.assertEqual(as_dtype(_array(target).dtype), as_dtype(expected_dtype))
 
     @contextlib.contextmanager
     def assertRaisesWithPredicateMatch(
-        self, exception_type: Any, expected_err_re_or_predicate: Any
+        self,
+        exception_type: type[BaseException],
+        expected_err_re_or_predicate: str | Callable[[BaseException], bool],
     ) -> Iterator[None]:
-        """Fails unless the block raises an error whose text matches a pattern (or predicate)."""
+        """Fail unless the block raises an error with a message that matches a pattern or predicate."""
         check = expected_err_re_or_predicate
         try:
             yield
@@ -218,38 +222,44 @@ class TestCase(MoreAssertions):
         else:
             self.fail(f"{exception_type} not raised")
 
-    def assertRaisesOpError(self, expected_err_re_or_predicate: Any) -> Any:
-        """`assertRaisesWithPredicateMatch` for `tf.errors.OpError`."""
+    def assertRaisesOpError(
+        self, expected_err_re_or_predicate: str | Callable[[BaseException], bool]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Fail unless the block raises a matching `tf.errors.OpError`."""
         return self.assertRaisesWithPredicateMatch(OpError, expected_err_re_or_predicate)
 
     def _same_shape(self, a: np.ndarray, b: np.ndarray, msg: str | None) -> None:
         self.assertEqual(a.shape, b.shape, f"{msg or ''} shapes {a.shape} and {b.shape} differ")
 
-    def _all(self, holds: Any, a: Any, b: Any, what: str, msg: str | None) -> None:
+    def _all(
+        self, holds: np.ndarray, a: np.ndarray, b: object, failure: str, msg: str | None
+    ) -> None:
         holds = np.asarray(holds)
         if holds.all():
             return
-        where = np.argwhere(~holds)
-        lines = [f"{msg or ''} {len(where)} of {holds.size} elements are {what}".strip()]
-        for index in map(tuple, where[:10]):
+        indices = np.argwhere(~holds)
+        lines = [f"{msg or ''} {len(indices)} of {holds.size} elements are {failure}".strip()]
+        for index in map(tuple, indices[:10]):
             other = b[index] if isinstance(b, np.ndarray) and b.shape == holds.shape else b
             lines.append(f"  at {list(map(int, index))}: {a[index]!r} against {other!r}")
         self.fail("\n".join(lines))
 
-    def _must_fail(self, assertion: Callable[..., None], what: str, msg: Any, *args: Any) -> None:
+    def _must_fail(
+        self, assertion: Callable[..., None], failure: str, msg: str | None, *args: object
+    ) -> None:
         try:
             assertion(*args)
         except AssertionError:
             return
-        self.fail(f"{msg or ''} {what}".strip())
+        self.fail(f"{msg or ''} {failure}".strip())
 
 
-def _items(structure: Any) -> list[Any]:
+def _items(structure: PyTree) -> list[Any]:
     return list(structure.values()) if isinstance(structure, dict) else list(structure)
 
 
 class SparseTensorValue(NamedTuple):
-    """The parts of a sparse tensor as arrays."""
+    """Components of a sparse tensor as arrays."""
 
     indices: np.ndarray
     values: np.ndarray
@@ -257,7 +267,7 @@ class SparseTensorValue(NamedTuple):
 
 
 class IndexedSlicesValue(NamedTuple):
-    """The parts of indexed slices as arrays."""
+    """Components of indexed slices as arrays."""
 
     values: np.ndarray
     indices: np.ndarray
@@ -272,7 +282,7 @@ def _value(value: Any) -> Any:
     return value.numpy() if hasattr(value, "numpy") else value
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: TensorLike) -> np.ndarray:
     if isinstance(value, (list, tuple)):
         value = [_array(v) for v in value]
     array = np.asarray(_value(value))
@@ -282,9 +292,9 @@ def _array(value: Any) -> np.ndarray:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the tests of the calling program.
+    """Run the tests of the calling program.
 
     Args:
-      argv: arguments for `unittest`; default the program's own.
+      argv: Arguments of `unittest`; default those of the program.
     """
     unittest.main(argv=argv)

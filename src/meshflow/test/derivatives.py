@@ -1,33 +1,35 @@
-"""Derivatives computed in two ways."""
+"""Comparison of gradients with finite differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import TensorLike
 
 __all__ = ["compute_gradient"]
 
 
 def compute_gradient(
-    f: Callable[..., Any], x: Any, delta: float | None = None
+    f: Callable[..., TensorLike], x: Sequence[TensorLike], delta: float | None = None
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Jacobians of a function, by gradient tape and by central differences.
+    """Compute Jacobians of a function by gradient tape and by central differences.
 
     Args:
-      f: takes tensors, returns a tensor.
-      x: list of arguments.
-      delta: step of the differences; default 1/1024.
+      f: Function that takes tensors and returns a tensor.
+      x: List of arguments.
+      delta: Step of the differences; default 1/1024.
 
     Returns:
-      (theoretical, numerical): tuples of arrays [size of the result, size of the argument].
+      (theoretical, numerical): tuples with one array [size of the result, size of the argument] for
+      each
+      argument.
 
     Raises:
-      ValueError: when `x` is not a list.
+      ValueError: If `x` is not a list.
 
     Example:
       >>> import meshflow as tf
@@ -44,18 +46,18 @@ def compute_gradient(
         y = convert_to_tensor(f(*arguments))
     size = int(np.prod(y.shape.as_list(), dtype=int))
     exact, numeric = [], []
-    for which, argument in enumerate(arguments):
-        found = tape.jacobian(y, argument, unconnected_gradients="zero")
-        exact.append(found.numpy().reshape(size, -1))
+    for i, argument in enumerate(arguments):
+        jacobian = tape.jacobian(y, argument, unconnected_gradients="zero")
+        exact.append(jacobian.numpy().reshape(size, -1))
         base = argument.numpy()
         columns = []
         for position in np.ndindex(*base.shape):
-            sides = []
+            results = []
             for sign in (1, -1):
-                moved = base.copy()
-                moved[position] += sign * delta
-                values = [*arguments[:which], convert_to_tensor(moved), *arguments[which + 1 :]]
-                sides.append(np.asarray(convert_to_tensor(f(*values)).numpy()).reshape(-1))
-            columns.append((sides[0] - sides[1]) / (2 * delta))
+                shifted = base.copy()
+                shifted[position] += sign * delta
+                values = [*arguments[:i], convert_to_tensor(shifted), *arguments[i + 1 :]]
+                results.append(np.asarray(convert_to_tensor(f(*values)).numpy()).reshape(-1))
+            columns.append((results[0] - results[1]) / (2 * delta))
         numeric.append(np.stack(columns, 1) if columns else np.zeros((size, 0), base.dtype))
     return tuple(exact), tuple(numeric)

@@ -1,9 +1,10 @@
-"""What a test may ask of the machine and the build, and skip itself by."""
+"""Queries of the devices and the build, by which tests skip themselves."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -21,43 +22,43 @@ __all__ = [
 ]
 
 
-def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
-    """Whether there is a GPU.
+def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: object = None) -> bool:
+    """Check whether a GPU is available.
 
     Args:
-      cuda_only: ignored.
-      min_cuda_compute_capability: ignored.
+      cuda_only: Ignored.
+      min_cuda_compute_capability: Ignored.
     """
     return bool(config.list_physical_devices("GPU"))
 
 
 def gpu_device_name() -> str:
-    """The first GPU's name, or an empty text."""
+    """Return the name of the first GPU, or an empty string."""
     return "/device:GPU:0" if is_gpu_available() else ""
 
 
 def is_built_with_cuda() -> bool:
-    """Whether JAX's CUDA plugin is installed."""
+    """Check whether JAX's CUDA plugin is installed."""
     return any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
 
 
 def is_built_with_rocm() -> bool:
-    """Whether JAX's ROCm plugin is installed."""
+    """Check whether JAX's ROCm plugin is installed."""
     return any(importlib.util.find_spec(f"jax_rocm{v}_plugin") for v in (60, 7))
 
 
 def is_built_with_gpu_support() -> bool:
-    """Whether a GPU plugin of JAX is installed."""
+    """Check whether a GPU plugin of JAX is installed."""
     return is_built_with_cuda() or is_built_with_rocm()
 
 
 def is_built_with_xla() -> bool:
-    """Always True."""
+    """Return True."""
     return True
 
 
 def is_cpu_target_available(target: str) -> bool:
-    """Whether XLA compiles for a processor family; known only for the machine's own.
+    """Check whether XLA can compile for a processor architecture; only the machine's own is known.
 
     Args:
       target: 'x86_64' or 'aarch64'.
@@ -66,20 +67,20 @@ def is_cpu_target_available(target: str) -> bool:
 
 
 def disable_with_predicate(pred: Callable[[], bool], skip_message: str) -> Callable[..., Any]:
-    """A decorator of tests that skips them when a condition holds.
+    """Create a decorator that skips a test if a condition holds.
 
     Args:
-      pred: called when the test starts.
-      skip_message: the reason.
+      pred: Function that is called when the test starts.
+      skip_message: Reason for skipping.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def wrapper(self: unittest.TestCase, *args: Any, **kwargs: Any) -> Any:
             if pred():
                 self.skipTest(skip_message)
             return function(self, *args, **kwargs)
 
-        wrapped.__name__ = function.__name__
-        return wrapped
+        wrapper.__name__ = function.__name__
+        return wrapper
 
     return decorate

@@ -1,4 +1,4 @@
-"""`tf.tpu`: TPUs, which JAX finds by itself."""
+"""`tf.tpu`: TPU settings; JAX detects TPUs automatically."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ __all__ = ["XLAOptions", "experimental"]
 
 
 class XLAOptions:
-    """Settings of XLA on TPUs; accepted, since XLA always partitions and shapes are static.
-
-    Args:
-      use_spmd_for_xla_partitioning: accepted.
-      enable_xla_dynamic_padder: accepted.
-    """
+    """XLA settings for TPUs. They have no effect, since XLA always partitions and shapes are static."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""`tf.tpu.experimental`: starting TPUs, and which cores replicas take."""
+"""`tf.tpu.experimental`: TPU systems, and the assignment of replicas to cores."""
 
 from meshflow.distribute.tpu.system import (
     DeviceAssignment,

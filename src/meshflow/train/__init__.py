@@ -1,4 +1,4 @@
-"""`tf.train`: checkpoints, moving averages, and the messages of record files."""
+"""`tf.train`: checkpoints, moving averages, and messages of record files."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ __all__ = [
 ]
 
 
-# Messages of record files and of clusters, which need the package protobuf.
+# Messages of record files and of clusters, loaded on first use because they need the package
+# protobuf.
 _MESSAGES = {
     **dict.fromkeys(
         ("BytesList", "Example", "Feature", "FeatureList", "FeatureLists", "Features", "FloatList"),

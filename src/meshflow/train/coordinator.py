@@ -1,4 +1,4 @@
-"""`tf.train.Coordinator`: threads that end together."""
+"""`tf.train.Coordinator`: coordinated termination of threads."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _PAUSE = 0.05
 
 
 class Coordinator:
-    """Tells threads to end, waits for them, and raises what one of them raised.
+    """Coordinator that requests threads to stop, joins them, and raises the error of one of them.
 
     Args:
-      clean_stop_exception_types: errors that end all threads but are not raised by `join`; default the end of a
-        dataset, `tf.errors.OutOfRangeError`.
+      clean_stop_exception_types: Errors that stop all threads, but that `join` does not raise;
+        default the end of a dataset, `tf.errors.OutOfRangeError`.
 
     Example:
       >>> import meshflow as tf
@@ -52,18 +52,19 @@ class Coordinator:
 
     @property
     def joined(self) -> bool:
-        """Whether `join` has ended without threads that go on."""
+        """Return whether `join` has finished, and all threads have ended."""
         return self._joined
 
     def should_stop(self) -> bool:
-        """Whether threads are to end."""
+        """Check whether threads should stop."""
         return self._stop.is_set()
 
-    def request_stop(self, ex: Any = None) -> None:
-        """Asks all threads to end.
+    def request_stop(self, ex: BaseException | tuple[Any, ...] | None = None) -> None:
+        """Request all threads to stop.
 
         Args:
-          ex: an error for `join` to raise, or a triple as `sys.exc_info()` gives; of several the first one counts.
+          ex: Error that `join` raises, or a tuple like `sys.exc_info()`; only the first error
+            counts.
         """
         error = ex[1] if isinstance(ex, tuple) else ex
         with self._lock:
@@ -76,36 +77,29 @@ class Coordinator:
                 self._stop.set()
 
     def clear_stop(self) -> None:
-        """Begins anew: threads may go on, and an error is forgotten."""
+        """Clear the request to stop and its error, so that threads can continue."""
         with self._lock:
             self._joined, self._error = False, None
             self._stop.clear()
 
     @contextlib.contextmanager
     def stop_on_exception(self) -> Iterator[None]:
-        """A context in which an error is not raised, but asks all threads to end and is raised by `join`."""
+        """Turn an error of the block into a request to stop; `join` raises it."""
         try:
             yield
         except BaseException as error:
             self.request_stop(error)
 
     def wait_for_stop(self, timeout: float | None = None) -> bool:
-        """Waits until threads are to end.
+        """Wait until threads should stop, and return whether they should.
 
         Args:
-          timeout: for how many seconds at most; None for ever.
-
-        Returns:
-          Whether they are.
+          timeout: Maximum seconds to wait; None waits forever.
         """
         return self._stop.wait(timeout)
 
     def register_thread(self, thread: threading.Thread) -> None:
-        """Adds a thread that `join` waits for.
-
-        Args:
-          thread: the thread.
-        """
+        """Add a thread for `join` to wait for."""
         with self._lock:
             self._threads.add(thread)
 
@@ -115,34 +109,36 @@ class Coordinator:
         stop_grace_period_secs: float = 120,
         ignore_live_threads: bool = False,
     ) -> None:
-        """Waits until threads are asked to end or have ended, and then until they have.
+        """Wait until the threads are requested to stop or have ended, and then until all have ended.
 
         Args:
-          threads: threads to wait for, besides those that were registered.
-          stop_grace_period_secs: for how long, after they were asked.
-          ignore_live_threads: whether threads that go on then are no error.
+          threads: Threads to wait for, in addition to the registered ones.
+          stop_grace_period_secs: Maximum seconds to wait after the request to stop.
+          ignore_live_threads: Whether threads that are still running afterwards are no error.
 
         Raises:
-          Exception: what `request_stop` was given.
-          RuntimeError: naming the threads that go on.
+          Exception: The error that was passed to `request_stop`.
+          RuntimeError: Threads are still running; the message contains their names.
         """
-        waited = sorted({*self._threads, *(threads or ())}, key=lambda thread: thread.name)
-        while not self._stop.wait(_PAUSE) and any(thread.is_alive() for thread in waited):
+        joined = sorted({*self._threads, *(threads or ())}, key=lambda thread: thread.name)
+        while not self._stop.wait(_PAUSE) and any(thread.is_alive() for thread in joined):
             pass
-        # A thread may have asked, and ended, in between.
+        # The threads may have ended without a request to stop.
         self._stop.set()
-        until = time.monotonic() + stop_grace_period_secs
-        for thread in waited:
-            thread.join(max(0.0, until - time.monotonic()))
-        left = [thread.name for thread in waited if thread.is_alive()]
+        deadline = time.monotonic() + stop_grace_period_secs
+        for thread in joined:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        running = [thread.name for thread in joined if thread.is_alive()]
         self._joined = True
         self._threads = set()
         self.raise_requested_exception()
-        if left and not ignore_live_threads:
-            raise RuntimeError(f"Coordinator stopped with threads still running: {' '.join(left)}")
+        if running and not ignore_live_threads:
+            raise RuntimeError(
+                f"Coordinator stopped with threads still running: {' '.join(running)}"
+            )
 
     def raise_requested_exception(self) -> None:
-        """Raises what `request_stop` was given; nothing happens without it."""
+        """Raise the error that was passed to `request_stop`, if any."""
         with self._lock:
             if self._error is not None:
                 raise self._error

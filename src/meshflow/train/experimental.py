@@ -1,4 +1,4 @@
-"""`tf.train.experimental`; what needs Keras is loaded when first used."""
+"""`tf.train.experimental`; names that need Keras are loaded on first use."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _LOSS_SCALES = ("DynamicLossScale", "FixedLossScale", "LossScale")
 
 def __getattr__(name: str) -> Any:
     if name in _REWRITES:
-        from meshflow.keras.mixed_precision import graph_rewrite  # noqa: PLC0415 - a lazy face
+        from meshflow.keras.mixed_precision import graph_rewrite  # noqa: PLC0415 - loaded on first use
 
         return getattr(graph_rewrite, name)
     if name in _LOSS_SCALES:
-        from meshflow.keras.optimizers import loss_scale  # noqa: PLC0415 - a lazy face
+        from meshflow.keras.optimizers import loss_scale  # noqa: PLC0415 - loaded on first use
 
         return getattr(loss_scale, name)
     raise AttributeError(f"module 'tf.train.experimental' has no attribute {name!r}")

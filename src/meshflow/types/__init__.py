@@ -1,4 +1,4 @@
-"""`tf.types`: names of types for annotations."""
+"""`tf.types`: types for annotations."""
 
 from meshflow.types import experimental as experimental
 

@@ -1,4 +1,4 @@
-"""`tf.types.experimental`."""
+"""`tf.types.experimental`: types of tensors and functions for annotations."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import tiers
 from distribute.launching import SOURCE
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/large_models.md").read_text()
+PAGE = (ROOT / "docs/large_models/reference.md").read_text()
 TABLE = PAGE.partition("\n## Examples\n")[2]
 EXAMPLES = sorted(re.findall(r"`examples/(\w+)\.py`", TABLE))
 # Two or more losses in a row.

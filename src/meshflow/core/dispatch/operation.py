@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from meshflow.environment.types import Array, PyTree
+from meshflow.environment.types import PyTree
 
 T = TypeVar("T")
 

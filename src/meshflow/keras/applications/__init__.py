@@ -1,4 +1,4 @@
-"""`tf.keras.applications`: networks for images, and the weights that others trained."""
+"""`tf.keras.applications`: image networks and their published weights."""
 
 from meshflow.keras.applications import (
     convnext,

@@ -1,14 +1,17 @@
-"""What the applications share: input shapes, the classifier on top, weight files, and small layer calls."""
+"""Helpers of the applications: input shapes, classifiers, weight files, and short layer calls."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.keras import settings
-from meshflow.keras.applications.families import Wanted
+from meshflow.keras.applications.families import InputShape, Wanted
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
@@ -17,54 +20,58 @@ from meshflow.keras.utils.graphs import get_source_inputs
 
 __all__ = ["Sizes", "activation", "batch_norm", "convolution", "model_of", "pooled", "start"]
 
+IntPair: TypeAlias = int | tuple[int, int]
+
 URL = "https://storage.googleapis.com/tensorflow/keras-applications/"
 
 
 class Sizes:
-    """Sizes of images that a network takes.
+    """Image sizes that a network accepts.
 
     Args:
-      default: height and width when none are given.
-      least: the smallest height and width.
+      default_size: Default height and width.
+      min_size: Smallest height and width.
     """
 
-    def __init__(self, default: int, least: int) -> None:
-        self.default, self.least = default, least
+    def __init__(self, default_size: int, min_size: int) -> None:
+        self.default_size, self.min_size = default_size, min_size
 
-    def shape(self, given: Any, top: bool, weights: Any) -> tuple[Any, ...]:
-        """A checked shape without the batch.
+    def check_shape(
+        self, input_shape: InputShape, include_top: bool, weights: StrPath | None
+    ) -> tuple[int | None, ...]:
+        """Check an input shape and return it without the batch axis.
 
         Args:
-          given: the user's shape, or None.
-          top: whether the classifier is wanted.
-          weights: the user's `weights`.
+          input_shape: Shape that the user passed, or None.
+          include_top: Whether the network has a classifier.
+          weights: The `weights` argument.
 
         Raises:
-          ValueError: for other channels than the weights', or images that are too small.
+          ValueError: If the channels differ from those of the weights, or if the images are too
+            small.
         """
-        first = settings.image_data_format() == "channels_first"
-        if first:
+        if settings.image_data_format() == "channels_first":
             raise NotImplementedError(
                 "tf.keras.applications need images with channels last: set_image_data_format('channels_last')."
             )
-        side = self.default
-        if given is None:
-            return (side, side, 3) if top else (None, None, 3)
-        shape = tuple(given)
+        side = self.default_size
+        if input_shape is None:
+            return (side, side, 3) if include_top else (None, None, 3)
+        shape = tuple(input_shape)
         if len(shape) != 3:
             raise ValueError("`input_shape` must be a tuple of three integers.")
         if weights == "imagenet" and shape[-1] != 3:
             raise ValueError(f"The input must have 3 channels; Received `input_shape={shape}`")
-        if weights == "imagenet" and top and shape != (side, side, 3):
+        if weights == "imagenet" and include_top and shape != (side, side, 3):
             raise ValueError(
                 f"When setting `include_top=True` and loading `imagenet` weights, `input_shape` should be "
                 f"{(side, side, 3)}. Received: input_shape={shape}"
             )
-        if any(s is not None and s < self.least for s in shape[:2]):
+        if any(s is not None and s < self.min_size for s in shape[:2]):
             raise ValueError(
-                f"Input size must be at least {self.least}x{self.least}; Received: input_shape={shape}"
+                f"Input size must be at least {self.min_size}x{self.min_size}; Received: input_shape={shape}"
             )
-        if top and None in shape:
+        if include_top and None in shape:
             raise ValueError(
                 "If `include_top` is True, you should specify a static `input_shape`. "
                 f"Received: input_shape={shape}"
@@ -72,89 +79,98 @@ class Sizes:
         return shape
 
 
-def start(sizes: Sizes, wanted: Wanted) -> Any:
-    """The symbolic input of a network, after its arguments are checked.
+def start(sizes: Sizes, args: Wanted) -> KerasTensor:
+    """Check the arguments of a network and return its symbolic input.
 
     Raises:
-      ValueError: for weights that are neither known nor a file, or do not fit the number of classes.
+      ValueError: If the weights are neither known nor a file, or do not match the number of
+        classes.
     """
-    weights, top = wanted.weights, wanted.include_top
+    weights, include_top = args.weights, args.include_top
     if not (weights in ("imagenet", None) or gfile.exists(weights)):
         raise ValueError(
             "The `weights` argument should be either `None` (random initialization), `imagenet` (pre-training on "
             f"ImageNet), or the path to the weights file to be loaded. Received `weights={weights}`"
         )
-    if weights == "imagenet" and top and wanted.classes != 1000:
+    if weights == "imagenet" and include_top and args.classes != 1000:
         raise ValueError(
             'If using `weights` as `"imagenet"` with `include_top` as true, `classes` should be 1000. '
-            f"Received `classes={wanted.classes}`"
+            f"Received `classes={args.classes}`"
         )
-    begin = wanted.input_tensor
-    shape = sizes.shape(wanted.input_shape, top and begin is None, weights)
-    return Input(shape=shape) if begin is None else begin
+    tensor = args.input_tensor
+    shape = sizes.check_shape(args.input_shape, include_top and tensor is None, weights)
+    return Input(shape=shape) if tensor is None else tensor
 
 
-def pooled(x: Any, wanted: Wanted) -> Any:
-    """The classifier, or pooled features, or the features."""
-    if wanted.include_top:
+def pooled(x: TensorLike, args: Wanted) -> TensorLike:
+    """Apply the classifier, or else pool the features as `pooling` requests."""
+    if args.include_top:
         x = GlobalAveragePooling2D(name="avg_pool")(x)
-        return Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
-    return pooled_features(x, wanted.pooling)
+        return Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
+    return pooled_features(x, args.pooling)
 
 
-def pooled_features(x: Any, pooling: str | None, named: bool = True) -> Any:
-    """Features of the whole image: 'avg' or 'max' over all places; None leaves the places."""
+def pooled_features(x: TensorLike, pooling: str | None, is_named: bool = True) -> TensorLike:
+    """Pool features over the image: 'avg' or 'max'; another value returns them unchanged."""
     if pooling not in ("avg", "max"):
         return x
     layer = GlobalAveragePooling2D if pooling == "avg" else GlobalMaxPooling2D
-    return layer(name=f"{pooling}_pool" if named else None)(x)
+    return layer(name=f"{pooling}_pool" if is_named else None)(x)
 
 
-def model_of(name: str, inputs: Any, outputs: Any, wanted: Wanted, file: str) -> Functional:
-    """The finished model with its weights.
+def model_of(
+    name: str, inputs: KerasTensor, outputs: KerasTensor, args: Wanted, url: str
+) -> Functional:
+    """Create the model and load its weights.
 
     Args:
-      name: the model's name.
-      inputs: where it begins.
-      outputs: where it ends.
-      wanted: has the user's tensor, whose own inputs are the model's, and which weights are loaded.
-      file: URL of ImageNet's weights.
+      name: Name of the model.
+      inputs: Input of the network.
+      outputs: Output of the network.
+      args: Arguments of the constructor. The inputs of `input_tensor` become those of the
+        model.
+      url: URL of the ImageNet weights.
 
     Raises:
-      OSError: when weights cannot be downloaded.
+      OSError: If the weights cannot be downloaded.
     """
-    begin = inputs
-    if wanted.input_tensor is not None:
-        found = get_source_inputs(wanted.input_tensor)
-        begin = found[0] if len(found) == 1 else found
-    model = Functional(begin, outputs, name=name)
-    if wanted.weights == "imagenet":
-        model.load_weights(get_file(file.rsplit("/", 1)[-1], file, cache_subdir="models"))
-    elif wanted.weights is not None:
-        model.load_weights(wanted.weights)
+    model_inputs: KerasTensor | list[KerasTensor] = inputs
+    if args.input_tensor is not None:
+        sources = get_source_inputs(args.input_tensor)
+        model_inputs = sources[0] if len(sources) == 1 else sources
+    model = Functional(model_inputs, outputs, name=name)
+    if args.weights == "imagenet":
+        model.load_weights(get_file(url.rsplit("/", 1)[-1], url, cache_subdir="models"))
+    elif args.weights is not None:
+        model.load_weights(args.weights)
     return model
 
 
 def convolution(
-    x: Any, filters: int, size: Any, name: str | None = None, strides: Any = 1, **options: Any
-) -> Any:
-    """`Conv2D` without a bias that keeps the size, unless told otherwise."""
+    x: TensorLike,
+    filters: int,
+    size: IntPair,
+    name: str | None = None,
+    strides: IntPair = 1,
+    **options: Any,
+) -> TensorLike:
+    """Apply a `Conv2D` with defaults for this package: no bias, and padding that keeps the size."""
     options = {"padding": "same", "use_bias": False, **options}
     return Conv2D(filters, size, strides=strides, name=name, **options)(x)
 
 
-def batch_norm(x: Any, name: str | None = None, **options: Any) -> Any:
-    """`BatchNormalization` of the channels."""
+def batch_norm(x: TensorLike, name: str | None = None, **options: Any) -> TensorLike:
+    """Apply a `BatchNormalization` over the channels."""
     return BatchNormalization(axis=3, name=name, **options)(x)
 
 
-def activation(x: Any, kind: str, name: str | None = None) -> Any:
-    """`Activation`; 'relu6' is a `ReLU` up to 6."""
+def activation(x: TensorLike, kind: str, name: str | None = None) -> TensorLike:
+    """Apply an `Activation`, or a `ReLU` with maximum 6 for 'relu6'."""
     return ReLU(6.0, name=name)(x) if kind == "relu6" else Activation(kind, name=name)(x)
 
 
-def padded_for_stride(x: Any, size: int, name: str) -> Any:
-    """Zeros around images, so that a window of a size with step 2 and no padding meets all of them."""
+def padded_for_stride(x: TensorLike, size: int, name: str) -> TensorLike:
+    """Pad images with zeros so that a strided window without padding covers all pixels."""
     half = size // 2
     pairs = tuple((half - (1 if n is None else 1 - n % 2), half) for n in x.shape.as_list()[1:3])
     return ZeroPadding2D(pairs, name=name)(x)

@@ -1,10 +1,11 @@
-"""ConvNeXt (arXiv:2201.03545): a plain network of convolutions with the habits of transformers."""
+"""ConvNeXt (arXiv:2201.03545): a convolutional network with design choices of transformers."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import TensorLike
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import URL, Sizes, model_of, pooled_features, start
 from meshflow.keras.applications.families import Described, Signatures, Wanted, family
@@ -12,6 +13,7 @@ from meshflow.keras.applications.imagenet_utils import decode_predictions, prepr
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
@@ -23,7 +25,7 @@ __all__ = [
 ]
 
 preprocess_input = preprocessing(None)
-# Of each variant: blocks of the four stages, channels of the four stages.
+# Number of blocks and of channels of the four stages of each variant.
 _VARIANTS = {
     "Tiny": ((3, 3, 9, 3), (96, 192, 384, 768)),
     "Small": ((3, 3, 27, 3), (96, 192, 384, 768)),
@@ -34,19 +36,20 @@ _VARIANTS = {
 
 
 class LayerScale(Layer):
-    """A trained factor for each channel, which begins small.
+    """Trainable factor for each channel, initialized to a small value.
 
     Args:
-      init_values: the first value of the factors.
-      projection_dim: number of channels.
+      init_values: Initial value of the factors.
+      projection_dim: Number of channels.
+      **kwargs: Arguments of `Layer`.
     """
 
     def __init__(self, init_values: float, projection_dim: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.init_values, self.projection_dim = init_values, projection_dim
 
-    def build(self, input_shape: Any) -> None:
-        """Creates the factors."""
+    def build(self, input_shape: ShapeLike) -> None:
+        """Create the factors."""
         self.gamma = self.add_weight(
             "gamma",
             (self.projection_dim,),
@@ -54,25 +57,25 @@ class LayerScale(Layer):
         )
         self.built = True
 
-    def call(self, x: Any) -> Any:
-        """The scaled channels."""
+    def call(self, x: TensorLike) -> TensorLike:
+        """Return the scaled channels."""
         return x * self.gamma
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The input's shape."""
+    def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
+        """Return the shape of the input."""
         return TensorShape(input_shape)
 
     def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {"init_values": self.init_values, "projection_dim": self.projection_dim}
-        return {**super().get_config(), **own}
+        """Return the configuration."""
+        config = {"init_values": self.init_values, "projection_dim": self.projection_dim}
+        return {**super().get_config(), **config}
 
 
 def _norm(name: str) -> LayerNormalization:
     return LayerNormalization(epsilon=1e-6, name=name)
 
 
-def _block(x: Any, name: str) -> Any:
+def _block(x: KerasTensor, name: str) -> KerasTensor:
     inputs, channels = x, x.shape[-1]
     name = f"{name}_"
     x = Conv2D(channels, 7, padding="same", groups=channels, name=f"{name}depthwise_conv")(x)
@@ -84,12 +87,12 @@ def _block(x: Any, name: str) -> Any:
     return inputs + Activation("linear", name=f"{name}identity")(x)
 
 
-def _convnext(kind: str, wanted: Wanted) -> Model:
-    name = wanted.model_name
-    depths, widths = _VARIANTS[kind]
-    inputs = start(Sizes(224, 32), wanted)
+def _convnext(variant: str, args: Wanted) -> Model:
+    name = args.model_name
+    depths, widths = _VARIANTS[variant]
+    inputs = start(Sizes(224, 32), args)
     x = inputs
-    if wanted.include_preprocessing:
+    if args.include_preprocessing:
         mean, deviation = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
         x = Normalization(
             mean=[255 * m for m in mean],
@@ -103,7 +106,7 @@ def _convnext(kind: str, wanted: Wanted) -> Model:
     x = Sequential(stem, name=f"{name}_stem")(x)
     for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
         if stage:
-            # Keras counts the steps down from 0.
+            # Keras numbers the downsampling blocks from 0.
             down = f"{name}_downsampling"
             steps = [
                 _norm(f"{down}_layernorm_{stage - 1}"),
@@ -112,24 +115,22 @@ def _convnext(kind: str, wanted: Wanted) -> Model:
             x = Sequential(steps, name=f"{down}_block_{stage - 1}")(x)
         for block in range(depth):
             x = _block(x, f"{name}_stage_{stage}_block_{block}")
-    if wanted.include_top:
+    if args.include_top:
         x = GlobalAveragePooling2D(name=f"{name}_head_gap")(x)
         x = _norm(f"{name}_head_layernorm")(x)
-        x = Dense(
-            wanted.classes, activation=wanted.classifier_activation, name=f"{name}_head_dense"
-        )(x)
+        x = Dense(args.classes, activation=args.classifier_activation, name=f"{name}_head_dense")(x)
     else:
-        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, wanted.pooling, named=False))
-    file = f"{URL}convnext/convnext_{kind.lower()}{'' if wanted.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, wanted, file)
+        x = LayerNormalization(epsilon=1e-6)(pooled_features(x, args.pooling, is_named=False))
+    url = f"{URL}convnext/convnext_{variant.lower()}{'' if args.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, args, url)
 
 
-def _described(kind: str) -> Described:
-    what = f"ConvNeXt {kind}; images have values 0 to 255."
-    return Described(f"ConvNeXt{kind}", what, 224, f"convnext_{kind.lower()}")
+def _described(variant: str) -> Described:
+    summary = f"Create a ConvNeXt {variant} model for images with values from 0 to 255."
+    return Described(f"ConvNeXt{variant}", summary, 224, f"convnext_{variant.lower()}")
 
 
-_of = family(Signatures.named, _convnext, _described)
+_of = family(Signatures.make_named_network, _convnext, _described)
 
 
 ConvNeXtTiny, ConvNeXtSmall, ConvNeXtBase = _of("Tiny"), _of("Small"), _of("Base")

@@ -1,4 +1,4 @@
-"""EfficientNet V2 (arXiv:2104.00298): early blocks of plain convolutions, later ones as in EfficientNet."""
+"""EfficientNet V2 (arXiv:2104.00298): EfficientNet with full convolutions in the early blocks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from meshflow.keras.applications.efficientnet import KERNEL, added, attended, cl
 from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import DepthwiseConv2D, Rescaling
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 preprocess_input = preprocessing(None)
-# Of each stage: repeats, output channels, expansion, step, whether it attends to channels.
+# Repeats, output channels, expansion, stride and squeeze-and-excitation of each stage.
 _B = (
     (1, 16, 1, 1, False),
     (2, 32, 4, 2, False),
@@ -63,7 +64,7 @@ _L = (
     (25, 384, 6, 2, True),
     (7, 640, 6, 1, True),
 )
-# Of each variant: stages, channels of the stem, width, depth, image size.
+# Stages, channels of the stem, width, depth and image size of each variant.
 _VARIANTS = {
     "B0": (_B, 32, 1.0, 1.0, 224),
     "B1": (_B, 32, 1.0, 1.1, 240),
@@ -76,81 +77,94 @@ _VARIANTS = {
 _MEAN, _VARIANCE = (0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)
 
 
-def _activated(x: Any, norm: str, name: str) -> Any:
+def _activated(x: KerasTensor, norm: str, name: str) -> KerasTensor:
     return activation(batch_norm(x, norm, momentum=0.9), "swish", name)
 
 
 def _block(
-    x: Any, filters: int, expansion: int, step: int, attends: bool, drop: float, name: str
-) -> Any:
-    inputs, entering = x, x.shape[-1]
+    x: KerasTensor,
+    filters: int,
+    expansion: int,
+    stride: int,
+    is_depthwise: bool,
+    drop_rate: float,
+    name: str,
+) -> KerasTensor:
+    inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
-        # One convolution widens and moves where the block does not work channel by channel.
-        widening = (1, 1) if attends else (3, step)
-        x = convolved(x, entering * expansion, widening[0], f"{name}expand_conv", widening[1])
+        # Without the depthwise convolution, the expanding convolution has the window and the
+        # stride.
+        window_and_stride = (1, 1) if is_depthwise else (3, stride)
+        x = convolved(
+            x,
+            input_channels * expansion,
+            window_and_stride[0],
+            f"{name}expand_conv",
+            window_and_stride[1],
+        )
         x = _activated(x, f"{name}expand_bn", f"{name}expand_activation")
-    if attends:
-        options: dict[str, Any] = {"strides": step, "padding": "same", "use_bias": False}
+    if is_depthwise:
+        options: dict[str, Any] = {"strides": stride, "padding": "same", "use_bias": False}
         x = DepthwiseConv2D(3, depthwise_initializer=KERNEL, name=f"{name}dwconv2", **options)(x)
         x = _activated(x, f"{name}bn", f"{name}activation")
-        x = attended(x, max(1, int(entering * 0.25)), f"{name}se_")
+        x = attended(x, max(1, int(input_channels * 0.25)), f"{name}se_")
     if expansion != 1:
         x = convolved(x, filters, 1, f"{name}project_conv")
         x = batch_norm(x, f"{name}project_bn", momentum=0.9)
     else:
-        x = convolved(x, filters, 3, f"{name}project_conv", step)
+        x = convolved(x, filters, 3, f"{name}project_conv", stride)
         x = _activated(x, f"{name}project_bn", f"{name}project_activation")
-    return added(x, inputs, drop, name) if step == 1 and filters == entering else x
+    return added(x, inputs, drop_rate, name) if stride == 1 and filters == input_channels else x
 
 
 def _rounded(filters: float) -> int:
-    """The nearest multiple of 8."""
+    """Round a number of channels to the nearest multiple of 8."""
     return max(8, int(filters + 4) // 8 * 8)
 
 
-def _scaled(x: Any, kind: str) -> Any:
-    """Images of values 0 to 255 as the variants were trained with."""
-    if kind[0] != "B":
+def _scaled(x: KerasTensor, variant: str) -> KerasTensor:
+    """Scale images with values 0 to 255 as in the training of the variant."""
+    if variant[0] != "B":
         return Rescaling(1.0 / 128.0, -1)(x)
     return Normalization(mean=_MEAN, variance=_VARIANCE, axis=3)(Rescaling(1.0 / 255.0)(x))
 
 
-def _efficientnet(kind: str, wanted: Wanted) -> Model:
-    stages, stem, width, depth, size = _VARIANTS[kind]
-    inputs = start(Sizes(size, 32), wanted)
-    x = _scaled(inputs, kind) if wanted.include_preprocessing else inputs
+def _efficientnet(variant: str, args: Wanted) -> Model:
+    stages, stem, width, depth, size = _VARIANTS[variant]
+    inputs = start(Sizes(size, 32), args)
+    x = _scaled(inputs, variant) if args.include_preprocessing else inputs
     x = convolved(x, _rounded(stem * width), 3, "stem_conv", 2)
     x = _activated(x, "stem_bn", "stem_activation")
-    done, total = 0, sum(repeats for repeats, *_ in stages)
-    for stage, (repeats, filters, expansion, step, attends) in enumerate(stages):
+    index, total = 0, sum(repeats for repeats, *_ in stages)
+    for stage, (repeats, filters, expansion, stride, is_depthwise) in enumerate(stages):
         for i in range(math.ceil(depth * repeats)):
             x = _block(
                 x,
                 _rounded(filters * width),
                 expansion,
-                step if i == 0 else 1,
-                attends,
-                0.2 * done / total,
+                stride if i == 0 else 1,
+                is_depthwise,
+                0.2 * index / total,
                 f"block{stage + 1}{chr(97 + i)}_",
             )
-            done += 1
+            index += 1
     x = convolved(x, _rounded(1280 * width), 1, "top_conv")
     x = _activated(x, "top_bn", "top_activation")
-    if wanted.include_top:
-        x = classified(x, 0.2, wanted.classes, wanted.classifier_activation)
+    if args.include_top:
+        x = classified(x, 0.2, args.classes, args.classifier_activation)
     else:
-        x = pooled_features(x, wanted.pooling)
-    name = f"efficientnetv2-{kind.lower()}"
-    file = f"{URL}efficientnet_v2/{name}{'' if wanted.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, wanted, file)
+        x = pooled_features(x, args.pooling)
+    name = f"efficientnetv2-{variant.lower()}"
+    url = f"{URL}efficientnet_v2/{name}{'' if args.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, args, url)
 
 
-def _described(kind: str) -> Described:
-    what = f"EfficientNet V2 {kind}; images have values 0 to 255."
-    return Described(f"EfficientNetV2{kind}", what, _VARIANTS[kind][4])
+def _described(variant: str) -> Described:
+    summary = f"Create an EfficientNet V2 {variant} model for images with values from 0 to 255."
+    return Described(f"EfficientNetV2{variant}", summary, _VARIANTS[variant][4])
 
 
-_of = family(Signatures.scaling, _efficientnet, _described)
+_of = family(Signatures.make_scaling_network, _efficientnet, _described)
 
 
 EfficientNetV2B0, EfficientNetV2B1, EfficientNetV2B2 = _of("B0"), _of("B1"), _of("B2")

@@ -1,169 +1,177 @@
-"""How constructors of networks are made: each signature stands once, and one maker does the rest."""
+"""Constructors of networks from a shared signature, a builder and a description.
+
+A builder takes the bound arguments as `NetworkArguments`. The constructor checks, binds and
+documents them.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import StrPath
 from meshflow.keras.engine.models.model import Model
 
 __all__ = ["Described", "Signatures", "Wanted", "constructor", "family"]
 
+InputShape: TypeAlias = Sequence[int | None] | None
+ActivationLike: TypeAlias = str | Callable[..., TensorLike] | None
+
 P = ParamSpec("P")
-Kind = TypeVar("Kind")
+Variant = TypeVar("Variant")
 
 
 class Wanted(SimpleNamespace):
-    """The arguments of a constructor by name; a network has those of its signature."""
+    """Arguments of a constructor by name; a network only has those of its signature."""
 
     include_top: bool
-    weights: Any
-    input_tensor: Any
-    input_shape: Any
+    weights: StrPath | None
+    input_tensor: TensorLike
+    input_shape: InputShape
     pooling: str | None
     classes: int
-    classifier_activation: Any
+    classifier_activation: ActivationLike
     include_preprocessing: bool
     model_name: str
 
 
 class Signatures(Protocol):
-    """The signatures that constructors of several families have."""
+    """Signatures that constructors of several network families share."""
 
     @staticmethod
-    def plain(
+    def make_network(
         include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
+        weights: StrPath | None = "imagenet",
+        input_tensor: TensorLike = None,
+        input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,
-        classifier_activation: Any = "softmax",
+        classifier_activation: ActivationLike = "softmax",
     ) -> Model:
-        """Of most."""
+        """Create a network without further options."""
         ...
 
     @staticmethod
-    def scaling(
+    def make_scaling_network(
         include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
+        weights: StrPath | None = "imagenet",
+        input_tensor: TensorLike = None,
+        input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,
-        classifier_activation: Any = "softmax",
+        classifier_activation: ActivationLike = "softmax",
         include_preprocessing: bool = True,
     ) -> Model:
-        """Of networks that scale images themselves."""
+        """Create a network that can scale the images itself."""
         ...
 
     @staticmethod
-    def named(
+    def make_named_network(
         model_name: str = ...,
         include_top: bool = True,
         include_preprocessing: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
-        input_shape: Any = None,
+        weights: StrPath | None = "imagenet",
+        input_tensor: TensorLike = None,
+        input_shape: InputShape = None,
         pooling: str | None = None,
         classes: int = 1000,
-        classifier_activation: Any = "softmax",
+        classifier_activation: ActivationLike = "softmax",
     ) -> Model:
-        """Of networks that give their name to their layers."""
+        """Create a network with a name that prefixes the names of its layers."""
         ...
 
 
 _ARGUMENTS = {
-    "alpha": "factor of the numbers of channels.",
-    "classes": "how many classes the classifier has.",
-    "classifier_activation": "the classifier's activation; None for logits.",
-    "include_preprocessing": "whether images are scaled in the model.",
-    "include_top": "whether the classifier is part of the model.",
-    "input_shape": "(height, width, channels); default ({size}, {size}, 3).",
-    "input_tensor": "a symbolic tensor to begin with, instead of an `Input`.",
-    "model_name": "name of the model, with which names of layers begin.",
-    "pooling": "without a classifier, 'avg' or 'max' pools the features of all places.",
-    "weights": "None, 'imagenet' (downloaded once), or the path of a file of weights.",
+    "alpha": "Factor of the numbers of channels.",
+    "classes": "Number of classes of the classifier.",
+    "classifier_activation": "Activation of the classifier; None for logits.",
+    "include_preprocessing": "Whether the model scales the images.",
+    "include_top": "Whether the model includes the classifier.",
+    "input_shape": "(height, width, channels); ({size}, {size}, 3) by default.",
+    "input_tensor": "Symbolic tensor that replaces the `Input`.",
+    "model_name": "Name of the model, and prefix of the names of its layers.",
+    "pooling": "Global pooling of the features without a classifier: 'avg', 'max' or None.",
+    "weights": "None, 'imagenet' (downloaded once), or the path of a weights file.",
 }
 
 
 class Described(NamedTuple):
-    """What a constructor says of itself.
+    """Name and documentation of a constructor.
 
     Attributes:
-      name: its name.
-      what: the first line of its description.
-      size: height and width of images by default.
-      model_name: the default of the argument of this name.
-      arguments: what arguments mean of which only this network knows, or that mean something else.
+      name: Name of the constructor.
+      summary: First line of its docstring.
+      size: Default height and width of images.
+      model_name: Default of the argument `model_name`.
+      arguments: Descriptions of arguments that are specific to this network.
     """
 
     name: str
-    what: str
+    summary: str
     size: int
     model_name: str | None = None
     arguments: Mapping[str, str] = MappingProxyType({})
 
 
 def constructor(
-    like: Callable[P, Model], build: Callable[[Any], Model], described: Described
+    like: Callable[P, Model], build: Callable[[Any], Model], description: Described
 ) -> Callable[P, Model]:
-    """The public function that makes a network.
+    """Create the public function that constructs a network.
 
     Args:
-      like: has its signature.
-      build: makes the network of what is `Wanted`.
-      described: its name and documentation.
+      like: Function with the signature of the constructor.
+      build: Function from `NetworkArguments` to the model.
+      description: Name and documentation.
     """
     signature = inspect.signature(like)
     parameters = dict(signature.parameters)
-    if described.model_name is not None:
-        usual = parameters["model_name"].replace(default=described.model_name)
-        parameters["model_name"] = usual
+    if description.model_name is not None:
+        parameters["model_name"] = parameters["model_name"].replace(default=description.model_name)
         signature = signature.replace(parameters=list(parameters.values()))
 
     def make(*args: P.args, **kwargs: P.kwargs) -> Model:
         try:
-            given = signature.bind(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             known = ", ".join(parameters)
-            raise TypeError(f"{described.name}: {error}. Its arguments are {known}.") from None
-        given.apply_defaults()
-        return build(Wanted(**given.arguments))
+            raise TypeError(f"{description.name}: {error}. Its arguments are {known}.") from None
+        bound.apply_defaults()
+        return build(Wanted(**bound.arguments))
 
-    make.__name__ = make.__qualname__ = described.name
+    make.__name__ = make.__qualname__ = description.name
     make.__module__ = getattr(build, "func", build).__module__
     make.__signature__ = signature  # type: ignore[attr-defined]
-    make.__doc__ = _documentation(described, parameters)
+    make.__doc__ = _documentation(description, parameters)
     return make
 
 
 def family(
     like: Callable[P, Model],
-    build: Callable[[Kind, Any], Model],
-    describe: Callable[[Kind], Described],
-) -> Callable[[Kind], Callable[P, Model]]:
-    """The constructors of networks that differ in their kind only: a function from the kind to one of them.
+    build: Callable[[Variant, Any], Model],
+    describe: Callable[[Variant], Described],
+) -> Callable[[Variant], Callable[P, Model]]:
+    """Return a function that creates constructors of networks with one builder.
 
     Args:
-      like: has their signature.
-      build: makes a network of its kind and what is `Wanted`.
-      describe: the name and documentation of a kind's constructor.
+      like: Function with the signature of the constructors.
+      build: Function from a variant and `NetworkArguments` to the model.
+      describe: Function from a variant to the name and documentation of its constructor.
     """
     return lambda kind: constructor(like, functools.partial(build, kind), describe(kind))
 
 
-def _documentation(described: Described, names: Iterable[str]) -> str:
-    meanings = {**_ARGUMENTS, **described.arguments}
-    size = described.size
+def _documentation(description: Described, names: Iterable[str]) -> str:
+    meanings = {**_ARGUMENTS, **description.arguments}
+    size = description.size
     lines = "".join(f"      {name}: {meanings[name].format(size=size)}\n" for name in names)
-    return f"""{described.what}
+    return f"""{description.summary}
 
     Args:
 {lines}
     Raises:
-      ValueError: for shapes, weights or classes that do not go together.
+      ValueError: If shapes, weights or classes are inconsistent.
     """

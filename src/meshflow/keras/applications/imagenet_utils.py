@@ -1,15 +1,16 @@
-"""Images as networks want them, and names for what they answer."""
+"""Preprocessing of images for ImageNet networks, and the names of the classes they predict."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import ArrayLike
 from meshflow.keras import settings
 from meshflow.keras.utils.files import get_file
 from meshflow.ops import array, math
@@ -21,7 +22,7 @@ CLASSES_URL = (
 )
 CLASSES_MD5 = "c2c37ea517e94d9795004a39431a14cb"
 
-# What is subtracted from, and then divides, each channel.
+# Scale, means and standard deviations of the channels, in the order in which they are applied.
 _MODES: dict[str, tuple[float, list[float], list[float]]] = {
     "tf": (127.5, [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]),
     "torch": (255.0, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
@@ -30,21 +31,21 @@ _MODES: dict[str, tuple[float, list[float], list[float]]] = {
 
 
 def preprocess_input(
-    x: Any, data_format: str | None = None, mode: str = "caffe"
+    x: TensorLike, data_format: str | None = None, mode: str = "caffe"
 ) -> Tensor | np.ndarray:
-    """Images scaled as a network was trained with.
+    """Scale images as in the training of a network.
 
     Args:
-      x: images with values 0 to 255, an array or tensor of three or four dimensions, RGB.
+      x: RGB images with values 0 to 255, an array or tensor of rank 3 or 4.
       data_format: 'channels_last' or 'channels_first'.
-      mode: 'caffe' (BGR, without ImageNet's mean), 'tf' (-1 to 1) or 'torch' (0 to 1, without the
-        mean, by the deviation).
+      mode: 'caffe' (BGR, minus ImageNet's mean), 'tf' (-1 to 1) or 'torch' (0 to 1, then normalized
+        with ImageNet's mean and standard deviation).
 
     Returns:
-      An array for an array, a tensor for a tensor.
+      An array for an array, and a tensor for a tensor.
 
     Raises:
-      ValueError: for another mode, format or rank.
+      ValueError: If the mode or format is unknown.
 
     Example:
       >>> import numpy as np
@@ -62,54 +63,54 @@ def preprocess_input(
             "Expected data_format to be one of `channels_first` or `channels_last`. "
             f"Received: data_format={data_format}"
         )
-    plain = isinstance(x, np.ndarray)
-    if plain and not np.issubdtype(x.dtype, np.floating):
+    is_array = isinstance(x, np.ndarray)
+    if is_array and not np.issubdtype(x.dtype, np.floating):
         x = x.astype(settings.floatx())
-    images = x if plain or hasattr(x, "_keras_history") else convert_to_tensor(x)
-    if not plain and not images.dtype.is_floating:
+    images = x if is_array or hasattr(x, "_keras_history") else convert_to_tensor(x)
+    if not is_array and not images.dtype.is_floating:
         images = math.cast(images, settings.floatx())
     axis = -1 if data_format == "channels_last" else -3
     scale, means, deviations = _MODES[mode]
     if mode == "caffe":
-        images = np.flip(images, axis) if plain else array.reverse(images, [axis % len(x.shape)])
-    kind = images.dtype if plain else images.dtype.as_numpy_dtype
-    along = [-1] + [1] * (-1 - axis)
-    mean, deviation = (np.reshape(np.asarray(v, kind), along) for v in (means, deviations))
-    return (images / np.asarray(scale, kind) - mean) / deviation
+        images = np.flip(images, axis) if is_array else array.reverse(images, [axis % len(x.shape)])
+    dtype = images.dtype if is_array else images.dtype.as_numpy_dtype
+    channel_shape = [-1] + [1] * (-1 - axis)
+    mean, deviation = (np.reshape(np.asarray(v, dtype), channel_shape) for v in (means, deviations))
+    return (images / np.asarray(scale, dtype) - mean) / deviation
 
 
 class Preprocessing(Protocol):
-    """Images as a network wants them; see `preprocess_input`."""
+    """Function that scales images for a network; see `preprocess_input`."""
 
-    def __call__(self, x: Any, data_format: str | None = None) -> Any: ...
+    def __call__(self, x: TensorLike, data_format: str | None = None) -> TensorLike: ...
 
 
 def preprocessing(mode: str | None) -> Preprocessing:
-    """The `preprocess_input` of a network; without a mode images stay as they are."""
+    """Create the `preprocess_input` of a network; None as the mode leaves images unchanged."""
 
-    def preprocess_input_of(x: Any, data_format: str | None = None) -> Any:
+    def preprocess(x: TensorLike, data_format: str | None = None) -> TensorLike:
         return x if mode is None else preprocess_input(x, data_format, mode)
 
-    preprocess_input_of.__name__ = "preprocess_input"
-    preprocess_input_of.__doc__ = (
-        "Images as this network wants them; arguments as for `imagenet_utils.preprocess_input`."
+    preprocess.__name__ = "preprocess_input"
+    preprocess.__doc__ = (
+        "Scale images for this network; see `imagenet_utils.preprocess_input` for the arguments."
     )
     name = f"keras.applications.imagenet_utils.preprocess_input_{mode}"
-    return op_names.nameable(preprocess_input_of, name)
+    return op_names.nameable(preprocess, name)
 
 
-def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, float]]]:
-    """Names of the classes that a network finds most probable.
+def decode_predictions(preds: ArrayLike, top: int = 5) -> list[list[tuple[str, str, float]]]:
+    """Return the most probable classes of each image.
 
     Args:
-      preds: probabilities [batch, 1000].
-      top: how many names for each image.
+      preds: Probabilities, [batch, 1000].
+      top: Number of classes per image.
 
     Returns:
-      For each image a list of (WordNet's number, name, probability).
+      For each image a list of tuples (WordNet id, name, probability).
 
     Raises:
-      ValueError: for another shape.
+      ValueError: If the shape differs.
     """
     probabilities = np.asarray(preds)
     if probabilities.ndim != 2 or probabilities.shape[1] != 1000:
@@ -122,8 +123,8 @@ def decode_predictions(preds: Any, top: int = 5) -> list[list[tuple[str, str, fl
     )
     with open(path) as file:
         names = json.load(file)
-    found = []
+    predictions = []
     for row in probabilities:
         best = row.argsort()[-top:][::-1]
-        found.append([(*names[str(i)], row[i]) for i in best])
-    return found
+        predictions.append([(*names[str(i)], row[i]) for i in best])
+    return predictions

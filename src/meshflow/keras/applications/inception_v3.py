@@ -1,9 +1,10 @@
-"""Inception V3 (arXiv:1512.00567): windows of several shapes side by side."""
+"""Inception V3 (arXiv:1512.00567): blocks of parallel convolutions with different windows."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import TensorLike
 from meshflow.keras.applications.common import (
     URL,
     Sizes,
@@ -26,8 +27,8 @@ preprocess_input = preprocessing("tf")
 _SIZES = Sizes(299, 75)
 
 
-def chain(x: Any, *steps: tuple[Any, ...]) -> Any:
-    """Convolutions one after the other: (channels, window), or (channels, window, step) without padding."""
+def chain(x: TensorLike, *steps: tuple[Any, ...]) -> TensorLike:
+    """Apply convolutions (channels, window), or (channels, window, stride) without padding."""
     for filters, window, *step in steps:
         if step:
             x = convolution(x, filters, window, None, step[0], padding="valid")
@@ -37,48 +38,48 @@ def chain(x: Any, *steps: tuple[Any, ...]) -> Any:
     return x
 
 
-def shrunk(x: Any) -> Any:
-    """The largest of windows of 3, every second."""
+def shrunk(x: TensorLike) -> TensorLike:
+    """Apply max pooling with window 3 and stride 2."""
     return MaxPooling2D(3, strides=2)(x)
 
 
-def _blurred(x: Any) -> Any:
+def _blurred(x: TensorLike) -> TensorLike:
     return AveragePooling2D(3, strides=1, padding="same")(x)
 
 
-def _mixed(name: str, *branches: Any) -> Any:
+def _mixed(name: str, *branches: TensorLike) -> TensorLike:
     return concatenate(list(branches), axis=3, name=name)
 
 
-def _wide(x: Any, number: int) -> Any:
+def _wide(x: TensorLike, index: int) -> TensorLike:
     first = chain(x, (320, 1))
     fork = chain(x, (384, 1))
     second = concatenate(
         [chain(fork, (384, (1, 3))), chain(fork, (384, (3, 1)))],
         axis=3,
-        name=f"mixed9_{number - 9}",
+        name=f"mixed9_{index - 9}",
     )
     fork = chain(x, (448, 1), (384, 3))
     third = concatenate([chain(fork, (384, (1, 3))), chain(fork, (384, (3, 1)))], axis=3)
-    return _mixed(f"mixed{number}", first, second, third, chain(_blurred(x), (192, 1)))
+    return _mixed(f"mixed{index}", first, second, third, chain(_blurred(x), (192, 1)))
 
 
-def _inception(wanted: Wanted) -> Model:
-    inputs = start(_SIZES, wanted)
+def _inception(args: Wanted) -> Model:
+    inputs = start(_SIZES, args)
     x = shrunk(chain(inputs, (32, 3, 2), (32, 3, 1), (64, 3)))
     x = shrunk(chain(x, (80, 1, 1), (192, 3, 1)))
-    for number, last in enumerate((32, 64, 64)):
+    for index, num_filters in enumerate((32, 64, 64)):
         x = _mixed(
-            f"mixed{number}",
+            f"mixed{index}",
             chain(x, (64, 1)),
             chain(x, (48, 1), (64, 5)),
             chain(x, (64, 1), (96, 3), (96, 3)),
-            chain(_blurred(x), (last, 1)),
+            chain(_blurred(x), (num_filters, 1)),
         )
     x = _mixed("mixed3", chain(x, (384, 3, 2)), chain(x, (64, 1), (96, 3), (96, 3, 2)), shrunk(x))
-    for number, c in enumerate((128, 160, 160, 192), 4):
+    for index, c in enumerate((128, 160, 160, 192), 4):
         x = _mixed(
-            f"mixed{number}",
+            f"mixed{index}",
             chain(x, (192, 1)),
             chain(x, (c, 1), (c, (1, 7)), (192, (7, 1))),
             chain(x, (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
@@ -91,12 +92,14 @@ def _inception(wanted: Wanted) -> Model:
         shrunk(x),
     )
     x = _wide(_wide(x, 9), 10)
-    x = pooled(x, wanted)
-    ending = "" if wanted.include_top else "_notop"
-    file = f"{URL}inception_v3/inception_v3_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of("inception_v3", inputs, x, wanted, file)
+    x = pooled(x, args)
+    ending = "" if args.include_top else "_notop"
+    url = f"{URL}inception_v3/inception_v3_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of("inception_v3", inputs, x, args, url)
 
 
 InceptionV3 = constructor(
-    Signatures.plain, _inception, Described("InceptionV3", "Inception V3.", 299)
+    Signatures.make_network,
+    _inception,
+    Described("InceptionV3", "Create an Inception V3 model.", 299),
 )

@@ -1,9 +1,11 @@
-"""MobileNet V2 (arXiv:1801.04381): narrow shortcuts around wide convolutions by channel."""
+"""MobileNet V2 (arXiv:1801.04381): narrow residual connections around wide depthwise convolutions."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
     Sizes,
@@ -15,17 +17,24 @@ from meshflow.keras.applications.common import (
     pooled_features,
     start,
 )
-from meshflow.keras.applications.families import Described, Wanted, constructor
+from meshflow.keras.applications.families import (
+    ActivationLike,
+    Described,
+    InputShape,
+    Wanted,
+    constructor,
+)
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.mobilenet import trained_size
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 __all__ = ["MobileNetV2", "decode_predictions", "preprocess_input"]
 
 preprocess_input = preprocessing("tf")
-# Of each stage: expansion, channels, repeats, step.
+# Expansion, channels, repeats and stride of each stage.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -39,43 +48,43 @@ _ALPHAS = (0.35, 0.5, 0.75, 1.0, 1.3, 1.4)
 
 
 def rounded(channels: float) -> int:
-    """A multiple of 8 near a number of channels, not below nine tenths of it."""
-    found = max(8, int(channels + 4) // 8 * 8)
-    return found + 8 if found < 0.9 * channels else found
+    """Round a number of channels to a multiple of 8 that is at least nine tenths of it."""
+    multiple = max(8, int(channels + 4) // 8 * 8)
+    return multiple + 8 if multiple < 0.9 * channels else multiple
 
 
-def _normed(x: Any, name: str) -> Any:
+def _normed(x: KerasTensor, name: str) -> KerasTensor:
     return batch_norm(x, name, momentum=0.999)
 
 
-def _block(x: Any, expansion: int, filters: int, step: int, name: str) -> Any:
-    inputs, entering = x, x.shape[-1]
+def _block(x: KerasTensor, expansion: int, filters: int, stride: int, name: str) -> KerasTensor:
+    inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
-        x = convolution(x, expansion * entering, 1, f"{name}expand")
+        x = convolution(x, expansion * input_channels, 1, f"{name}expand")
         x = activation(_normed(x, f"{name}expand_BN"), "relu6", f"{name}expand_relu")
-    if step == 2:
+    if stride == 2:
         x = padded_for_stride(x, 3, f"{name}pad")
-    padding = "same" if step == 1 else "valid"
-    options: dict[str, Any] = {"strides": step, "padding": padding, "use_bias": False}
+    padding = "same" if stride == 1 else "valid"
+    options: dict[str, Any] = {"strides": stride, "padding": padding, "use_bias": False}
     x = DepthwiseConv2D(3, name=f"{name}depthwise", **options)(x)
     x = activation(_normed(x, f"{name}depthwise_BN"), "relu6", f"{name}depthwise_relu")
     x = _normed(convolution(x, filters, 1, f"{name}project"), f"{name}project_BN")
-    return Add(name=f"{name}add")([inputs, x]) if entering == filters and step == 1 else x
+    return Add(name=f"{name}add")([inputs, x]) if input_channels == filters and stride == 1 else x
 
 
 class _Signature(Protocol):
     @staticmethod
-    def of(
-        input_shape: Any = None,
+    def make_network(
+        input_shape: InputShape = None,
         alpha: float = 1.0,
         include_top: bool = True,
-        weights: Any = "imagenet",
-        input_tensor: Any = None,
+        weights: StrPath | None = "imagenet",
+        input_tensor: TensorLike = None,
         pooling: str | None = None,
         classes: int = 1000,
-        classifier_activation: Any = "softmax",
+        classifier_activation: ActivationLike = "softmax",
     ) -> Model:
-        """TensorFlow's."""
+        """Create a MobileNet V2."""
         ...
 
 
@@ -83,35 +92,35 @@ class _Wanted(Wanted):
     alpha: float
 
 
-def _mobilenet(wanted: _Wanted) -> Model:
-    rows = (
-        96 if tuple(wanted.input_shape or ())[:2] == (96, 96) else trained_size(wanted.input_shape)
-    )
-    if wanted.weights == "imagenet" and wanted.alpha not in _ALPHAS:
+def _mobilenet(args: _Wanted) -> Model:
+    rows = 96 if tuple(args.input_shape or ())[:2] == (96, 96) else trained_size(args.input_shape)
+    if args.weights == "imagenet" and args.alpha not in _ALPHAS:
         raise ValueError(
             "If imagenet weights are being loaded, alpha must be one of `0.35`, `0.50`, `0.75`, `1.0`, `1.3` and `1.4` "
-            f"only. Received: alpha={wanted.alpha}"
+            f"only. Received: alpha={args.alpha}"
         )
-    inputs = start(Sizes(rows, 32), wanted)
-    x = convolution(inputs, rounded(32 * wanted.alpha), 3, "Conv1", 2)
+    inputs = start(Sizes(rows, 32), args)
+    x = convolution(inputs, rounded(32 * args.alpha), 3, "Conv1", 2)
     x = activation(_normed(x, "bn_Conv1"), "relu6", "Conv1_relu")
-    number = 0
-    for expansion, filters, repeats, step in _STAGES:
+    index = 0
+    for expansion, filters, repeats, stride in _STAGES:
         for i in range(repeats):
-            name = f"block_{number}_" if number else "expanded_conv_"
-            x = _block(x, expansion, rounded(filters * wanted.alpha), step if i == 0 else 1, name)
-            number += 1
-    x = convolution(x, rounded(1280 * max(wanted.alpha, 1.0)), 1, "Conv_1", padding="valid")
+            name = f"block_{index}_" if index else "expanded_conv_"
+            x = _block(x, expansion, rounded(filters * args.alpha), stride if i == 0 else 1, name)
+            index += 1
+    x = convolution(x, rounded(1280 * max(args.alpha, 1.0)), 1, "Conv_1", padding="valid")
     x = activation(_normed(x, "Conv_1_bn"), "relu6", "out_relu")
-    if wanted.include_top:
+    if args.include_top:
         x = GlobalAveragePooling2D()(x)
-        x = Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
+        x = Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, wanted.pooling)
-    ending = "" if wanted.include_top else "_no_top"
-    file = f"{URL}mobilenet_v2/mobilenet_v2_weights_tf_dim_ordering_tf_kernels_{wanted.alpha}_{rows}{ending}.h5"
-    size = rows if wanted.weights == "imagenet" else inputs.shape[1]
-    return model_of(f"mobilenetv2_{wanted.alpha:0.2f}_{size}", inputs, x, wanted, file)
+        x = pooled_features(x, args.pooling)
+    ending = "" if args.include_top else "_no_top"
+    url = f"{URL}mobilenet_v2/mobilenet_v2_weights_tf_dim_ordering_tf_kernels_{args.alpha}_{rows}{ending}.h5"
+    size = rows if args.weights == "imagenet" else inputs.shape[1]
+    return model_of(f"mobilenetv2_{args.alpha:0.2f}_{size}", inputs, x, args, url)
 
 
-MobileNetV2 = constructor(_Signature.of, _mobilenet, Described("MobileNetV2", "MobileNet V2.", 224))
+MobileNetV2 = constructor(
+    _Signature.make_network, _mobilenet, Described("MobileNetV2", "Create a MobileNet V2.", 224)
+)

@@ -1,4 +1,7 @@
-"""RegNet (arXiv:2003.13678): four stages of bottlenecks with grouped windows; Y's also weigh channels."""
+"""RegNet (arXiv:2003.13678): stages of bottlenecks with grouped convolutions.
+
+The Y variants also have squeeze-and-excitation.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from meshflow.keras.applications.common import (
 from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
 preprocess_input = preprocessing(None)
-# Of each variant: blocks of the four stages, their channels, channels of a group.
+# Number of blocks and of channels of the four stages, and channels of a group, of each variant.
 _VARIANTS = {
     "X002": ((1, 1, 4, 7), (24, 56, 152, 368), 8),
     "X004": ((1, 2, 7, 12), (32, 64, 160, 384), 16),
@@ -50,17 +54,17 @@ _VARIANTS = {
 }
 
 
-def _conv(x: Any, filters: int, size: int, name: str, **options: Any) -> Any:
+def _conv(x: KerasTensor, filters: int, size: int, name: str, **options: Any) -> KerasTensor:
     options = {"padding": "valid", **options}
     return convolution(x, filters, size, name, kernel_initializer="he_normal", **options)
 
 
-def _norm(x: Any, name: str) -> Any:
+def _norm(x: KerasTensor, name: str) -> KerasTensor:
     return batch_norm(x, name, momentum=0.9, epsilon=1e-5)
 
 
-def _weighed(x: Any, channels: int, name: str) -> Any:
-    """Channels times factors that are found from the means of all."""
+def _weighed(x: KerasTensor, channels: int, name: str) -> KerasTensor:
+    """Scale the channels by factors that depend on their global means."""
     name = f"{name}_squeeze_and_excite"
     factors = GlobalAveragePooling2D(keepdims=True, name=f"{name}_gap")(x)
     for filters, kind, step in (
@@ -73,51 +77,55 @@ def _weighed(x: Any, channels: int, name: str) -> Any:
     return factors * x
 
 
-def _block(x: Any, filters: int, group: int, strides: int, weighs: bool, name: str) -> Any:
+def _block(
+    x: KerasTensor, filters: int, group_size: int, strides: int, has_excitation: bool, name: str
+) -> KerasTensor:
     inputs, skip = x, x
     if strides != 1:
         skip = _conv(x, filters, 1, f"{name}_skip_1x1", strides=strides)
         skip = _norm(skip, f"{name}_skip_bn")
-    window = {"strides": strides, "groups": filters // group, "padding": "same"}
+    window = {"strides": strides, "groups": filters // group_size, "padding": "same"}
     for size, step, options in ((1, "conv_1x1_1", {}), (3, "conv_3x3", window)):
         x = _norm(_conv(x, filters, size, f"{name}_{step}", **options), f"{name}_{step}_bn")
         x = ReLU(name=f"{name}_{step}_relu")(x)
-    if weighs:
+    if has_excitation:
         x = _weighed(x, int(inputs.shape[-1] * 0.25), name)
     x = _norm(_conv(x, filters, 1, f"{name}_conv_1x1_2"), f"{name}_conv_1x1_2_bn")
     return ReLU(name=f"{name}_exit_relu")(x + skip)
 
 
-def _regnet(kind: str, wanted: Wanted) -> Model:
-    name = wanted.model_name
-    depths, widths, group = _VARIANTS[kind]
-    inputs = start(Sizes(224, 32), wanted)
+def _regnet(variant: str, args: Wanted) -> Model:
+    name = args.model_name
+    depths, widths, group_size = _VARIANTS[variant]
+    inputs = start(Sizes(224, 32), args)
     x = inputs
-    if wanted.include_preprocessing:
+    if args.include_preprocessing:
         x = Rescaling(1.0 / 255.0, name=f"{name}_prestem_rescaling")(x)
     x = _conv(x, 32, 3, f"{name}_stem_conv", strides=2, padding="same")
     x = ReLU(name=f"{name}_stem_relu")(_norm(x, f"{name}_stem_bn"))
     for stage, (depth, filters) in enumerate(zip(depths, widths, strict=True)):
         for block in range(depth):
-            place = f"{name}_Stage_{stage}_{kind[0]}Block_{block}"
-            x = _block(x, filters, group, 1 if block else 2, kind[0] == "Y", place)
-    if wanted.include_top:
-        # tf-keras counts these heads, and gives them no activation, whatever is wanted.
+            label = f"{name}_Stage_{stage}_{variant[0]}Block_{block}"
+            x = _block(x, filters, group_size, 1 if block else 2, variant[0] == "Y", label)
+    if args.include_top:
+        # tf-keras numbers these heads and ignores `classifier_activation`.
         head = settings.get_uid("head")
         x = GlobalAveragePooling2D(name=f"{head}_head_gap")(x)
-        x = Dense(wanted.classes, name=f"{head}head_dense")(x)
+        x = Dense(args.classes, name=f"{head}head_dense")(x)
     else:
-        x = pooled_features(x, wanted.pooling, named=False)
-    file = f"{URL}regnet/regnet{kind.lower()}{'' if wanted.include_top else '_notop'}.h5"
-    return model_of(name, inputs, x, wanted, file)
+        x = pooled_features(x, args.pooling, is_named=False)
+    url = f"{URL}regnet/regnet{variant.lower()}{'' if args.include_top else '_notop'}.h5"
+    return model_of(name, inputs, x, args, url)
 
 
-def _described(kind: str) -> Described:
-    what = f"RegNet{kind}; images have values 0 to 255, answers are logits."
-    return Described(f"RegNet{kind}", what, 224, f"regnet{kind.lower()}")
+def _described(variant: str) -> Described:
+    summary = (
+        f"Create a RegNet{variant} for images with values from 0 to 255, with logits as outputs."
+    )
+    return Described(f"RegNet{variant}", summary, 224, f"regnet{variant.lower()}")
 
 
-_of = family(Signatures.named, _regnet, _described)
+_of = family(Signatures.make_named_network, _regnet, _described)
 
 
 RegNetX002, RegNetX004, RegNetX006, RegNetX008 = map(_of, ("X002", "X004", "X006", "X008"))

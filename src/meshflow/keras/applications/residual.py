@@ -1,4 +1,4 @@
-"""ResNet (arXiv:1512.03385) and ResNet V2, with normalization before convolutions (arXiv:1603.05027)."""
+"""ResNet (arXiv:1512.03385) and ResNet V2 (arXiv:1603.05027), which normalizes before convolving."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from meshflow.keras.applications.common import (
 )
 from meshflow.keras.applications.families import Described, Signatures, Wanted, family
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import MaxPooling2D
@@ -27,11 +28,11 @@ _DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EPSILON = 1.001e-5
 
 
-def _normed(x: Any, name: str) -> Any:
+def _normed(x: KerasTensor, name: str) -> KerasTensor:
     return batch_norm(x, f"{name}_bn", epsilon=_EPSILON)
 
 
-def _block(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
+def _block(x: KerasTensor, filters: int, stride: int, first: bool, name: str) -> KerasTensor:
     shortcut = x
     options: dict[str, Any] = {"use_bias": True}
     if first:
@@ -48,15 +49,15 @@ def _block(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
     return activation(x, "relu", f"{name}_out")
 
 
-def _block_v2(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
-    before = activation(_normed(x, f"{name}_preact"), "relu", f"{name}_preact_relu")
+def _block_v2(x: KerasTensor, filters: int, stride: int, first: bool, name: str) -> KerasTensor:
+    preactivation = activation(_normed(x, f"{name}_preact"), "relu", f"{name}_preact_relu")
     if first:
         shortcut = convolution(
-            before, 4 * filters, 1, f"{name}_0_conv", stride, padding="valid", use_bias=True
+            preactivation, 4 * filters, 1, f"{name}_0_conv", stride, padding="valid", use_bias=True
         )
     else:
         shortcut = MaxPooling2D(1, strides=stride)(x) if stride > 1 else x
-    x = convolution(before, filters, 1, f"{name}_1_conv", padding="valid")
+    x = convolution(preactivation, filters, 1, f"{name}_1_conv", padding="valid")
     x = activation(_normed(x, f"{name}_1"), "relu", f"{name}_1_relu")
     x = ZeroPadding2D(1, name=f"{name}_2_pad")(x)
     x = convolution(x, filters, 3, f"{name}_2_conv", stride, padding="valid")
@@ -65,41 +66,42 @@ def _block_v2(x: Any, filters: int, stride: int, first: bool, name: str) -> Any:
     return Add(name=f"{name}_out")([shortcut, x])
 
 
-def _resnet(variant: tuple[int, bool], wanted: Wanted) -> Model:
-    layers, second = variant
-    inputs = start(_SIZES, wanted)
+def _resnet(variant: tuple[int, bool], args: Wanted) -> Model:
+    layers, is_v2 = variant
+    inputs = start(_SIZES, args)
     x = ZeroPadding2D(3, name="conv1_pad")(inputs)
     x = convolution(x, 64, 7, "conv1_conv", 2, padding="valid", use_bias=True)
-    if not second:
+    if not is_v2:
         x = activation(_normed(x, "conv1"), "relu", "conv1_relu")
     x = ZeroPadding2D(1, name="pool1_pad")(x)
     x = MaxPooling2D(3, strides=2, name="pool1_pool")(x)
     for stage, depth in enumerate(_DEPTHS[layers], 2):
         filters = 32 * 2 ** (stage - 1)
         for i in range(1, depth + 1):
-            # The first version makes images smaller where a stage begins, the second where it ends.
-            if second:
+            # The first version downsamples in the first block of a stage, the second one in the
+            # last block.
+            if is_v2:
                 stride = 2 if i == depth and stage < 5 else 1
                 x = _block_v2(x, filters, stride, i == 1, f"conv{stage}_block{i}")
             else:
                 stride = 2 if i == 1 and stage > 2 else 1
                 x = _block(x, filters, stride, i == 1, f"conv{stage}_block{i}")
-    if second:
+    if is_v2:
         x = activation(_normed(x, "post"), "relu", "post_relu")
-    x = pooled(x, wanted)
-    name = f"resnet{layers}{'v2' if second else ''}"
-    ending = "" if wanted.include_top else "_notop"
-    file = f"{URL}resnet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, x, wanted, file)
+    x = pooled(x, args)
+    name = f"resnet{layers}{'v2' if is_v2 else ''}"
+    ending = "" if args.include_top else "_notop"
+    url = f"{URL}resnet/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of(name, inputs, x, args, url)
 
 
 def _described(variant: tuple[int, bool]) -> Described:
-    layers, second = variant
-    what = f"ResNet{' V2' if second else ''} with {layers} layers that have weights."
-    return Described(f"ResNet{layers}{'V2' if second else ''}", what, 224)
+    layers, is_v2 = variant
+    summary = f"Create a ResNet{' V2' if is_v2 else ''} with {layers} weighted layers."
+    return Described(f"ResNet{layers}{'V2' if is_v2 else ''}", summary, 224)
 
 
-_of = family(Signatures.plain, _resnet, _described)
+_of = family(Signatures.make_network, _resnet, _described)
 
 
 ResNet50, ResNet101, ResNet152 = _of((50, False)), _of((101, False)), _of((152, False))

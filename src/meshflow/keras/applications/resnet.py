@@ -1,4 +1,4 @@
-"""`tf.keras.applications.resnet`."""
+"""`tf.keras.applications.resnet`: ResNet."""
 
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.residual import ResNet50, ResNet101, ResNet152

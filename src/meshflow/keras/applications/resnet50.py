@@ -1,4 +1,4 @@
-"""`tf.keras.applications.resnet50`."""
+"""`tf.keras.applications.resnet50`: ResNet with 50 layers."""
 
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.residual import ResNet50

@@ -15,32 +15,32 @@ _DEPTHS = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
 _FILTERS = (64, 128, 256, 512, 512)
 
 
-def _vgg(layers: int, wanted: Wanted) -> Model:
+def _vgg(layers: int, args: Wanted) -> Model:
     name, depths = f"vgg{layers}", _DEPTHS[layers]
-    inputs = start(_SIZES, wanted)
+    inputs = start(_SIZES, args)
     x = inputs
     for block, (depth, filters) in enumerate(zip(depths, _FILTERS, strict=True), 1):
         for i in range(1, depth + 1):
             label = f"block{block}_conv{i}"
             x = Conv2D(filters, 3, padding="same", activation="relu", name=label)(x)
         x = MaxPooling2D(2, strides=2, name=f"block{block}_pool")(x)
-    if wanted.include_top:
+    if args.include_top:
         x = Flatten(name="flatten")(x)
         x = Dense(4096, activation="relu", name="fc1")(x)
         x = Dense(4096, activation="relu", name="fc2")(x)
-        x = Dense(wanted.classes, activation=wanted.classifier_activation, name="predictions")(x)
+        x = Dense(args.classes, activation=args.classifier_activation, name="predictions")(x)
     else:
-        x = pooled_features(x, wanted.pooling)
-    ending = "" if wanted.include_top else "_notop"
-    file = f"{URL}{name}/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
-    return model_of(name, inputs, x, wanted, file)
+        x = pooled_features(x, args.pooling)
+    ending = "" if args.include_top else "_notop"
+    url = f"{URL}{name}/{name}_weights_tf_dim_ordering_tf_kernels{ending}.h5"
+    return model_of(name, inputs, x, args, url)
 
 
 def _described(layers: int) -> Described:
-    return Described(f"VGG{layers}", f"VGG with {layers} layers that have weights.", 224)
+    return Described(f"VGG{layers}", f"Create a VGG network with {layers} weighted layers.", 224)
 
 
-_of = family(Signatures.plain, _vgg, _described)
+_of = family(Signatures.make_network, _vgg, _described)
 
 
 VGG16, VGG19 = _of(16), _of(19)

@@ -1,4 +1,4 @@
-"""`tf.keras.applications.vgg16`."""
+"""`tf.keras.applications.vgg16`: VGG with 16 layers."""
 
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.vgg import VGG16

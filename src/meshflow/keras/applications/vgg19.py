@@ -1,4 +1,4 @@
-"""`tf.keras.applications.vgg19`."""
+"""`tf.keras.applications.vgg19`: VGG with 19 layers."""
 
 from meshflow.keras.applications.imagenet_utils import decode_predictions, preprocessing
 from meshflow.keras.applications.vgg import VGG19

@@ -1,4 +1,4 @@
-"""`tf.keras.callbacks`: things that happen during training."""
+"""`tf.keras.callbacks`: hooks that run during training, evaluation and prediction."""
 
 from meshflow.keras.callbacks import experimental
 from meshflow.keras.callbacks.backup import BackupAndRestore

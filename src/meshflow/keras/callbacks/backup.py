@@ -1,4 +1,4 @@
-"""`BackupAndRestore`: training that survives the death of its process."""
+"""`BackupAndRestore`: fault-tolerant training that continues after a restart of the process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from meshflow.checkpoint.containers import is_checkpoint, remove
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.distribute.multi_worker.host_collectives import all_gathered
 from meshflow.distribute.multi_worker.saving import PREEMPTED, any_worker, write_once
+from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.engine.training.callbacks import Callback
@@ -24,7 +25,7 @@ __all__ = ["BackupAndRestore"]
 
 
 class _Position(PythonState):
-    """Where the training is, as one entry of a checkpoint."""
+    """Position in the training, as one entry of a checkpoint."""
 
     def __init__(self) -> None:
         self.value: dict[str, Any] = {}
@@ -32,28 +33,30 @@ class _Position(PythonState):
     def serialize(self) -> str:
         return json.dumps(self.value)
 
-    def deserialize(self, string_value: Any) -> None:
+    def deserialize(self, string_value: bytes) -> None:
         self.value = json.loads(string_value)
 
 
 class BackupAndRestore(Callback):
-    """Writes the state of training down, and goes on from there when `fit` is called in a new process.
+    """Callback that backs up the state of training and continues from it in a new process.
 
-    The new process must run the same program. Everything is as it was: weights, optimizer, metrics of the
-    epoch, random numbers, order of the data and position in it; the result is, bit for bit, that of
-    training without a break. Generators start again and go through what was used.
+    The new process must run the same program. Weights, optimizer, metrics of the epoch, random
+    numbers, and the order and position of the data are restored, so the result is bit for bit the
+    same as without the interruption. Python generators restart and skip the elements that were
+    used.
 
-    With several workers the first one writes; all read, so the folder must be one that all reach: on a shared file system,
-    or in a store (`gs://...`).
+    With several workers, the first one writes and all read, so the directory must be accessible to
+    all: on a shared file system or in a store (`gs://...`).
 
     Args:
-      backup_dir: the folder; for this training only.
-      save_freq: 'epoch', or after how many batches.
-      delete_checkpoint: whether the backup is deleted when training ends.
-      save_before_preemption: whether a process that gets SIGTERM saves after the step it is in, and ends.
+      backup_dir: Directory, which only this training uses.
+      save_freq: 'epoch', or the number of batches between backups.
+      delete_checkpoint: Whether to delete the backup at the end of training.
+      save_before_preemption: Whether a process that receives SIGTERM saves after the current step
+        and exits.
 
     Raises:
-      ValueError: for an empty `backup_dir` or another `save_freq`.
+      ValueError: If `backup_dir` is empty or `save_freq` has another value.
 
     Example:
       >>> import tempfile
@@ -67,8 +70,8 @@ class BackupAndRestore(Callback):
 
     def __init__(
         self,
-        backup_dir: Any,
-        save_freq: Any = "epoch",
+        backup_dir: StrPath,
+        save_freq: str | int = "epoch",
         delete_checkpoint: bool = True,
         save_before_preemption: bool = False,
     ) -> None:
@@ -76,9 +79,9 @@ class BackupAndRestore(Callback):
         if not backup_dir:
             raise ValueError("Empty `backup_dir` argument passed")
         backup_dir = text(backup_dir)
-        whole = isinstance(save_freq, int) and not isinstance(save_freq, bool)
-        # A number of 0 or less never comes; False means "before a preemption only".
-        if save_freq != "epoch" and save_freq is not False and not (whole and save_freq > 0):
+        is_count = isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
+        # False means that only a preemption causes a backup.
+        if save_freq != "epoch" and save_freq is not False and not is_count:
             raise ValueError(
                 "`save_freq` must be either 'epoch' or a positive number of batches, got "
                 f"{save_freq!r}."
@@ -95,7 +98,7 @@ class BackupAndRestore(Callback):
         self._told_to_end = threading.Event()
         self._previous: Any = None
         if save_freq != "epoch":
-            # Present only when needed: a callback without batch hooks lets training run ahead.
+            # The batch hooks only exist when needed, because training runs ahead without them.
             self.on_train_batch_begin = self._before_batch  # type: ignore[method-assign]
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
         elif save_before_preemption:
@@ -109,20 +112,20 @@ class BackupAndRestore(Callback):
             position=position,
         )
 
-    # ---- before and after ------------------------------------------------------------------
+    # ---- start and end of training ---------------------------------------------------------
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Restores what an earlier process left."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Restore the backup of an earlier process."""
         self._since = self._last = 0
         if self.save_before_preemption and (threading.current_thread() is threading.main_thread()):
             self._previous = signal.signal(signal.SIGTERM, lambda *_: self._told_to_end.set())
         self.model._handler.tracked = True
-        found = is_checkpoint(self._path)
+        has_backup = is_checkpoint(self._path)
         position = _Position()
-        if found:
+        if has_backup:
             Checkpoint(position=position).read(self._path).expect_partial()
-        self._check_workers(position.value if found else None)
-        if found:
+        self._check_workers(position.value if has_backup else None)
+        if has_backup:
             if self.model.built:
                 self._restore()
             self.model._resumption = Resumption(position.value, self._restore)
@@ -131,20 +134,20 @@ class BackupAndRestore(Callback):
         self._checkpoint(_Position()).read(self._path).expect_partial()
 
     def _check_workers(self, value: dict[str, Any] | None) -> None:
-        """All workers must have found the same backup; also keeps the first from writing too early."""
+        """Check that all workers have the same backup; this also delays the first write."""
         if jax.process_count() == 1:
             return
 
-        own = None if value is None else (value["epoch"], value["step"])
-        known = all_gathered(own)
-        if any(k != known[0] for k in known):
+        position = None if value is None else (value["epoch"], value["step"])
+        positions = all_gathered(position)
+        if any(k != positions[0] for k in positions):
             raise FailedPreconditionError(
-                f"BackupAndRestore: the workers found backups of different moments (epoch, step): {known}. "
+                f"BackupAndRestore: the workers have different backups (epoch, step): {positions}. "
                 f"{self.backup_dir} must be a folder that all workers share."
             )
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Deletes the backup, unless it is to be kept."""
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Delete the backup, unless `delete_checkpoint` is False."""
         if self._previous is not None:
             signal.signal(signal.SIGTERM, self._previous)
             self._previous = None
@@ -153,15 +156,15 @@ class BackupAndRestore(Callback):
 
     # ---- saving ----------------------------------------------------------------------------
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the epoch."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Record the epoch."""
         self._epoch, self._last = epoch, 0
 
-    def _before_batch(self, batch: int, logs: Any = None) -> None:
+    def _before_batch(self, batch: int, logs: Logs = None) -> None:
         self._last = batch
 
-    def _after_batch(self, batch: int, logs: Any = None) -> None:
-        # With steps_per_execution a call is several batches.
+    def _after_batch(self, batch: int, logs: Logs = None) -> None:
+        # With `steps_per_execution`, one call covers several batches.
         self._since += batch + 1 - self._last
         self._last = batch + 1
         if isinstance(self.save_freq, int) and self.save_freq and self._since >= self.save_freq:
@@ -169,15 +172,15 @@ class BackupAndRestore(Callback):
             self._save(self._epoch, batch + 1, logs)
         if self.save_before_preemption and any_worker(self._told_to_end.is_set()):
             self._save(self._epoch, batch + 1, logs)
-            print(f"Told to end: training is saved in {self.backup_dir}.", file=sys.stderr)
+            print(f"Received SIGTERM: training is saved in {self.backup_dir}.", file=sys.stderr)
             sys.exit(PREEMPTED)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Saves, when `save_freq` is 'epoch'."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Save, if `save_freq` is 'epoch'."""
         if self.save_freq == "epoch":
             self._save(epoch + 1, 0, logs)
 
-    def _save(self, epoch: int, step: int, logs: Any) -> None:
+    def _save(self, epoch: int, step: int, logs: Logs) -> None:
         position = _Position()
         position.value = {
             "epoch": epoch,

@@ -1,22 +1,23 @@
-"""`tf.keras.callbacks.experimental`: the first name of `BackupAndRestore`."""
+"""`tf.keras.callbacks.experimental`: the former name of `BackupAndRestore`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshflow.environment.types import StrPath
 from meshflow.keras.callbacks import backup
 
 __all__ = ["BackupAndRestore"]
 
 
 class BackupAndRestore(backup.BackupAndRestore):
-    """`tf.keras.callbacks.BackupAndRestore` under its first name.
+    """`tf.keras.callbacks.BackupAndRestore` under its former name.
 
     Args:
-      backup_dir: the folder.
-      *args: further arguments.
-      **kwargs: further arguments.
+      backup_dir: Directory.
+      *args: Arguments of `BackupAndRestore`.
+      **kwargs: Arguments of `BackupAndRestore`.
     """
 
-    def __init__(self, backup_dir: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, backup_dir: StrPath, *args: Any, **kwargs: Any) -> None:
         super().__init__(backup_dir, *args, **kwargs)

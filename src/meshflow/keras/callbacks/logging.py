@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import numpy as np
 
+from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text as path_text
 from meshflow.files.replacing import replacing
@@ -16,11 +17,11 @@ from meshflow.keras.engine.training.callbacks import Callback
 
 
 class LearningRateScheduler(Callback):
-    """Sets the learning rate at the start of every epoch.
+    """Callback that sets the learning rate at the start of each epoch.
 
     Args:
-      schedule: function of the epoch (and the present rate) that gives the rate.
-      verbose: 1 says the rate.
+      schedule: Function that maps the epoch, and optionally the current rate, to the new rate.
+      verbose: 1 to print the rate.
 
     Example:
       >>> import meshflow as tf
@@ -32,12 +33,12 @@ class LearningRateScheduler(Callback):
       0.125
     """
 
-    def __init__(self, schedule: Callable[..., Any], verbose: int = 0) -> None:
+    def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         super().__init__()
         self.schedule, self.verbose = schedule, verbose
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Sets the rate."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Set the rate."""
         rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
         try:
             new = self.schedule(epoch, rate)
@@ -50,19 +51,19 @@ class LearningRateScheduler(Callback):
         if self.verbose:
             print(f"\nEpoch {epoch + 1}: LearningRateScheduler setting learning rate to {new}.")
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds the rate to the logs."""
-        if logs is not None:
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Add the rate to the logs."""
+        if isinstance(logs, MutableMapping):
             logs["lr"] = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
 
 
 class CSVLogger(Callback):
-    """Writes the metrics of every epoch to a CSV file.
+    """Callback that writes the metrics of each epoch to a CSV file.
 
     Args:
-      filename: path.
-      separator: between fields.
-      append: whether an existing file is continued.
+      filename: Path of the file.
+      separator: Separator of the fields.
+      append: Whether to append to an existing file.
 
     Example:
       >>> import meshflow as tf
@@ -77,22 +78,22 @@ class CSVLogger(Callback):
       (3, 'epoch,loss')
     """
 
-    def __init__(self, filename: Any, separator: str = ",", append: bool = False) -> None:
+    def __init__(self, filename: StrPath, separator: str = ",", append: bool = False) -> None:
         super().__init__()
         self.filename, self.sep, self.append = path_text(filename), separator, append
         self._text = io.StringIO(newline="")
-        self._writer: Any = None
+        self._writer: csv.DictWriter | None = None
         self._keys: list[str] | None = None
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Reads what is continued."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Read the existing file, if `append` is set."""
         self._text, self._writer, self._keys = io.StringIO(newline=""), None, None
         if self.append and gfile.exists(self.filename):
             with gfile.GFile(self.filename, "rb") as file:
                 self._text.write(file.read().decode())
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds a row; the file is replaced by one that has it."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Add a row and replace the file atomically."""
         logs = logs or {}
         if self._writer is None:
             self._keys = sorted(logs)
@@ -105,38 +106,38 @@ class CSVLogger(Callback):
 
 
 class LambdaCallback(Callback):
-    """A callback made of functions.
+    """Callback that consists of functions.
 
     Args:
-      on_epoch_begin: called with (epoch, logs).
-      on_epoch_end: called with (epoch, logs).
-      on_batch_begin: called with (batch, logs).
-      on_batch_end: called with (batch, logs).
-      on_train_begin: called with (logs).
-      on_train_end: called with (logs).
-      **kwargs: further hooks by name.
+      on_epoch_begin: Function of (epoch, logs).
+      on_epoch_end: Function of (epoch, logs).
+      on_batch_begin: Function of (batch, logs).
+      on_batch_end: Function of (batch, logs).
+      on_train_begin: Function of (logs).
+      on_train_end: Function of (logs).
+      **kwargs: Other hooks by name.
 
     Example:
       >>> import meshflow as tf
       >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
       >>> model.compile("sgd", "mse")
-      >>> told = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("begin"))
-      >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), verbose=0, callbacks=[told])
-      begin
+      >>> greet = tf.keras.callbacks.LambdaCallback(on_train_begin=lambda logs: print("start"))
+      >>> _ = model.fit(tf.ones([2, 1]), tf.zeros([2, 1]), verbose=0, callbacks=[greet])
+      start
     """
 
     def __init__(
         self,
-        on_epoch_begin: Any = None,
-        on_epoch_end: Any = None,
-        on_batch_begin: Any = None,
-        on_batch_end: Any = None,
-        on_train_begin: Any = None,
-        on_train_end: Any = None,
+        on_epoch_begin: Callable[..., object] | None = None,
+        on_epoch_end: Callable[..., object] | None = None,
+        on_batch_begin: Callable[..., object] | None = None,
+        on_batch_end: Callable[..., object] | None = None,
+        on_train_begin: Callable[..., object] | None = None,
+        on_train_end: Callable[..., object] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
-        given = {
+        hooks = {
             "on_epoch_begin": on_epoch_begin,
             "on_epoch_end": on_epoch_end,
             "on_train_batch_begin": on_batch_begin,
@@ -145,6 +146,6 @@ class LambdaCallback(Callback):
             "on_train_end": on_train_end,
             **kwargs,
         }
-        for name, function in given.items():
+        for name, function in hooks.items():
             if function is not None:
                 setattr(self, name, function)

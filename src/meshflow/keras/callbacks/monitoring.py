@@ -1,69 +1,73 @@
-"""Callbacks that watch a metric: stopping early, lowering the rate, keeping the best model."""
+"""Callbacks that monitor a metric: early stopping, learning rate reduction and checkpoints."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import MutableMapping
 from typing import Any
 
 import jax
 import numpy as np
 
 from meshflow.checkpoint.containers import is_checkpoint
+from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.keras.engine.training.callbacks import Callback
 
 
 class Monitor:
-    """Decides whether a value of a metric is better than another.
+    """Comparison of values of a metric.
 
     Args:
-      name: the metric's name.
-      mode: 'min', 'max' or 'auto' (by the name).
-      min_delta: smallest change that counts.
-      who: the callback, for warnings.
+      name: Name of the metric.
+      mode: 'min', 'max', or 'auto' to decide by the name.
+      min_delta: Smallest change that counts as an improvement.
+      callback_name: Name of the callback, for warnings.
     """
 
-    def __init__(self, name: str, mode: str, min_delta: float, who: str) -> None:
-        self.name, self.who = name, who
+    def __init__(self, name: str, mode: str, min_delta: float, callback_name: str) -> None:
+        self.name, self.callback_name = name, callback_name
         if mode not in ("auto", "min", "max"):
-            warnings.warn(f"{who} mode {mode} is unknown, fallback to auto mode.", stacklevel=3)
+            warnings.warn(
+                f"{callback_name} mode {mode} is unknown, fallback to auto mode.", stacklevel=3
+            )
             mode = "auto"
-        larger = mode == "max" or (
+        is_maximized = mode == "max" or (
             mode == "auto"
             and (name.endswith(("acc", "accuracy", "auc")) or name.startswith("fmeasure"))
         )
-        self.sign = 1.0 if larger else -1.0
+        self.sign = 1.0 if is_maximized else -1.0
         self.min_delta = abs(min_delta)
-        self.worst = -np.inf if larger else np.inf
+        self.worst = -np.inf if is_maximized else np.inf
 
-    def better(self, value: float, best: float) -> bool:
-        """Whether `value` is better than `best` by more than `min_delta`."""
+    def is_better(self, value: float, best: float) -> bool:
+        """Check whether `value` is better than `best` by more than `min_delta`."""
         return self.sign * (value - best) > self.min_delta
 
-    def read(self, logs: Any) -> Any:
-        """The metric's value, None with a warning when it is missing."""
+    def read_value(self, logs: Logs) -> float | None:
+        """Return the value of the metric; if it is missing, warn and return None."""
         value = (logs or {}).get(self.name)
         if value is None:
             warnings.warn(
-                f"{self.who} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
+                f"{self.callback_name} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
                 stacklevel=3,
             )
         return value
 
 
 class EarlyStopping(Callback):
-    """Stops training when a metric no longer gets better.
+    """Callback that stops training when a metric has stopped improving.
 
     Args:
-      monitor: name of the metric.
-      min_delta: smallest change that counts.
-      patience: epochs without one before training stops.
-      verbose: 1 says so.
+      monitor: Name of the metric.
+      min_delta: Smallest change that counts as an improvement.
+      patience: Number of epochs without improvement before training stops.
+      verbose: 1 to print messages.
       mode: 'auto', 'min' or 'max'.
-      baseline: value that must be bettered.
-      restore_best_weights: whether the weights of the best epoch are put back.
-      start_from_epoch: epochs before which nothing is watched.
+      baseline: Value that the metric must improve on.
+      restore_best_weights: Whether to restore the weights of the best epoch.
+      start_from_epoch: First epoch that is monitored.
 
     Example:
       >>> import meshflow as tf
@@ -97,27 +101,27 @@ class EarlyStopping(Callback):
         self._watch = Monitor(monitor, mode, min_delta, "Early stopping")
         self.min_delta = min_delta
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
-        self.best: Any = self._watch.worst
-        self.best_weights: Any = None
+        self.best: float = self._watch.worst
+        self.best_weights: list[np.ndarray] | None = None
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Starts counting."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Reset the counters."""
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
         self.best, self.best_weights = self._watch.worst, None
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Looks at the metric."""
-        current = self._watch.read(logs)
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Compare the metric with its best value."""
+        current = self._watch.read_value(logs)
         if current is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:
             self.best_weights, self.best_epoch = self.model.get_weights(), epoch
         self.wait += 1
-        if self._watch.better(current, self.best):
+        if self._watch.is_better(current, self.best):
             self.best, self.best_epoch = current, epoch
             if self.restore_best_weights:
                 self.best_weights = self.model.get_weights()
-            if self.baseline is None or self._watch.better(current, self.baseline):
+            if self.baseline is None or self._watch.is_better(current, self.baseline):
                 self.wait = 0
             return
         if self.wait >= self.patience and epoch > 0:
@@ -130,29 +134,29 @@ class EarlyStopping(Callback):
                     )
                 self.model.set_weights(self.best_weights)
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Says when training stopped."""
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Print the epoch in which training stopped."""
         if self.stopped_epoch > 0 and self.verbose:
             print(f"Epoch {self.stopped_epoch + 1}: early stopping")
 
-    def get_monitor_value(self, logs: Any) -> Any:
-        """The metric's value."""
-        return self._watch.read(logs)
+    def get_monitor_value(self, logs: Logs) -> float | None:
+        """Return the value of the metric."""
+        return self._watch.read_value(logs)
 
 
 class ReduceLROnPlateau(Callback):
-    """Lowers the learning rate when a metric no longer gets better.
+    """Callback that reduces the learning rate when a metric has stopped improving.
 
     Args:
-      monitor: name of the metric.
-      factor: what the rate is multiplied by.
-      patience: epochs without improvement before it is.
-      verbose: 1 says so.
+      monitor: Name of the metric.
+      factor: Factor of the rate in a reduction.
+      patience: Number of epochs without improvement before a reduction.
+      verbose: 1 to print messages.
       mode: 'auto', 'min' or 'max'.
-      min_delta: smallest change that counts.
-      cooldown: epochs to wait after a reduction.
-      min_lr: lower end of the rate.
-      **kwargs: `epsilon`, an old name of `min_delta`.
+      min_delta: Smallest change that counts as an improvement.
+      cooldown: Number of epochs to wait after a reduction.
+      min_lr: Smallest rate.
+      **kwargs: `epsilon`, a former name of `min_delta`.
 
     Example:
       >>> import meshflow as tf
@@ -186,56 +190,56 @@ class ReduceLROnPlateau(Callback):
         self._reset()
 
     def in_cooldown(self) -> bool:
-        """Whether the epochs after a reduction are not over yet."""
+        """Check whether the epochs to wait after a reduction have not passed."""
         return self.cooldown_counter > 0
 
     def _reset(self) -> None:
         self.best, self.wait, self.cooldown_counter = self._watch.worst, 0, 0
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Starts counting."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Reset the counters."""
         self._reset()
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Looks at the metric."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Compare the metric with its best value."""
         rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
-        if logs is not None:
+        if isinstance(logs, MutableMapping):
             logs["lr"] = rate
-        current = self._watch.read(logs)
+        current = self._watch.read_value(logs)
         if current is None:
             return
         if self.in_cooldown():
             self.cooldown_counter -= 1
             self.wait = 0
-        if self._watch.better(current, self.best):
+        if self._watch.is_better(current, self.best):
             self.best, self.wait = current, 0
         elif not self.in_cooldown():
             self.wait += 1
             if self.wait >= self.patience and rate > np.float32(self.min_lr):
-                lowered = max(rate * self.factor, self.min_lr)
-                self.model.optimizer.learning_rate = lowered
+                new_rate = max(rate * self.factor, self.min_lr)
+                self.model.optimizer.learning_rate = new_rate
                 if self.verbose:
                     print(
-                        f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {lowered}."
+                        f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new_rate}."
                     )
                 self.cooldown_counter, self.wait = self.cooldown, 0
 
 
 class ModelCheckpoint(Callback):
-    """Saves the model or its weights.
+    """Callback that saves the model or its weights.
 
     Args:
-      filepath: path; may hold `{epoch}` and names of metrics as format keys.
-      monitor: name of the metric for `save_best_only`.
-      verbose: 1 says when.
-      save_best_only: whether only models better than before are kept.
-      save_weights_only: whether only weights are saved.
+      filepath: Path, which may contain `{epoch}` and names of metrics as format keys.
+      monitor: Name of the metric for `save_best_only`.
+      verbose: 1 to print messages.
+      save_best_only: Whether to save only models that improve on earlier ones.
+      save_weights_only: Whether to save only weights.
       mode: 'auto', 'min' or 'max'.
       save_freq: 'epoch', or a number of batches.
-      options: ignored.
-      initial_value_threshold: value that the first saved model must better.
-      **kwargs: `period`, an old way to say every how many epochs; `load_weights_on_restart`, whether
-        training begins with the weights of the file, if it exists.
+      options: Ignored.
+      initial_value_threshold: Value that the first saved model must improve on.
+      **kwargs: `period`, a former argument for the number of epochs; `load_weights_on_restart`,
+        whether training starts with the weights of an existing file.
 
     Example:
       >>> import meshflow as tf
@@ -251,14 +255,14 @@ class ModelCheckpoint(Callback):
 
     def __init__(
         self,
-        filepath: Any,
+        filepath: StrPath,
         monitor: str = "val_loss",
         verbose: int = 0,
         save_best_only: bool = False,
         save_weights_only: bool = False,
         mode: str = "auto",
-        save_freq: Any = "epoch",
-        options: Any = None,
+        save_freq: str | int = "epoch",
+        options: object = None,
         initial_value_threshold: float | None = None,
         **kwargs: Any,
     ) -> None:
@@ -278,39 +282,39 @@ class ModelCheckpoint(Callback):
                 f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer"
             )
         self._watch = Monitor(monitor, mode, 0.0, "ModelCheckpoint")
-        self.best: Any = (
+        self.best: float = (
             self._watch.worst if initial_value_threshold is None else initial_value_threshold
         )
         self._batches = self._epoch = self._since = 0
         if save_freq != "epoch":
-            # Present only when needed: a callback without batch hooks lets training run ahead.
+            # The batch hook only exists when needed, because training runs ahead without it.
             self.on_train_batch_end = self._after_batch  # type: ignore[method-assign]
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Loads the weights of an earlier run, if asked to."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Load the weights of an earlier run, if `load_weights_on_restart` is set."""
         if self.load_weights_on_restart and (
             gfile.exists(self.filepath) or is_checkpoint(self.filepath)
         ):
             self.model.load_weights(self.filepath)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the epoch."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Record the epoch."""
         self._epoch = epoch
 
-    def _after_batch(self, batch: int, logs: Any = None) -> None:
+    def _after_batch(self, batch: int, logs: Logs = None) -> None:
         self._batches += 1
-        if self._batches >= self.save_freq:
+        if self._batches >= int(self.save_freq):
             self._batches = 0
             self._save(self._epoch, batch, logs)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Saves, if it is time."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Save, if `save_freq` is 'epoch' and enough epochs have passed."""
         self._since += 1
         if self.save_freq == "epoch" and self._since >= self.period:
             self._since = 0
             self._save(epoch, None, logs)
 
-    def _save(self, epoch: int, batch: int | None, logs: Any) -> None:
+    def _save(self, epoch: int, batch: int | None, logs: Logs) -> None:
         try:
             path = self.filepath.format(epoch=epoch + 1, batch=(batch or 0) + 1, **(logs or {}))
         except KeyError as error:
@@ -318,10 +322,10 @@ class ModelCheckpoint(Callback):
                 f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}'
             ) from error
         if self.save_best_only:
-            current = self._watch.read(logs)
+            current = self._watch.read_value(logs)
             if current is None:
                 return
-            if not self._watch.better(current, self.best):
+            if not self._watch.is_better(current, self.best):
                 if self.verbose:
                     print(
                         f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}"
@@ -335,7 +339,7 @@ class ModelCheckpoint(Callback):
         elif self.verbose:
             print(f"\nEpoch {epoch + 1}: saving model to {path}")
         if jax.process_index() != 0:
-            return  # all workers have the same weights; the chief writes them
+            return  # All workers have the same weights; the chief writes them.
         if self.save_weights_only:
             self.model.save_weights(path, overwrite=True)
         else:
@@ -343,7 +347,7 @@ class ModelCheckpoint(Callback):
 
 
 class TerminateOnNaN(Callback):
-    """Stops training when the loss is NaN or infinite.
+    """Callback that stops training when the loss is NaN or infinite.
 
     Example:
       >>> import meshflow as tf
@@ -356,8 +360,8 @@ class TerminateOnNaN(Callback):
       True
     """
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Looks at the loss."""
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Check the loss."""
         loss = (logs or {}).get("loss")
         if loss is not None and not np.isfinite(loss):
             print(f"Batch {batch}: Invalid loss, terminating training")

@@ -1,4 +1,4 @@
-"""`TensorBoard`: metrics, weights and profiles of a training, for TensorBoard to show."""
+"""`TensorBoard`: event files with the metrics, weights and profiles of a training."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from meshflow import summary
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Logs, StrPath
 from meshflow.keras.callbacks.verdict import finished_profile, span
 from meshflow.keras.engine.training.callbacks import Callback, numbers
 from meshflow.keras.engine.training.progress_bar import say
@@ -22,34 +23,36 @@ from meshflow.profiler import sessions
 from meshflow.profiler.report import Report
 from meshflow.profiler.terminal import one_line
 from meshflow.summary.recording import metadata_of
+from meshflow.summary.writers import SummaryWriter
 
 _log = logging.getLogger("meshflow")
 
 
 class TensorBoard(Callback):
-    """Writes event files under `log_dir/train` and `log_dir/validation`.
+    """Callback that writes event files to `log_dir/train` and `log_dir/validation`.
 
-    Metrics of epochs are named 'epoch_loss' and so on; of batches, 'batch_loss'; of an evaluation,
-    'evaluation_loss_vs_iterations'. When `update_freq` is not 'epoch', `tf.summary` in the model's
-    own code writes to the training's file.
+    The names of metrics are 'epoch_loss' and so on for epochs, 'batch_loss' for batches, and
+    'evaluation_loss_vs_iterations' for evaluations. Unless `update_freq` is 'epoch', `tf.summary`
+    in the code of the model writes to the same files.
 
     Args:
-      log_dir: the folder.
-      histogram_freq: after how many epochs weights' histograms are written; 0 for never.
-      write_graph: whether the model's configuration is written, which TensorBoard draws. The
-        program itself, which XLA compiles, is not.
-      write_images: whether weights are written as images too, when histograms are.
-      write_steps_per_second: whether the speed is written.
-      update_freq: 'epoch', 'batch', or after how many batches to write metrics.
-      profile_batch: the batch to profile, or the first and last of several; 0 for none. The folder has a page then
-        that shows where the time goes, and the end of `fit` says it in a line.
-      embeddings_freq: must be 0.
-      embeddings_metadata: must be None.
-      **kwargs: of earlier versions, ignored: `write_grads`, `batch_size`, and so on.
+      log_dir: Directory.
+      histogram_freq: Number of epochs between histograms of weights; 0 for none.
+      write_graph: Whether to write the configuration of the model, which TensorBoard draws. The
+        compiled program is not written.
+      write_images: Whether to write weights also as images.
+      write_steps_per_second: Whether to write the speed.
+      update_freq: 'epoch', 'batch', or the number of batches between metrics.
+      profile_batch: Batch to profile, or the first and last of several; 0 for none. The profile has
+        a page that shows where the time is spent, and `fit` prints a summary.
+      embeddings_freq: Must be 0.
+      embeddings_metadata: Must be None.
+      **kwargs: Arguments of earlier versions, which have no effect: `write_grads`, `batch_size`,
+        and so on.
 
     Raises:
-      ValueError: for a `profile_batch` or `update_freq` that makes no sense, or an unknown argument.
-      NotImplementedError: for embeddings: TensorBoard reads them from TensorFlow's checkpoints.
+      ValueError: If `profile_batch` or `update_freq` is invalid, or an argument is unknown.
+      NotImplementedError: For embeddings, which TensorBoard reads from TensorFlow's checkpoints.
 
     Example:
       >>> import tempfile, os
@@ -63,12 +66,12 @@ class TensorBoard(Callback):
       ['train']
     """
 
-    # Metrics of a batch are read only where they are written.
+    # Metrics of a batch are read only when they are written.
     _takes_tensors = True
 
     def __init__(
         self,
-        log_dir: Any = "logs",
+        log_dir: StrPath = "logs",
         histogram_freq: int = 0,
         write_graph: bool = True,
         write_images: bool = False,
@@ -76,7 +79,7 @@ class TensorBoard(Callback):
         update_freq: int | str = "epoch",
         profile_batch: int | str | tuple[int, int] = 0,
         embeddings_freq: int = 0,
-        embeddings_metadata: Any = None,
+        embeddings_metadata: object = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
@@ -97,20 +100,21 @@ class TensorBoard(Callback):
                 f"TensorBoard: update_freq must be 'epoch', 'batch' or an integer, got {update_freq!r}."
             )
         self._first, self._last = span(profile_batch)
-        self._writers: dict[str, Any] = {}
+        self._writers: dict[str, SummaryWriter] = {}
         self._open, self._evaluation = ExitStack(), ExitStack()
         self._profiling = False
         self._report: Report | None = None
         if self.update_freq != "epoch" or self._first or write_steps_per_second:
-            # Only then: steps that nobody looks at need not be waited for.
+            # The batch hooks only exist when needed, because training does not wait for steps
+            # without them.
             setattr(self, "on_train_batch_begin", self._before_batch)
             setattr(self, "on_train_batch_end", self._after_batch)
 
     def set_model(self, model: Any) -> None:
-        """Begins new files for a model, with its configuration."""
+        """Open new files for a model and write its configuration."""
         super().set_model(model)
         self._close()
-        # How many batches were trained on, also by compiled code that writes summaries.
+        # Number of trained batches; compiled code that writes summaries reads this variable, too.
         self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
         if self.write_graph:
             self._write_configuration()
@@ -119,13 +123,13 @@ class TensorBoard(Callback):
         try:
             config = self.model.to_json()
         except (NotImplementedError, ValueError, TypeError):
-            # Only a graph of layers has one.
+            # Only models that are graphs of layers have a configuration.
             return
         with self._writer("train").as_default():
             metadata = metadata_of("graph_keras_model", content=b"1")
             summary.write("keras", convert_to_tensor(config), step=0, metadata=metadata)
 
-    def _writer(self, kind: str) -> Any:
+    def _writer(self, kind: str) -> SummaryWriter:
         if kind not in self._writers:
             folder = os.path.join(self.log_dir, kind)
             self._writers[kind] = summary.create_file_writer(folder)
@@ -144,8 +148,8 @@ class TensorBoard(Callback):
 
     # ---- training ------------------------------------------------------------------------------
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Makes the training's file that of summaries in the model's code, if metrics of batches are written."""
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Write summaries of the model's code to the training file, unless only epochs count."""
         self._step.assign(0)
         self._report = None
         if self.update_freq != "epoch":
@@ -153,8 +157,8 @@ class TensorBoard(Callback):
             self._open.enter_context(self._writer("train").as_default(self._step))
             self._open.enter_context(summary.record_if(lambda: self._step % frequency == 0))
 
-    def on_train_end(self, logs: Any = None) -> None:
-        """Closes the files."""
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Close the files."""
         self._open.close()
         if self._profiling:
             self._stop_profile()
@@ -162,17 +166,17 @@ class TensorBoard(Callback):
             say(one_line(self._report))
         self._close()
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begins to measure an epoch's speed."""
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Start to measure the speed of an epoch."""
         self._epoch_began = time.time(), int(self._step.numpy())
 
-    def _before_batch(self, batch: int, logs: Any = None) -> None:
+    def _before_batch(self, batch: int, logs: Logs = None) -> None:
         self._batch_began = time.time()
         if self._first and int(self._step.numpy()) + 1 == self._first:
             sessions.start(self.log_dir)
             self._profiling = True
 
-    def _after_batch(self, batch: int, logs: Any = None) -> None:
+    def _after_batch(self, batch: int, logs: Logs = None) -> None:
         self._step.assign_add(1)
         step = int(self._step.numpy())
         if self._profiling and step >= self._last:
@@ -188,21 +192,21 @@ class TensorBoard(Callback):
         self._report = finished_profile(self.model, self.log_dir)
         self._profiling = False
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Writes an epoch's metrics, and histograms of weights."""
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Write the metrics of an epoch, and histograms of weights."""
         logs = dict(logs or {})
-        own = {f"epoch_{n}": v for n, v in logs.items() if not n.startswith("val_")}
+        training = {f"epoch_{n}": v for n, v in logs.items() if not n.startswith("val_")}
         rate = getattr(self.model.optimizer, "_learning_rate", None)
         if isinstance(rate, LearningRateSchedule):
-            own["epoch_learning_rate"] = rate(self.model.optimizer.iterations)
+            training["epoch_learning_rate"] = rate(self.model.optimizer.iterations)
         if self.write_steps_per_second:
-            began, step = self._epoch_began
-            speed = (int(self._step.numpy()) - step) / max(time.time() - began, 1e-9)
-            own["epoch_steps_per_second"] = speed
-        found = {f"epoch_{n[4:]}": v for n, v in logs.items() if n.startswith("val_")}
+            start, step = self._epoch_began
+            speed = (int(self._step.numpy()) - step) / max(time.time() - start, 1e-9)
+            training["epoch_steps_per_second"] = speed
+        validation = {f"epoch_{n[4:]}": v for n, v in logs.items() if n.startswith("val_")}
         with summary.record_if(True):
-            self._scalars("train", own, epoch)
-            self._scalars("validation", found, epoch)
+            self._scalars("train", training, epoch)
+            self._scalars("validation", validation, epoch)
             if self.histogram_freq and epoch % self.histogram_freq == 0:
                 self._write_weights(epoch)
 
@@ -212,20 +216,20 @@ class TensorBoard(Callback):
                 for weight in layer.weights:
                     name = weight.name.replace(":", "_")
                     summary.histogram(f"{name}/histogram", weight, step=epoch)
-                    pictures = _as_images(weight.numpy()) if self.write_images else None
-                    if pictures is not None:
-                        summary.image(f"{name}/image", pictures, step=epoch)
+                    images = _as_images(weight.numpy()) if self.write_images else None
+                    if images is not None:
+                        summary.image(f"{name}/image", images, step=epoch)
 
     # ---- evaluation ----------------------------------------------------------------------------
 
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Makes the validation's file that of summaries in the model's code."""
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Write summaries of the model's code to the validation file."""
         self._evaluation = ExitStack()
         if self.update_freq != "epoch":
             self._evaluation.enter_context(self._writer("validation").as_default(self._step))
 
-    def on_test_end(self, logs: Any = None) -> None:
-        """Writes an evaluation's metrics by the number of training steps."""
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Write the metrics of an evaluation against the number of training steps."""
         self._evaluation.close()
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and hasattr(optimizer, "iterations"):
@@ -235,16 +239,16 @@ class TensorBoard(Callback):
 
 
 def _as_images(weight: np.ndarray) -> np.ndarray | None:
-    """A weight as grey images, from its smallest to its largest value; None where it cannot be."""
+    """Convert a weight to images with values in [0, 1]; None for an unsuitable shape."""
     array = np.squeeze(np.asarray(weight, np.float32))
     if array.ndim == 1:
         array = array[None, :, None, None]
     elif array.ndim == 2:
-        # The longer side is shown from left to right.
+        # The longer axis is horizontal.
         array = array.T if array.shape[0] > array.shape[1] else array
         array = array[None, :, :, None]
     elif array.ndim == 3:
-        # The channels of a kernel of one dimension, each an image.
+        # Each channel of a 1D kernel is an image.
         array = np.transpose(array, [2, 0, 1])[..., None]
     else:
         return None if array.ndim != 4 or array.shape[-1] not in (1, 3, 4) else array

@@ -1,4 +1,4 @@
-"""`tf.keras.datasets`: small data sets of images, texts and houses."""
+"""`tf.keras.datasets`: small image, text and regression data sets."""
 
 from meshflow.keras.datasets import (
     boston_housing,

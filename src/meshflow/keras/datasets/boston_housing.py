@@ -16,18 +16,18 @@ SHA256 = "f553886a1f8d56431e820c5b82552d9d95cfcb96d1e678153f8839538947dff5"
 def load_data(
     path: str = "boston_housing.npz", test_split: float = 0.2, seed: int = 113
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Args:
-      path: name of the file in the cache.
-      test_split: share of the houses kept for testing.
-      seed: of the order of the houses.
+      path: Name of the file in the cache.
+      test_split: Fraction of the houses for testing.
+      seed: Seed of the order of the houses.
 
     Returns:
       `(x_train, y_train), (x_test, y_test)`; floats of shape [n, 13], and prices in 1,000 dollars.
 
     Raises:
-      ValueError: when `test_split` is not in [0, 1).
+      ValueError: If `test_split` is not in [0, 1).
     """
     if not 0 <= test_split < 1:
         raise ValueError(f"test_split must be at least 0 and less than 1, got {test_split}.")
@@ -36,5 +36,5 @@ def load_data(
     order = np.arange(len(x))
     np.random.RandomState(seed).shuffle(order)
     x, y = x[order], y[order]
-    cut = int(len(x) * (1 - test_split))
-    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+    num_train = int(len(x) * (1 - test_split))
+    return (x[:num_train], y[:num_train]), (x[num_train:], y[num_train:])

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour photographs of 10 kinds (Krizhevsky 2009)."""
+"""CIFAR-10: 60,000 color photographs in 10 classes (Krizhevsky 2009)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 
 
 def read_batch(path: Path, key: bytes = b"labels") -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of one file.
+    """Read the images and labels of one file.
 
     Args:
-      path: the file.
-      key: under which it has the labels.
+      path: The file.
+      key: Key of the labels.
     """
     data = read_pickle(path, encoding="bytes")
     images = np.asarray(data[b"data"], np.uint8).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -28,10 +28,11 @@ def read_batch(path: Path, key: bytes = b"labels") -> tuple[np.ndarray, np.ndarr
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Returns:
-      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 32, 32, 3], uint8 labels of shape [n, 1].
+      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 32, 32, 3], uint8 labels of
+      shape [n, 1].
     """
     folder = Path(get_file("cifar-10-batches-py", origin=URL, untar=True, file_hash=SHA256))
     parts = [read_batch(folder / f"data_batch_{i}") for i in range(1, 6)]

@@ -1,4 +1,4 @@
-"""CIFAR-100: 60,000 colour photographs of 100 kinds (Krizhevsky 2009)."""
+"""CIFAR-100: 60,000 color photographs in 100 classes (Krizhevsky 2009)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ SHA256 = "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
 def load_data(
     label_mode: str = "fine",
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Args:
-      label_mode: 'fine' for 100 kinds, 'coarse' for 20 kinds of kinds.
+      label_mode: 'fine' for 100 classes, 'coarse' for 20 superclasses.
 
     Returns:
-      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 32, 32, 3], labels of shape [n, 1].
+      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 32, 32, 3], labels of shape
+      [n, 1].
 
     Raises:
-      ValueError: for another mode.
+      ValueError: For another mode.
     """
     if label_mode not in ("fine", "coarse"):
         raise ValueError(

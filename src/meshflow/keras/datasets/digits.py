@@ -1,4 +1,4 @@
-"""Handwritten digits that ship with scikit-learn: no network needed."""
+"""Handwritten digits that scikit-learn includes, so no network is needed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["load_data"]
 def load_data(
     test_split: float = 0.2, seed: int = 0
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """1,797 images of handwritten digits, 8x8 pixels.
+    """Return 1,797 images of handwritten digits, 8x8 pixels.
 
     Args:
-      test_split: share of the images kept for testing.
-      seed: seed of the split.
+      test_split: Fraction of the images for testing.
+      seed: Seed of the split.
 
     Returns:
-      `(x_train, y_train), (x_test, y_test)`; images uint8 of shape [n, 8, 8] with values 0 to 255, labels
-      integers of shape [n].
+      `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 8, 8] with values 0 to 255,
+      int64 labels of shape [n].
 
     Raises:
-      ImportError: without scikit-learn, naming the extra to install.
+      ImportError: If scikit-learn is missing; the message names the extra to install.
 
     Example:
       >>> import meshflow as tf
@@ -31,10 +31,10 @@ def load_data(
       >>> x_train.shape, x_test.shape
       ((1348, 8, 8), (449, 8, 8))
     """
-    sets = extras.load("sklearn.datasets", "demo", "The digits data set comes with scikit-learn")
+    sets = extras.load("sklearn.datasets", "demo", "The digits data set is part of scikit-learn")
     images, labels = sets.load_digits(return_X_y=True)
     images = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     order = np.random.default_rng(seed).permutation(len(images))
     images, labels = images[order], labels[order].astype(np.int64)
-    cut = round(len(images) * (1 - test_split))
-    return (images[:cut], labels[:cut]), (images[cut:], labels[cut:])
+    num_train = round(len(images) * (1 - test_split))
+    return (images[:num_train], labels[:num_train]), (images[num_train:], labels[num_train:])

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 pictures of clothes (Xiao et al. 2017, arXiv:1708.07747)."""
+"""Fashion-MNIST: 70,000 images of clothes (Xiao et al. 2017, arXiv:1708.07747)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshflow.keras.utils.files import get_file
 __all__ = ["load_data"]
 
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
-# MD5 sums as the data set's authors publish them.
+# MD5 checksums that the authors of the data set published.
 FILES = {
     "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
     "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -21,10 +21,10 @@ FILES = {
 
 
 def read_idx(path: str) -> np.ndarray:
-    """An array from a gzipped file in the IDX format.
+    """Read an array from a gzipped file in the IDX format.
 
     Raises:
-      ValueError: when the file is damaged, naming it.
+      ValueError: If the file is damaged; the message names it.
     """
     with gzip.open(path, "rb") as file:
         content = file.read()
@@ -33,13 +33,13 @@ def read_idx(path: str) -> np.ndarray:
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * rank)
     if values.size != int(np.prod(shape)):
         raise ValueError(
-            f"{path} holds {values.size} values, its header says {int(np.prod(shape))}: delete it and try again."
+            f"{path}: expected {int(np.prod(shape))} values, found {values.size}. Delete the file and try again."
         )
     return values.reshape(shape)
 
 
 def load_data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Returns:
       `(x_train, y_train), (x_test, y_test)`; uint8 images of shape [n, 28, 28], uint8 labels.

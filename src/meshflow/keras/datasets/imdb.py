@@ -1,4 +1,4 @@
-"""IMDB: 50,000 film reviews, good or bad (Maas et al. 2011), as numbers of words."""
+"""IMDB: 50,000 positive and negative film reviews (Maas et al. 2011), as word indices."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ def load_data(
     oov_char: int | None = 2,
     index_from: int | None = 3,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Args:
-      path: name of the file in the cache.
-      num_words: how many of the most frequent words are kept; default all.
-      skip_top: how many of the most frequent words are left out.
-      maxlen: texts of this length or longer are left out.
-      seed: of the order of the texts.
-      start_char: the number at the start of each text.
-      oov_char: the number in place of words that are left out; None leaves no trace.
-      index_from: what is added to the words' numbers.
+      path: Name of the file in the cache.
+      num_words: Number of the most frequent words to keep; None for all.
+      skip_top: Number of the most frequent words to leave out.
+      maxlen: Texts of this length or longer are left out.
+      seed: Seed of the order of the texts.
+      start_char: Index at the start of each text.
+      oov_char: Index that replaces words that are left out; None to remove them.
+      index_from: Offset of the word indices.
 
     Returns:
-      `(x_train, y_train), (x_test, y_test)`; arrays of lists of numbers, and of labels 0 and 1.
+      `(x_train, y_train), (x_test, y_test)`; arrays of lists of word indices, and of labels 0 and
+      1.
 
     Raises:
-      ValueError: when no text is short enough.
+      ValueError: If no text is short enough.
     """
     file = get_file(path, origin=texts.URL + "imdb.npz", file_hash=SHA256)
     arrays = read_arrays(file)
     parts = [(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test")]
     rng = np.random.RandomState(seed)
-    ordered = []
+    shuffled = []
     for x, y in parts:
         order = np.arange(len(x))
         rng.shuffle(order)
-        ordered.append((x[order], y[order]))
-    first = len(ordered[0][0])
-    x = texts.framed([text for part, _ in ordered for text in part], start_char, index_from)
-    y = np.concatenate([part for _, part in ordered])
+        shuffled.append((x[order], y[order]))
+    num_train = len(shuffled[0][0])
+    x = texts.framed([text for part, _ in shuffled for text in part], start_char, index_from)
+    y = np.concatenate([part for _, part in shuffled])
     if maxlen:
-        first = sum(len(text) < maxlen for text in x[:first])
+        num_train = sum(len(text) < maxlen for text in x[:num_train])
     x, y = texts.limited(x, y, maxlen, num_words, skip_top, oov_char)
     array = texts.as_objects(x)
-    return (array[:first], y[:first]), (array[first:], y[first:])
+    return (array[:num_train], y[:num_train]), (array[num_train:], y[num_train:])
 
 
 def get_word_index(path: str = "imdb_word_index.json") -> dict[str, int]:
-    """The number of each word, before `index_from` is added; 1 is the most frequent.
+    """Return the index of each word without the offset `index_from`; 1 is the most frequent word.
 
     Args:
-      path: name of the file in the cache.
+      path: Name of the file in the cache.
     """
     return texts.word_index(path, WORDS_MD5)

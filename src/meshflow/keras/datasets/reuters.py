@@ -1,4 +1,4 @@
-"""Reuters: 11,228 news of 46 kinds, as numbers of words."""
+"""Reuters: 11,228 newswires in 46 topics, as word indices."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ def load_data(
     oov_char: int | None = 2,
     index_from: int | None = 3,
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Downloads the data set, once.
+    """Download the data set once and return it.
 
     Args:
-      path: name of the file in the cache.
-      num_words: how many of the most frequent words are kept; default all.
-      skip_top: how many of the most frequent words are left out.
-      maxlen: texts of this length or longer are left out.
-      test_split: share of the texts kept for testing.
-      seed: of the order of the texts.
-      start_char: the number at the start of each text.
-      oov_char: the number in place of words that are left out; None leaves no trace.
-      index_from: what is added to the words' numbers.
+      path: Name of the file in the cache.
+      num_words: Number of the most frequent words to keep; None for all.
+      skip_top: Number of the most frequent words to leave out.
+      maxlen: Texts of this length or longer are left out.
+      test_split: Fraction of the texts for testing.
+      seed: Seed of the order of the texts.
+      start_char: Index at the start of each text.
+      oov_char: Index that replaces words that are left out; None to remove them.
+      index_from: Offset of the word indices.
 
     Returns:
-      `(x_train, y_train), (x_test, y_test)`; arrays of lists of numbers, and of labels 0 to 45.
+      `(x_train, y_train), (x_test, y_test)`; arrays of lists of word indices, and of labels 0 to
+      45.
 
     Raises:
-      ValueError: when no text is short enough.
+      ValueError: If no text is short enough.
     """
     file = get_file(path, origin=texts.URL + "reuters.npz", file_hash=SHA256)
     arrays = read_arrays(file)
     x, y = arrays["x"], arrays["y"]
     order = np.arange(len(x))
     np.random.RandomState(seed).shuffle(order)
-    kept, y = texts.limited(
+    filtered, y = texts.limited(
         texts.framed(x[order], start_char, index_from),
         y[order],
         maxlen,
@@ -57,15 +58,15 @@ def load_data(
         skip_top,
         oov_char,
     )
-    array = texts.as_objects(kept)
-    cut = int(len(array) * (1 - test_split))
-    return (array[:cut], y[:cut]), (array[cut:], y[cut:])
+    array = texts.as_objects(filtered)
+    num_train = int(len(array) * (1 - test_split))
+    return (array[:num_train], y[:num_train]), (array[num_train:], y[num_train:])
 
 
 def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
-    """The number of each word, before `index_from` is added; 1 is the most frequent.
+    """Return the index of each word without the offset `index_from`; 1 is the most frequent word.
 
     Args:
-      path: name of the file in the cache.
+      path: Name of the file in the cache.
     """
     return texts.word_index(path, WORDS_MD5)

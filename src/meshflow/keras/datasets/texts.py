@@ -1,10 +1,9 @@
-"""What the data sets of texts share: numbers of words, rare ones left out."""
+"""Helpers of the text data sets: offsets of word indices, and removal of rare words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,58 +14,59 @@ __all__ = ["framed", "limited", "word_index"]
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
 
-def framed(texts: Sequence[Any], start_char: int | None, index_from: int | None) -> list[list[int]]:
-    """Texts with a number at their start, and their words' numbers shifted."""
+def framed(
+    texts: Sequence[Sequence[int]], start_char: int | None, index_from: int | None
+) -> list[list[int]]:
+    """Prepend a start index to texts and add an offset to their word indices."""
     shift = index_from or 0
     start = [] if start_char is None else [start_char]
-    # Without a start, and without a shift, the words stay as they are.
     return [start + [int(w) + shift for w in text] for text in texts]
 
 
 def limited(
     texts: list[list[int]],
-    labels: Any,
+    labels: np.ndarray,
     maxlen: int | None,
     num_words: int | None,
     skip_top: int,
     oov_char: int | None,
-) -> tuple[list[list[int]], Any]:
-    """Texts shorter than `maxlen`, and only words of middling frequency.
+) -> tuple[list[list[int]], np.ndarray]:
+    """Remove long texts, and words that are too frequent or too rare.
 
     Args:
-      texts: numbers of words; frequent words have small ones.
-      labels: one for each text.
-      maxlen: texts of this length or longer are left out.
-      num_words: words with this number or a larger one are left out.
-      skip_top: words with a smaller number are left out.
-      oov_char: the number in their place; None to leave no trace.
+      texts: Word indices; frequent words have small ones.
+      labels: A label for each text.
+      maxlen: Texts of this length or longer are removed.
+      num_words: Words with this index or a larger one are removed.
+      skip_top: Words with a smaller index are removed.
+      oov_char: Index that replaces removed words; None to leave no trace.
 
     Raises:
-      ValueError: when no text is left.
+      ValueError: If no text is left.
     """
     if maxlen:
-        kept = [i for i, text in enumerate(texts) if len(text) < maxlen]
-        texts, labels = [texts[i] for i in kept], np.asarray(labels)[kept]
+        indices = [i for i, text in enumerate(texts) if len(text) < maxlen]
+        texts, labels = [texts[i] for i in indices], np.asarray(labels)[indices]
         if not texts:
             raise ValueError(
                 f"After filtering for sequences shorter than maxlen={maxlen}, no sequence was kept. Increase maxlen."
             )
-    most = num_words or max(max(text, default=0) for text in texts) + 1
+    end = num_words or max(max(text, default=0) for text in texts) + 1
     if oov_char is not None:
-        texts = [[w if skip_top <= w < most else oov_char for w in text] for text in texts]
+        texts = [[w if skip_top <= w < end else oov_char for w in text] for text in texts]
     else:
-        texts = [[w for w in text if skip_top <= w < most] for text in texts]
+        texts = [[w for w in text if skip_top <= w < end] for text in texts]
     return texts, labels
 
 
 def as_objects(texts: Sequence[list[int]]) -> np.ndarray:
-    """An array of lists."""
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found
+    """Return an object array of lists."""
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
 
 
 def word_index(path: str, md5: str) -> dict[str, int]:
-    """The number of each word, downloaded once."""
+    """Download the word indices once and return them."""
     with open(get_file(path, origin=URL + path.rsplit("/", 1)[-1], file_hash=md5)) as file:
         return json.load(file)

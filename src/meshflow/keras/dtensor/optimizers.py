@@ -1,4 +1,7 @@
-"""`tf.keras.dtensor.experimental.optimizers`: the ordinary optimizers, whose slots follow their variables' layouts."""
+"""`tf.keras.dtensor.experimental.optimizers`: optimizers with distributed slots.
+
+Each slot of an optimizer has the layout of its variable.
+"""
 
 from meshflow.keras.optimizers.adam import Adam, AdamW
 from meshflow.keras.optimizers.adaptive import Adadelta, Adagrad, RMSprop

@@ -1,15 +1,16 @@
-"""`tf.keras.initializers`: how weights start.
+"""`tf.keras.initializers`: initial values of weights.
 
-Values are drawn on the host with NumPy, so they do not depend on the device or on how the weight will be laid out,
-and nothing is compiled. They are TensorFlow's for the initializer's seed, which Keras draws from the program's for an
-initializer that has none, once: further calls of one initializer give the same values.
+Values are drawn on the host with NumPy, so they do not depend on the device or the layout of the
+weight, and nothing is compiled. They equal TensorFlow's values for the seed of the initializer.
+Like Keras, an initializer without a seed draws one from the seed of the program on its first call,
+so that its later calls return the same values.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
 from meshflow.core.values.convert import convert_to_tensor, from_python
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import weight_seed
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization, settings
+from meshflow.keras.registry import CustomObjects
 
 __all__ = [
     "Constant",
@@ -62,7 +65,7 @@ __all__ = [
 
 
 class Initializer:
-    """Base class: called with a shape, gives a tensor.
+    """Base class of initializers: callables that map a shape to a tensor.
 
     Example:
       >>> import meshflow as tf
@@ -75,47 +78,46 @@ class Initializer:
 
     _floating = False
 
-    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
-        """Initial values.
+    def __call__(
+        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> Tensor:
+        """Return initial values.
 
         Args:
-          shape: sizes of the weight.
-          dtype: its dtype; default `floatx()`.
-          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` to have the values on a mesh; others, such
+          shape: Shape of the weight.
+          dtype: Its dtype; `floatx()` by default.
+          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` for values on a mesh; others, such
             as `partition_shape`, are ignored.
 
-        Returns:
-          A tensor.
-
         Raises:
-          ValueError: for an integer dtype, where the values are fractions.
+          ValueError: If the dtype is an integer and the values are fractions.
         """
-        kind = as_dtype(dtype or settings.floatx())
-        if self._floating and not kind.is_floating:
-            raise ValueError(f"Expected floating point type, got {kind}.")
+        dtype = as_dtype(dtype or settings.floatx())
+        if self._floating and not dtype.is_floating:
+            raise ValueError(f"Expected floating point type, got {dtype}.")
         values = self.values(tuple(int(s) for s in shape))
-        tensor = from_python(_converted(np.asarray(values), kind.dtype), kind)
+        tensor = from_python(_converted(np.asarray(values), dtype.dtype), dtype)
         layout = kwargs.get("layout")
         return tensor if layout is None else layout.constrain(tensor)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The values as a NumPy array; subclasses define it (or `__call__`)."""
+        """Return the values as a NumPy array; subclasses define this method or `__call__`."""
         raise NotImplementedError("Initializer subclasses must implement the `__call__()` method.")
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Initializer:
-        """The initializer with a configuration."""
+    def from_config(cls, config: Config) -> Initializer:
+        """Create an initializer from its configuration."""
         config = dict(config)
         config.pop("dtype", None)
         return cls(**config)
 
 
 class Zeros(Initializer):
-    """All zeros.
+    """Initializer with zeros.
 
     Example:
       >>> import meshflow as tf
@@ -124,12 +126,12 @@ class Zeros(Initializer):
     """
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Zeros."""
+        """Return zeros."""
         return np.broadcast_to(0.0, shape)
 
 
 class Ones(Initializer):
-    """All ones.
+    """Initializer with ones.
 
     Example:
       >>> import meshflow as tf
@@ -138,15 +140,15 @@ class Ones(Initializer):
     """
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Ones."""
+        """Return ones."""
         return np.broadcast_to(1.0, shape)
 
 
 class Constant(Initializer):
-    """One value, or as many as the weight has, in the order of its elements.
+    """Initializer with one value, or with a value for each element of the weight.
 
     Args:
-      value: the value.
+      value: A scalar, or an array with as many elements as the weight.
 
     Example:
       >>> import meshflow as tf
@@ -156,11 +158,11 @@ class Constant(Initializer):
       [[1.0, 2.0], [3.0, 4.0]]
     """
 
-    def __init__(self, value: Any = 0) -> None:
+    def __init__(self, value: TensorLike = 0) -> None:
         self.value = value
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """The value, in the shape."""
+        """Return the value, reshaped or broadcast to the shape."""
         value = np.asarray(convert_to_tensor(self.value).numpy())
         if value.size == math.prod(shape):
             return value.reshape(shape)
@@ -170,8 +172,8 @@ class Constant(Initializer):
             )
         return np.broadcast_to(value.reshape(()), shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"value": self.value.tolist() if hasattr(self.value, "tolist") else self.value}
 
 
@@ -198,7 +200,7 @@ class _Random(Initializer):
 
 
 def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Values of a dtype, where it is of numbers in memory that the tensor may have."""
+    """Convert values to a dtype, in memory that a tensor can use without a copy."""
     if dtype.kind == "O":
         return values
     array = transfers.fresh(values.shape, dtype)
@@ -209,17 +211,17 @@ def _converted(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def _truncated(
     rng: StatelessRandom, shape: tuple[int, ...], mean: float, stddev: float
 ) -> np.ndarray:
-    """Normal numbers within two standard deviations."""
+    """Draw normal values within two standard deviations of the mean."""
     return rng.truncated_normal(shape) * stddev + mean
 
 
 class RandomNormal(_Random):
-    """Normal distribution.
+    """Initializer with a normal distribution.
 
     Args:
-      mean: mean.
-      stddev: standard deviation.
-      seed: seed; with one, every call gives the same values.
+      mean: Mean.
+      stddev: Standard deviation.
+      seed: Integer seed.
 
     Example:
       >>> import meshflow as tf
@@ -233,16 +235,16 @@ class RandomNormal(_Random):
         self.mean, self.stddev = mean, stddev
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Normal numbers."""
+        """Return normally distributed values."""
         return self._rng().standard_normal(shape) * self.stddev + self.mean
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"mean": self.mean, "stddev": self.stddev, "seed": self.seed}
 
 
 class TruncatedNormal(RandomNormal):
-    """Normal distribution within two standard deviations; arguments as `RandomNormal`.
+    """Initializer with a normal distribution within two standard deviations; see `RandomNormal`.
 
     Example:
       >>> import meshflow as tf
@@ -252,17 +254,17 @@ class TruncatedNormal(RandomNormal):
     """
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Truncated normal numbers."""
+        """Return truncated normal values."""
         return _truncated(self._rng(), shape, self.mean, self.stddev)
 
 
 class RandomUniform(_Random):
-    """Uniform distribution.
+    """Initializer with a uniform distribution.
 
     Args:
-      minval: lower end.
-      maxval: upper end.
-      seed: seed; with one, every call gives the same values.
+      minval: Lower bound, inclusive.
+      maxval: Upper bound, exclusive.
+      seed: Integer seed.
 
     Example:
       >>> import meshflow as tf
@@ -277,51 +279,50 @@ class RandomUniform(_Random):
         super().__init__(seed)
         self.minval, self.maxval = minval, maxval
 
-    def __call__(self, shape: Any, dtype: Any = None, **kwargs: Any) -> Tensor:
-        """Initial values; for an integer dtype from minval to maxval - 1, which must be integers.
+    def __call__(
+        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> Tensor:
+        """Return initial values; integer dtypes need integer bounds.
 
         Args:
-          shape: sizes of the weight.
-          dtype: its dtype; default `floatx()`.
-          **kwargs: not supported.
-
-        Returns:
-          A tensor.
+          shape: Shape of the weight.
+          dtype: Its dtype; `floatx()` by default.
+          **kwargs: `layout`, for a floating dtype.
 
         Raises:
-          TypeError: for an integer dtype and limits that are fractions.
+          TypeError: If the dtype is an integer and a bound is a fraction.
         """
-        kind = as_dtype(dtype or settings.floatx())
-        if not kind.is_integer:
-            return super().__call__(shape, kind, **kwargs)
+        dtype = as_dtype(dtype or settings.floatx())
+        if not dtype.is_integer:
+            return super().__call__(shape, dtype, **kwargs)
         if int(self.minval) != self.minval or int(self.maxval) != self.maxval:
             raise TypeError(
-                f"RandomUniform: dtype {kind.name} needs integer limits, got {self.minval} and {self.maxval}."
+                f"RandomUniform: dtype {dtype.name} needs integer limits, got {self.minval} and {self.maxval}."
             )
         sizes = tuple(int(s) for s in shape)
-        drawn = self._rng().integers(int(self.minval), int(self.maxval), sizes)
-        return from_python(np.asarray(drawn).astype(kind.dtype), kind)
+        values = self._rng().integers(int(self.minval), int(self.maxval), sizes)
+        return from_python(np.asarray(values).astype(dtype.dtype), dtype)
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Uniform numbers."""
+        """Return uniformly distributed values."""
         return self._rng().uniform(self.minval, self.maxval, shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"minval": self.minval, "maxval": self.maxval, "seed": self.seed}
 
 
 class VarianceScaling(_Random):
-    """Variance `scale / n`, where n is the number of inputs, outputs, or their mean.
+    """Initializer with variance `scale / n`; n is the number of inputs or outputs, or their mean.
 
     Args:
-      scale: a positive number.
+      scale: Positive factor.
       mode: 'fan_in', 'fan_out' or 'fan_avg'.
       distribution: 'truncated_normal', 'untruncated_normal' or 'uniform'.
-      seed: seed; with one, every call gives the same values.
+      seed: Integer seed.
 
     Raises:
-      ValueError: for another scale, mode or distribution.
+      ValueError: If the scale, mode or distribution is invalid.
 
     Example:
       >>> import meshflow as tf
@@ -352,7 +353,7 @@ class VarianceScaling(_Random):
         self.scale, self.mode, self.distribution = scale, mode, distribution
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Random numbers of the right variance."""
+        """Return random values with the scaled variance."""
         fan_in, fan_out = fans(shape)
         n = {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[self.mode]
         variance = self.scale / max(1.0, n)
@@ -362,11 +363,11 @@ class VarianceScaling(_Random):
             return rng.uniform(-limit, limit, shape)
         if self.distribution == "untruncated_normal":
             return rng.standard_normal(shape) * math.sqrt(variance)
-        # Cutting the tails off lowers the deviation to 0.8796... of the normal one's.
+        # Truncation at two standard deviations reduces the standard deviation by this factor.
         return _truncated(rng, shape, 0.0, math.sqrt(variance) / 0.87962566103423978)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             "scale": self.scale,
             "mode": self.mode,
@@ -376,7 +377,7 @@ class VarianceScaling(_Random):
 
 
 def fans(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Numbers of inputs and outputs of a weight: kernels are [*window, in, out]."""
+    """Return the numbers of inputs and outputs of a weight; kernels have shape [*window, in, out]."""
     if not shape:
         return 1, 1
     if len(shape) == 1:
@@ -386,7 +387,7 @@ def fans(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 class Scaled(VarianceScaling):
-    """A `VarianceScaling` whose scale, mode and distribution have a name of their own."""
+    """`VarianceScaling` with a fixed scale, mode and distribution."""
 
     if TYPE_CHECKING:
 
@@ -394,16 +395,16 @@ class Scaled(VarianceScaling):
 
 
 def _scaled(name: str, scale: float, mode: str, distribution: str, doc: str) -> type[Scaled]:
-    def __init__(self: Any, seed: int | None = None) -> None:
+    def __init__(self: VarianceScaling, seed: int | None = None) -> None:
         VarianceScaling.__init__(self, scale, mode, distribution, seed)
 
-    def get_config(self: Any) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self: VarianceScaling) -> Config:
+        """Return the configuration."""
         return {"seed": self.seed}
 
     size = 200 if mode == "fan_in" else 300
     text = (
-        f"{doc}\n\nArgs:\n  seed: seed; with one, every call gives the same values.\n\n"
+        f"{doc}\n\nArgs:\n  seed: Integer seed.\n\n"
         "Example:\n  >>> import meshflow as tf\n"
         f"  >>> weights = tf.keras.initializers.{name}(seed=1)([200, 400])\n"
         f"  >>> round(float(tf.math.reduce_variance(weights)) * {size}, 1)\n  {scale}\n"
@@ -417,33 +418,47 @@ GlorotUniform = _scaled(
     1.0,
     "fan_avg",
     "uniform",
-    "Uniform, variance 2 / (in + out) (Glorot and Bengio 2010).",
+    "Uniform initializer with variance 2 / (in + out) (Glorot and Bengio 2010).",
 )
 GlorotNormal = _scaled(
-    "GlorotNormal", 1.0, "fan_avg", "truncated_normal", "Truncated normal, variance 2 / (in + out)."
+    "GlorotNormal",
+    1.0,
+    "fan_avg",
+    "truncated_normal",
+    "Truncated normal initializer with variance 2 / (in + out).",
 )
 HeUniform = _scaled(
-    "HeUniform", 2.0, "fan_in", "uniform", "Uniform, variance 2 / in (He et al. 2015)."
+    "HeUniform",
+    2.0,
+    "fan_in",
+    "uniform",
+    "Uniform initializer with variance 2 / in (He et al. 2015).",
 )
 HeNormal = _scaled(
     "HeNormal",
     2.0,
     "fan_in",
     "truncated_normal",
-    "Truncated normal, variance 2 / in (He et al. 2015).",
+    "Truncated normal initializer with variance 2 / in (He et al. 2015).",
 )
-LecunUniform = _scaled("LecunUniform", 1.0, "fan_in", "uniform", "Uniform, variance 1 / in.")
+LecunUniform = _scaled(
+    "LecunUniform", 1.0, "fan_in", "uniform", "Uniform initializer with variance 1 / in."
+)
 LecunNormal = _scaled(
-    "LecunNormal", 1.0, "fan_in", "truncated_normal", "Truncated normal, variance 1 / in."
+    "LecunNormal",
+    1.0,
+    "fan_in",
+    "truncated_normal",
+    "Truncated normal initializer with variance 1 / in.",
 )
 
 
 class Orthogonal(_Random):
-    """A random matrix with orthonormal rows or columns.
+    """Initializer with orthonormal rows or columns.
 
     Args:
-      gain: factor.
-      seed: seed; with one, every call gives the same values.
+      gain: Factor of the matrix.
+      seed: Integer seed.
 
     Example:
       >>> import meshflow as tf
@@ -457,7 +472,7 @@ class Orthogonal(_Random):
         self.gain = gain
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """An orthogonal matrix, reshaped."""
+        """Return an orthogonal matrix, reshaped."""
         if len(shape) < 2:
             raise ValueError(
                 f"The tensor to initialize must be at least two-dimensional. Received: shape={shape}"
@@ -467,16 +482,16 @@ class Orthogonal(_Random):
         q = q * np.sign(np.diag(r))
         return self.gain * (q.T if rows < columns else q).reshape(shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"gain": self.gain, "seed": self.seed}
 
 
 class Identity(Initializer):
-    """The identity matrix.
+    """Initializer with the identity matrix.
 
     Args:
-      gain: factor.
+      gain: Factor of the matrix.
 
     Example:
       >>> import meshflow as tf
@@ -490,15 +505,15 @@ class Identity(Initializer):
         self.gain = gain
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """An identity matrix."""
+        """Return an identity matrix."""
         if len(shape) != 2:
             raise ValueError(
                 f"Identity matrix initializer can only be used for 2D matrices. Received: shape={shape} of rank {len(shape)}."
             )
         return self.gain * np.eye(*shape)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"gain": self.gain}
 
 
@@ -511,17 +526,9 @@ _FAMILY = registry.family(
     "initializer",
     "keras.initializers",
     registry.name_table(
-        *(
-            Zeros,
-            Ones,
-            Constant,
-            RandomNormal,
-            RandomUniform,
-            TruncatedNormal,
-            VarianceScaling,
-            GlorotUniform,
-        ),
-        *(GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal, Orthogonal, Identity),
+        *(Zeros, Ones, Constant, RandomNormal, RandomUniform, TruncatedNormal, VarianceScaling),
+        *(GlorotUniform, GlorotNormal, HeUniform, HeNormal, LecunUniform, LecunNormal),
+        *(Orthogonal, Identity),
         Initializer,
         zero=Zeros,
         one=Ones,
@@ -532,11 +539,11 @@ _FAMILY = registry.family(
 )
 
 
-def get(identifier: Any) -> Callable[..., Any]:
-    """An initializer from a name, class, object, function or configuration.
+def get(identifier: object) -> Callable[..., Any]:
+    """Return the initializer for a name, class, object, function or configuration; None for None.
 
     Raises:
-      ValueError: for an unknown name.
+      ValueError: If the name is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -546,15 +553,15 @@ def get(identifier: Any) -> Callable[..., Any]:
     return _FAMILY.get(identifier)
 
 
-def another(value: Any) -> Any:
-    """An initializer with other values for another weight of a layer, where it has no seed; all else as it is."""
-    if isinstance(value, _Random) and value.seed is None:
-        return type(value).from_config(value.get_config())
-    return value
+def another(initializer: object) -> object:
+    """Copy a random initializer without a seed, so that another weight has other values."""
+    if isinstance(initializer, _Random) and initializer.seed is None:
+        return type(initializer).from_config(initializer.get_config())
+    return initializer
 
 
-def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration of an initializer.
+def serialize(initializer: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration of an initializer.
 
     Example:
       >>> import meshflow as tf
@@ -565,9 +572,11 @@ def serialize(initializer: Any, use_legacy_format: bool = False) -> dict[str, An
 
 
 def deserialize(
-    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    config: str | Config | None,
+    custom_objects: CustomObjects = None,
+    use_legacy_format: bool = False,
 ) -> Callable[..., Any]:
-    """The initializer with a configuration.
+    """Create an initializer from its configuration.
 
     Example:
       >>> import meshflow as tf

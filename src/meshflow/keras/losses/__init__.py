@@ -5,33 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _f
 from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define
 from meshflow.keras.losses.functions import *
+from meshflow.keras.registry import CustomObjects
 
 BinaryCrossentropy = define(
     "BinaryCrossentropy",
     _f.binary_crossentropy,
-    "Cross entropy with labels 0 and 1.",
+    "Cross entropy for labels 0 and 1.",
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
 BinaryFocalCrossentropy = define(
     "BinaryFocalCrossentropy",
     _f.binary_focal_crossentropy,
-    "Focal cross entropy with labels 0 and 1.",
+    "Focal cross entropy for labels 0 and 1.",
     example=("BinaryFocalCrossentropy(gamma=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.347"),
 )
 CategoricalCrossentropy = define(
     "CategoricalCrossentropy",
     _f.categorical_crossentropy,
-    "Cross entropy with one-hot labels.",
+    "Cross entropy for one-hot labels.",
     example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
 CategoricalFocalCrossentropy = define(
     "CategoricalFocalCrossentropy",
     _f.categorical_focal_crossentropy,
-    "Focal cross entropy with one-hot labels.",
+    "Focal cross entropy for one-hot labels.",
     example=("CategoricalFocalCrossentropy(alpha=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.173"),
 )
 CategoricalHinge = define(
@@ -43,7 +45,7 @@ CategoricalHinge = define(
 CosineSimilarity = define(
     "CosineSimilarity",
     _f.cosine_similarity,
-    "Minus the cosine between labels and predictions.",
+    "Negative cosine similarity of labels and predictions.",
     example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "-0.6"),
 )
 Hinge = define(
@@ -55,7 +57,7 @@ Hinge = define(
 Huber = define(
     "Huber",
     _f.huber,
-    "Quadratic for small errors, linear for large ones.",
+    "Loss that is quadratic for small errors and linear for large ones.",
     "huber_loss",
     example=("Huber(delta=2.0)([[0.0], [0.0]], [[1.0], [5.0]])", "4.25"),
 )
@@ -74,25 +76,25 @@ LogCosh = define(
 MeanAbsoluteError = define(
     "MeanAbsoluteError",
     _f.mean_absolute_error,
-    "Mean of absolute errors.",
+    "Mean absolute error.",
     example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
 )
 MeanAbsolutePercentageError = define(
     "MeanAbsolutePercentageError",
     _f.mean_absolute_percentage_error,
-    "Mean of relative errors, in percent.",
+    "Mean absolute relative error, in percent.",
     example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
 MeanSquaredError = define(
     "MeanSquaredError",
     _f.mean_squared_error,
-    "Mean of squared errors.",
+    "Mean squared error.",
     example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "0.5"),
 )
 MeanSquaredLogarithmicError = define(
     "MeanSquaredLogarithmicError",
     _f.mean_squared_logarithmic_error,
-    "Mean of squared errors of logarithms.",
+    "Mean squared error of logarithms.",
     example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
 Poisson = define(
@@ -104,8 +106,8 @@ Poisson = define(
 SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _f.sparse_categorical_crossentropy,
-    "Cross entropy with class numbers.",
-    left_out=("axis",),
+    "Cross entropy for class indices.",
+    omitted=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
 SquaredHinge = define(
@@ -148,19 +150,8 @@ __all__ = sorted(
     {
         *_CLASSES,
         *_FUNCTIONS,
-        "Reduction",
-        "MSE",
-        "mse",
-        "MAE",
-        "mae",
-        "MAPE",
-        "mape",
-        "MSLE",
-        "msle",
-        "KLD",
-        "kld",
-        "logcosh",
-        "kullback_leibler_divergence",
+        *("Reduction", "MSE", "mse", "MAE", "mae", "MAPE", "mape", "MSLE", "msle", "KLD", "kld"),
+        *("logcosh", "kullback_leibler_divergence"),
         "get",
         "serialize",
         "deserialize",
@@ -168,11 +159,11 @@ __all__ = sorted(
 )
 
 
-def get(identifier: Any) -> Loss | Callable[..., Any] | None:
-    """A loss from a name, class, object, function or configuration; None is None.
+def get(identifier: object) -> Loss | Callable[..., Any] | None:
+    """Return the loss for a name, class, object, function or configuration; None for None.
 
     Raises:
-      ValueError: for an unknown name.
+      ValueError: If the name is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -184,8 +175,8 @@ def get(identifier: Any) -> Loss | Callable[..., Any] | None:
     return _FAMILY.get(identifier)
 
 
-def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration or name of a loss.
+def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration or name of a loss.
 
     Example:
       >>> import meshflow as tf
@@ -196,9 +187,9 @@ def serialize(loss: Any, use_legacy_format: bool = False) -> dict[str, Any] | st
 
 
 def deserialize(
-    name: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    name: str | Config | None, custom_objects: CustomObjects = None, use_legacy_format: bool = False
 ) -> Loss | Callable[..., Any] | None:
-    """The loss with a name or configuration.
+    """Return the loss for a name or configuration.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""`Loss`: weighting and reduction of per-example losses."""
+"""Base classes of losses, with weighting and reduction of per-example losses."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from typing import Any
 from meshflow.core.functions.stateless import call_stateless, traced_by_jax
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import any_symbolic
+from meshflow.core.values.tensor import TensorLike
 from meshflow.distribute.replicas.context import spanning
 from meshflow.distribute.replicas.shares import current_shares
+from meshflow.environment.types import Config
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
 
 
 class Reduction:
-    """How per-example losses become one number.
+    """Reductions of per-example losses.
 
-    `AUTO` and `SUM_OVER_BATCH_SIZE` give the mean, `SUM` the sum, `NONE` all of them.
+    `AUTO` and `SUM_OVER_BATCH_SIZE` compute the mean, `SUM` the sum; `NONE` keeps all losses.
 
     Example:
       >>> import meshflow as tf
@@ -37,12 +39,12 @@ class Reduction:
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
-        """All kinds."""
+        """Return all reductions."""
         return cls.AUTO, cls.NONE, cls.SUM, cls.SUM_OVER_BATCH_SIZE
 
     @classmethod
     def validate(cls, key: str) -> None:
-        """Raises ValueError for an unknown kind."""
+        """Raise a ValueError for an unknown reduction."""
         if key not in (*cls.all(), "mean"):
             raise ValueError(f'Invalid Reduction Key: {key}. Expected keys are "{cls.all()}"')
 
@@ -51,8 +53,8 @@ class Loss:
     """Base class of losses; subclasses define `call(y_true, y_pred)`.
 
     Args:
-      reduction: see `tf.keras.losses.Reduction`.
-      name: the loss's name.
+      reduction: See `tf.keras.losses.Reduction`.
+      name: Name of the loss.
 
     Example:
       >>> import meshflow as tf
@@ -72,37 +74,42 @@ class Loss:
         self.reduction = reduction
         self.name = name
 
-    def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """The reduced loss.
+    def __call__(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> TensorLike:
+        """Compute the reduced loss.
 
         Args:
-          y_true: targets.
-          y_pred: predictions.
-          sample_weight: weights of examples (or of elements).
+          y_true: Labels.
+          y_pred: Predictions.
+          sample_weight: Weights of the examples or elements.
 
         Returns:
-          A scalar, or one value per example without reduction; an array of JAX where one of its transformations
-          calls it, such as `jax.grad`.
+          A scalar, or a value per example without a reduction. The result is a JAX array inside a
+          JAX transformation, such as `jax.grad`.
         """
         if traced_by_jax((y_true, y_pred, sample_weight)):
             return call_stateless(self._reduced, [], [], (y_true, y_pred, sample_weight))[0]
         return self._reduced(y_true, y_pred, sample_weight)
 
-    def _reduced(self, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    def _reduced(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike
+    ) -> TensorLike:
         self._check_scale()
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         losses = self.call(convert_to_tensor(y_true), y_pred)
-        counted = getattr(losses, "_keras_mask", None)
-        if counted is not None and self.reduction in (
+        is_counted = getattr(losses, "_keras_mask", None)
+        if is_counted is not None and self.reduction in (
             Reduction.AUTO,
             Reduction.SUM_OVER_BATCH_SIZE,
         ):
-            # The mean over the losses that count, as a mean over all of them.
-            share = math.reduce_mean(math.cast(counted, losses.dtype))
-            shares = current_shares()
-            share = share if shares is None else shares.mean_of_all(share)
-            losses = losses * math.divide_no_nan(1.0, share)
+            # Losses that are not counted are 0, so the division by this fraction makes the mean
+            # over all losses the mean over the counted ones.
+            fraction = math.reduce_mean(math.cast(is_counted, losses.dtype))
+            replica_shares = current_shares()
+            fraction = fraction if replica_shares is None else replica_shares.mean_of_all(fraction)
+            losses = losses * math.divide_no_nan(1.0, fraction)
         if mask is not None:
             mask = math.cast(mask, losses.dtype)
             sample_weight = (
@@ -111,9 +118,10 @@ class Loss:
         return reduce_weighted(losses, sample_weight, self.reduction)
 
     def _check_scale(self) -> None:
-        # A mean over one replica's examples, summed over replicas, is too large by their number.
-        means = self.reduction in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE)
-        if means and spanning() is not None and not self._scaled_by_model:
+        # A mean over the examples of one replica, summed over the replicas, is too large by their
+        # number.
+        is_mean = self.reduction in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE)
+        if is_mean and spanning() is not None and not self._scaled_by_model:
             raise ValueError(
                 "Please use `tf.keras.losses.Reduction.SUM` or `tf.keras.losses.Reduction.NONE` for loss "
                 f"reduction of {type(self).__name__} in tf.distribute.Strategy.run, and divide by the global "
@@ -121,28 +129,28 @@ class Loss:
                 "fit() do so by themselves."
             )
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """One loss per example."""
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
+        """Compute one loss per example."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"reduction": self.reduction, "name": self.name}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The loss with a configuration."""
+    def from_config(cls, config: Config) -> Loss:
+        """Create a loss from its configuration."""
         return cls(**config)
 
 
-def _times(a: Any, b: Any) -> Any:
+def _times(a: TensorLike, b: TensorLike) -> TensorLike:
     a = math.cast(a, b.dtype)
     a, b = match_rank(a, b), match_rank(b, a)
     return a * b
 
 
-def match_rank(weights: Any, values: Any) -> Any:
-    """Weights with the rank of values: a last dimension of 1 dropped or dimensions added."""
+def match_rank(weights: TensorLike, values: TensorLike) -> TensorLike:
+    """Match the rank of weights to that of values: drop a last axis of size 1, or add axes."""
     w, v = len(weights.shape), len(values.shape)
     if w == v + 1 and weights.shape[-1] == 1:
         return array.squeeze(weights, -1)
@@ -151,8 +159,8 @@ def match_rank(weights: Any, values: Any) -> Any:
     return weights
 
 
-def match_last_dimension(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
-    """Labels and predictions of one rank where a last dimension of 1 is all that is in the way."""
+def match_last_dimension(y_true: TensorLike, y_pred: TensorLike) -> tuple[TensorLike, TensorLike]:
+    """Match the ranks of labels and predictions by dropping a last axis of size 1."""
     if len(y_true.shape) == len(y_pred.shape) + 1 and y_true.shape[-1] == 1:
         y_true = array.squeeze(y_true, -1)
     elif len(y_pred.shape) == len(y_true.shape) + 1 and y_pred.shape[-1] == 1:
@@ -160,8 +168,8 @@ def match_last_dimension(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
     return y_true, y_pred
 
 
-def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
-    """Weighted losses, reduced."""
+def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: str) -> TensorLike:
+    """Multiply losses by their weights and reduce them."""
     losses = convert_to_tensor(losses)
     if not losses.dtype.is_floating:
         losses = math.cast(losses, settings.floatx())
@@ -175,20 +183,20 @@ def reduce_weighted(losses: Any, sample_weight: Any, reduction: str) -> Any:
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
     if losses.shape.rank and any_symbolic(losses.shape):
-        # A function that is saved for any size.
+        # The function is exported for any size, so the number of losses is unknown.
         return math.reduce_mean(losses)
     count = max(losses.shape.num_elements() or 0, 1)
     return math.reduce_sum(losses) / float(count)
 
 
 class LossFunctionWrapper(Loss):
-    """A loss made of a function of (y_true, y_pred).
+    """Loss that calls a function of (y_true, y_pred).
 
     Args:
-      fn: the function.
-      reduction: see `tf.keras.losses.Reduction`.
-      name: the loss's name.
-      **kwargs: further arguments of the function.
+      fn: The function.
+      reduction: See `tf.keras.losses.Reduction`.
+      name: Name of the loss.
+      **kwargs: Other arguments of the function.
 
     Example:
       >>> import meshflow as tf
@@ -210,35 +218,38 @@ class LossFunctionWrapper(Loss):
         for key, value in kwargs.items():
             setattr(self, key, value)
 
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """The function's value."""
+    def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
+        """Call the function."""
         y_true, y_pred = match_last_dimension(y_true, y_pred)
         return self.fn(y_true, y_pred, **self._arguments)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         fn = registry.get_registered_name(self.fn)
         return {**super().get_config(), **self._arguments, "fn": fn}
 
 
 class _Defined(LossFunctionWrapper):
-    """Of the classes here, whose configurations later versions of Keras write with their function's name."""
+    """Base class of the losses in this package.
+
+    Keras 2.13 and later write their configurations with the name of the function, which is ignored.
+    """
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The loss with a configuration."""
+    def from_config(cls, config: Config) -> Loss:
+        """Create a loss from its configuration."""
         return cls(**{key: value for key, value in config.items() if key != "fn"})
 
 
 def example_text(call: str, value: str) -> str:
-    """A docstring's section that shows a call and the number that it gives, to three decimals."""
+    """Format a docstring section with a call and its rounded result."""
     return f"\nExample:\n  >>> import meshflow as tf\n  >>> round(float({call}), 3)\n  {value}\n"
 
 
-def formula_text(fn: Callable[..., Any], before: str = "") -> str:
-    """The section of a docstring with a function's formula, taken from the function's own."""
+def formula_text(fn: Callable[..., Any], prefix: str = "") -> str:
+    """Copy the formula section from the docstring of a function."""
     section = (inspect.getdoc(fn) or "").partition("\nFormula:\n")[2].partition("\n\n")[0]
-    return f"\n\nFormula:\n  {before}{section.strip()}" if section else ""
+    return f"\n\nFormula:\n  {prefix}{section.strip()}" if section else ""
 
 
 def define(
@@ -246,50 +257,50 @@ def define(
     fn: Callable[..., Any],
     doc: str,
     default_name: str | None = None,
-    left_out: tuple[str, ...] = (),
+    omitted: tuple[str, ...] = (),
     *,
     example: tuple[str, str],
 ) -> type[LossFunctionWrapper]:
-    """A loss class for a function of (y_true, y_pred, ...).
+    """Define a loss class for a function of (y_true, y_pred, ...).
 
     Args:
-      name: the class's name.
-      fn: the function; its further arguments become the class's.
-      doc: one line on what the loss is.
-      default_name: default of `name`; default the function's name.
-      left_out: arguments of the function that the class does not take.
-      example: a call of the class, and the number that it gives.
+      name: Name of the class.
+      fn: The function; its other arguments become arguments of the class.
+      doc: First line of the docstring.
+      default_name: Default of the argument `name`; the name of the function by default.
+      omitted: Arguments of the function that the class does not have.
+      example: Call of the class, and its result.
 
     Returns:
       The class.
     """
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = {
+    base = {
         "reduction": inspect.Parameter("reduction", kind, default=Reduction.AUTO),
         "name": inspect.Parameter("name", kind, default=default_name or fn.__name__),
     }
     extra = {
         p.name: p
         for p in list(inspect.signature(fn).parameters.values())[2:]
-        if p.name not in left_out
+        if p.name not in omitted
     }
-    order = [*extra, *own]
-    signature = inspect.Signature([{**extra, **own}[n] for n in order])
+    order = [*extra, *base]
+    signature = inspect.Signature([{**extra, **base}[n] for n in order])
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: LossFunctionWrapper, *args: Any, **kwargs: Any) -> None:
         try:
-            given = signature.bind(*args, **kwargs)
+            bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{name}: {error}. It takes {signature}.") from None
-        given.apply_defaults()
-        LossFunctionWrapper.__init__(self, fn, **given.arguments)
+        bound.apply_defaults()
+        LossFunctionWrapper.__init__(self, fn, **bound.arguments)
 
     parameter = inspect.Parameter("self", kind)
     __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
-    arguments = "".join(f"  {n}: see `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
+    arguments = "".join(f"  {n}: See `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
     text = (
-        f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: see `tf.keras.losses.Reduction`.\n"
-        "  name: the loss's name.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
+        f"{doc}{formula_text(fn)}\n\nArgs:\n{arguments}  reduction: See `tf.keras.losses.Reduction`.\n"
+        "  name: Name of the loss.\n" + example_text(f"tf.keras.losses.{example[0]}", example[1])
     )
     body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
     return type(name, (_Defined,), body)

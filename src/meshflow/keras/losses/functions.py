@@ -1,29 +1,27 @@
-"""Loss functions: one value per example, averaged over the last dimension."""
+"""Loss functions: one value per example, averaged over the last axis."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
 from meshflow.keras.logits import logits_of
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
 from meshflow.ops import array, math, nn
 
 
-def _pair(y_true: Any, y_pred: Any) -> tuple[Any, Any]:
+def _pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
     y_pred = convert_to_tensor(y_pred)
     if not y_pred.dtype.is_floating:
         y_pred = math.cast(y_pred, settings.floatx())
     return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
 
 
-def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean((y_true - y_pred)^2)` over the last dimension.
+def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean((y_true - y_pred)^2)` over the last axis.
 
     Formula:
-      `mean((y - p)^2)` over the last dimension, y being the labels and p the predictions.
+      `mean((y - p)^2)` over the last axis, with labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -34,11 +32,11 @@ def mean_squared_error(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(math.squared_difference(y_pred, y_true), axis=-1)
 
 
-def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean(|y_true - y_pred|)` over the last dimension.
+def mean_absolute_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean(|y_true - y_pred|)` over the last axis.
 
     Formula:
-      `mean(|y - p|)` over the last dimension, y being the labels and p the predictions.
+      `mean(|y - p|)` over the last axis, with labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -49,12 +47,12 @@ def mean_absolute_error(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(math.abs(y_pred - y_true), axis=-1)
 
 
-def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
-    """`100 * mean(|(y_true - y_pred) / y_true|)` over the last dimension.
+def mean_absolute_percentage_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `100 * mean(|(y_true - y_pred) / y_true|)` over the last axis.
 
     Formula:
-      `100 * mean(|y - p| / max(|y|, epsilon))` over the last dimension, y being the labels and p the predictions,
-      `epsilon` that of `tf.keras.backend`.
+      `100 * mean(|y - p| / max(|y|, epsilon))` over the last axis, with labels y, predictions p,
+      and `epsilon` of `tf.keras.backend`.
 
     Example:
       >>> import meshflow as tf
@@ -66,12 +64,12 @@ def mean_absolute_percentage_error(y_true: Any, y_pred: Any) -> Tensor:
     return 100.0 * math.reduce_mean(difference, axis=-1)
 
 
-def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last dimension.
+def mean_squared_logarithmic_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean((log(1 + y_true) - log(1 + y_pred))^2)` over the last axis.
 
     Formula:
-      `mean((log(1 + max(y, epsilon)) - log(1 + max(p, epsilon)))^2)` over the last dimension, y being the labels and
-      p the predictions, `epsilon` that of `tf.keras.backend`.
+      `mean((log(1 + max(y, epsilon)) - log(1 + max(p, epsilon)))^2)` over the last axis, with
+      labels y, predictions p, and `epsilon` of `tf.keras.backend`.
 
     Example:
       >>> import meshflow as tf
@@ -84,17 +82,18 @@ def mean_squared_logarithmic_error(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(math.squared_difference(first, second), axis=-1)
 
 
-def _signed(y_true: Any) -> Any:
-    """Labels -1 and 1 from 0 and 1, if there are only those."""
-    binary = math.reduce_all(math.logical_or(math.equal(y_true, 0.0), math.equal(y_true, 1.0)))
-    return array.where(binary, 2.0 * y_true - 1.0, y_true)
+def _signed(y_true: TensorLike) -> Tensor:
+    """Convert labels 0 and 1 to -1 and 1, if there are no others."""
+    is_binary = math.reduce_all(math.logical_or(math.equal(y_true, 0.0), math.equal(y_true, 1.0)))
+    return array.where(is_binary, 2.0 * y_true - 1.0, y_true)
 
 
-def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean(max(1 - y_true * y_pred, 0)^2)`; labels are -1 or 1 (or 0 or 1).
+def squared_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean(max(1 - y_true * y_pred, 0)^2)` for labels -1 and 1 (or 0 and 1).
 
     Formula:
-      `mean(max(1 - y * p, 0)^2)` over the last dimension, y being the labels and p the predictions; y is -1 or 1.
+      `mean(max(1 - y * p, 0)^2)` over the last axis, with labels y, which are -1 or 1, and
+      predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -105,11 +104,12 @@ def squared_hinge(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(math.square(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0)), axis=-1)
 
 
-def hinge(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean(max(1 - y_true * y_pred, 0))`; labels are -1 or 1 (or 0 or 1).
+def hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean(max(1 - y_true * y_pred, 0))` for labels -1 and 1 (or 0 and 1).
 
     Formula:
-      `mean(max(1 - y * p, 0))` over the last dimension, y being the labels and p the predictions; y is -1 or 1.
+      `mean(max(1 - y * p, 0))` over the last axis, with labels y, which are -1 or 1, and
+      predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -120,12 +120,12 @@ def hinge(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(math.maximum(1.0 - _signed(y_true) * y_pred, 0.0), axis=-1)
 
 
-def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
-    """`max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`.
+def categorical_hinge(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `max(max((1 - y_true) * y_pred) - sum(y_true * y_pred) + 1, 0)`.
 
     Formula:
-      `max(max((1 - y) * p) - sum(y * p) + 1, 0)`, with sum and inner maximum over the last dimension, y being the
-      one-hot labels and p the predictions.
+      `max(max((1 - y) * p) - sum(y * p) + 1, 0)`, with the sum and the inner maximum over the last
+      axis, one-hot labels y, and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -138,21 +138,18 @@ def categorical_hinge(y_true: Any, y_pred: Any) -> Tensor:
     return math.maximum(negative - positive + 1.0, 0.0)
 
 
-def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
-    """Quadratic up to `delta`, linear beyond.
+def huber(y_true: TensorLike, y_pred: TensorLike, delta: float = 1.0) -> Tensor:
+    """Compute a loss that is quadratic up to the error `delta` and linear above.
 
     Formula:
-      `mean(e^2 / 2)` over the last dimension, where the errors `e = |y - p|` are at most `delta`, and
-      `delta * e - delta^2 / 2` in place of `e^2 / 2` where an error e is larger; y being the labels and p the
-      predictions (Huber 1964).
+      `mean(e^2 / 2)` over the last axis for errors `e = |y - p|` up to `delta`, and `delta * e -
+      delta^2 / 2` in place of `e^2 / 2` for a larger error e; with labels y and predictions p
+      (Huber 1964).
 
     Args:
-      y_true: targets.
-      y_pred: predictions.
-      delta: the error from which on the loss is linear.
-
-    Returns:
-      The mean over the last dimension of `e^2 / 2`, or of `delta * |e| - delta^2 / 2` for large errors e.
+      y_true: Labels.
+      y_pred: Predictions.
+      delta: Error above which the loss is linear.
 
     Example:
       >>> import meshflow as tf
@@ -167,11 +164,11 @@ def huber(y_true: Any, y_pred: Any, delta: float = 1.0) -> Tensor:
     )
 
 
-def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean(log(cosh(y_pred - y_true)))` over the last dimension.
+def log_cosh(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean(log(cosh(y_pred - y_true)))` over the last axis.
 
     Formula:
-      `mean(log(cosh(p - y)))` over the last dimension, y being the labels and p the predictions.
+      `mean(log(cosh(p - y)))` over the last axis, with labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -183,12 +180,12 @@ def log_cosh(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(x + nn.softplus(-2.0 * x) - 0.6931471805599453, axis=-1)
 
 
-def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
-    """`sum(y_true * log(y_true / y_pred))` over the last dimension.
+def kl_divergence(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `sum(y_true * log(y_true / y_pred))` over the last axis.
 
     Formula:
-      `sum(y * log(y / p))` over the last dimension, y being the labels and p the predictions, both clipped to
-      `epsilon` (that of `tf.keras.backend`) and 1 (Kullback and Leibler 1951).
+      `sum(y * log(y / p))` over the last axis, with labels y and predictions p, both clipped to
+      `epsilon` (of `tf.keras.backend`) and 1 (Kullback and Leibler 1951).
 
     Example:
       >>> import meshflow as tf
@@ -201,12 +198,12 @@ def kl_divergence(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_sum(y_true * math.log(y_true / y_pred), axis=-1)
 
 
-def poisson(y_true: Any, y_pred: Any) -> Tensor:
-    """`mean(y_pred - y_true * log(y_pred))` over the last dimension.
+def poisson(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Compute `mean(y_pred - y_true * log(y_pred))` over the last axis.
 
     Formula:
-      `mean(p - y * log(p + epsilon))` over the last dimension, y being the labels and p the predictions, `epsilon`
-      that of `tf.keras.backend`.
+      `mean(p - y * log(p + epsilon))` over the last axis, with labels y, predictions p, and
+      `epsilon` of `tf.keras.backend`.
 
     Example:
       >>> import meshflow as tf
@@ -217,11 +214,12 @@ def poisson(y_true: Any, y_pred: Any) -> Tensor:
     return math.reduce_mean(y_pred - y_true * math.log(y_pred + settings.epsilon()), axis=-1)
 
 
-def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
-    """Minus the cosine of the angle between labels and predictions.
+def cosine_similarity(y_true: TensorLike, y_pred: TensorLike, axis: int = -1) -> Tensor:
+    """Compute the negative cosine of the angle between labels and predictions.
 
     Formula:
-      `-sum(y * p) / (|y| * |p|)` over `axis`, y being the labels and p the predictions and |.| the Euclidean norm.
+      `-sum(y * p) / (|y| * |p|)` over `axis`, with labels y, predictions p, and the Euclidean norm
+      |.|.
 
     Example:
       >>> import meshflow as tf
@@ -235,40 +233,40 @@ def cosine_similarity(y_true: Any, y_pred: Any, axis: int = -1) -> Tensor:
 
 
 _FOR_CLASS_NUMBERS = (
-    "For class numbers take sparse_categorical_crossentropy, or make them one-hot with tf.one_hot."
+    "Use sparse_categorical_crossentropy for class indices, or encode them with tf.one_hot."
 )
 
 
-def _smooth(y_true: Any, smoothing: float, classes: float) -> Any:
+def _smooth(y_true: TensorLike, smoothing: float, classes: float) -> Tensor:
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
 
 def categorical_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Cross entropy with one-hot labels.
+    """Compute the cross entropy for one-hot labels.
 
     Formula:
-      `-sum(y * log(p))` over `axis`. p are the predictions, divided by their sum and kept inside (0, 1), or with
-      `from_logits` their softmax; y are the labels, or with smoothing
+      `-sum(y * log(p))` over `axis`. The predictions p are divided by their sum and clipped inside
+      (0, 1), or with `from_logits` replaced by their softmax. The labels y become with smoothing
       `(1 - label_smoothing) * y + label_smoothing / n` for n classes.
 
     Args:
-      y_true: label distributions.
-      y_pred: probabilities, or logits.
-      from_logits: whether `y_pred` are logits.
-      label_smoothing: share of the label that is spread over all classes.
-      axis: the dimension of the classes.
+      y_true: Label distributions.
+      y_pred: Probabilities or logits.
+      from_logits: Whether `y_pred` are logits.
+      label_smoothing: Fraction of each label that is distributed over all classes.
+      axis: Axis of the classes.
 
     Returns:
       The loss of each example.
 
     Raises:
-      ValueError: when labels and predictions differ in shape.
+      ValueError: If labels and predictions have different shapes.
 
     Example:
       >>> import meshflow as tf
@@ -287,30 +285,31 @@ def categorical_crossentropy(
 
 
 def sparse_categorical_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     from_logits: bool = False,
     axis: int = -1,
     ignore_class: int | None = None,
 ) -> Tensor:
-    """Cross entropy with class numbers.
+    """Compute the cross entropy for class indices.
 
     Formula:
-      `-log(p[y])`, y being the class number and p the predictions along `axis`, kept inside (0, 1), or with
-      `from_logits` their softmax.
+      `-log(p[y])` for the class index y. The predictions p along `axis` are clipped inside (0, 1),
+      or with `from_logits` replaced by their softmax.
 
     Args:
-      y_true: integers.
-      y_pred: probabilities, or logits.
-      from_logits: whether `y_pred` are logits.
-      axis: the dimension of the classes.
-      ignore_class: a class number whose examples have loss 0.
+      y_true: Class indices.
+      y_pred: Probabilities or logits.
+      from_logits: Whether `y_pred` are logits.
+      axis: Axis of the classes.
+      ignore_class: Class index of examples with loss 0.
 
     Returns:
-      The loss of each example; NaN for a class number that is NaN or out of range in a compiled function.
+      The loss of each example; in a compiled function NaN for a class index that is NaN or out of
+      range.
 
     Raises:
-      InvalidArgumentError: for such a class number where it is known.
+      InvalidArgumentError: If a class index is NaN or out of range, outside compiled functions.
 
     Example:
       >>> import meshflow as tf
@@ -321,7 +320,7 @@ def sparse_categorical_crossentropy(
     y_pred, from_logits = logits_of(
         convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
     )
-    labels = class_numbers(y_true, refuse=True)
+    labels = class_numbers(y_true, reject_nan=True)
     rank = len(y_pred.shape)
     if axis % rank != rank - 1:
         order = [i for i in range(rank) if i != axis % rank] + [axis % rank]
@@ -329,21 +328,21 @@ def sparse_categorical_crossentropy(
     if len(labels.shape) == rank and labels.shape[-1] == 1:
         labels = array.squeeze(labels, -1)
     if not from_logits:
-        # The logarithm of clipped probabilities has the probabilities as its softmax.
+        # The softmax of the logarithms of clipped probabilities equals these probabilities.
         y_pred = math.log(math.clip_by_value(y_pred, settings.epsilon(), 1.0 - settings.epsilon()))
     if ignore_class is None:
         return nn.sparse_softmax_cross_entropy_with_logits(labels, y_pred)
-    counted = math.not_equal(labels, ignore_class)
-    safe = array.where(counted, labels, 0)
-    loss = nn.sparse_softmax_cross_entropy_with_logits(safe, y_pred)
-    loss = loss * math.cast(counted, loss.dtype)
-    # Means over these losses leave the ignored ones out.
-    loss._keras_mask = counted
+    is_counted = math.not_equal(labels, ignore_class)
+    safe_labels = array.where(is_counted, labels, 0)
+    loss = nn.sparse_softmax_cross_entropy_with_logits(safe_labels, y_pred)
+    loss = loss * math.cast(is_counted, loss.dtype)
+    # `Loss` excludes the ignored examples from means.
+    loss._keras_mask = is_counted
     return loss
 
 
-def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
-    """Cross entropy of each element, with labels 0 and 1."""
+def _binary_terms(y_true: TensorLike, y_pred: TensorLike, from_logits: bool = False) -> Tensor:
+    """Compute the cross entropy of each element, with labels 0 and 1."""
     y_pred, from_logits = logits_of(y_pred, from_logits, "binary_crossentropy", "Sigmoid")
     y_true, y_pred = _pair(y_true, y_pred)
     if from_logits:
@@ -354,28 +353,28 @@ def _binary_terms(y_true: Any, y_pred: Any, from_logits: bool = False) -> Any:
 
 
 def binary_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Cross entropy with labels 0 and 1, averaged over `axis`.
+    """Compute the mean cross entropy over `axis` for labels 0 and 1.
 
     Formula:
-      `-mean(y * log(p) + (1 - y) * log(1 - p))` over `axis`. p are the predictions, kept inside (0, 1), or with
-      `from_logits` their sigmoid; y are the labels, or with smoothing
+      `-mean(y * log(p) + (1 - y) * log(1 - p))` over `axis`. The predictions p are clipped inside
+      (0, 1), or with `from_logits` replaced by their sigmoid. The labels y become with smoothing
       `(1 - label_smoothing) * y + label_smoothing / 2`.
 
     Args:
-      y_true: labels, 0 or 1.
-      y_pred: probabilities, or logits, of the same shape.
-      from_logits: whether `y_pred` are logits.
-      label_smoothing: how far the labels are moved to 1/2: labels become `y * (1 - s) + s / 2`.
-      axis: the dimension of the mean.
+      y_true: Labels 0 or 1.
+      y_pred: Probabilities or logits of the same shape.
+      from_logits: Whether `y_pred` are logits.
+      label_smoothing: Fraction s by which labels move to 1/2: `y * (1 - s) + s / 2`.
+      axis: Axis of the mean.
 
     Returns:
-      The loss of each example: the shape without `axis`.
+      The loss of each example, without `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -389,26 +388,28 @@ def binary_crossentropy(
 
 
 def _binary_focal_terms(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     apply_class_balancing: bool,
     alpha: float,
     gamma: float,
     from_logits: bool,
-) -> Any:
-    """Binary focal cross entropy of each element."""
+) -> Tensor:
+    """Compute the binary focal cross entropy of each element."""
     y_true, y_pred = _pair(y_true, y_pred)
     probability = nn.sigmoid(y_pred) if from_logits else y_pred
-    certain = y_true * probability + (1.0 - y_true) * (1.0 - probability)
-    loss = math.pow(1.0 - certain, float(gamma)) * _binary_terms(y_true, y_pred, from_logits)
+    true_probability = y_true * probability + (1.0 - y_true) * (1.0 - probability)
+    loss = math.pow(1.0 - true_probability, float(gamma)) * _binary_terms(
+        y_true, y_pred, from_logits
+    )
     if apply_class_balancing:
         loss = loss * (y_true * alpha + (1.0 - y_true) * (1.0 - alpha))
     return loss
 
 
 def binary_focal_crossentropy(
-    y_true: Any,
-    y_pred: Any,
+    y_true: TensorLike,
+    y_pred: TensorLike,
     apply_class_balancing: bool = False,
     alpha: float = 0.25,
     gamma: float = 2.0,
@@ -416,25 +417,27 @@ def binary_focal_crossentropy(
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Binary cross entropy in which easy examples count little (arXiv:1708.02002).
+    """Compute a binary cross entropy with smaller weights of easy examples (arXiv:1708.02002).
 
     Formula:
-      `mean((1 - q)^gamma * c)` over `axis`, c being the binary cross entropy of an element and q the probability of
-      the right class, `y * p + (1 - y) * (1 - p)`, for labels y and predictions p (with `from_logits` their sigmoid).
-      With `apply_class_balancing` c is multiplied by `y * alpha + (1 - y) * (1 - alpha)`.
+      `mean((1 - q)^gamma * c)` over `axis`. Here c is the binary cross entropy of an element and q
+      the probability of the true class, `y * p + (1 - y) * (1 - p)`, for labels y and predictions p
+      (with `from_logits` their sigmoid). With `apply_class_balancing` c is multiplied by `y * alpha
+      + (1 - y) * (1 - alpha)`.
 
     Args:
-      y_true: labels, 0 or 1.
-      y_pred: probabilities, or logits, of the same shape.
-      apply_class_balancing: whether class 1 has the weight `alpha` and class 0 `1 - alpha`.
-      alpha: the weight of class 1.
-      gamma: power of `1 - p`, p being the probability of the right class; 0 gives the cross entropy.
-      from_logits: whether `y_pred` are logits.
-      label_smoothing: how far the labels are moved to 1/2.
-      axis: the dimension of the mean.
+      y_true: Labels 0 or 1.
+      y_pred: Probabilities or logits of the same shape.
+      apply_class_balancing: Whether class 1 has the weight `alpha` and class 0 the weight `1 -
+        alpha`.
+      alpha: Weight of class 1.
+      gamma: Power of `1 - q`; 0 results in the cross entropy.
+      from_logits: Whether `y_pred` are logits.
+      label_smoothing: Fraction by which labels move to 1/2.
+      axis: Axis of the mean.
 
     Returns:
-      The loss of each example: the shape without `axis`.
+      The loss of each example, without `axis`.
 
     Example:
       >>> import meshflow as tf
@@ -450,19 +453,19 @@ def binary_focal_crossentropy(
 
 
 def categorical_focal_crossentropy(
-    y_true: Any,
-    y_pred: Any,
-    alpha: Any = 0.25,
+    y_true: TensorLike,
+    y_pred: TensorLike,
+    alpha: float | TensorLike = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
     label_smoothing: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
-    """Categorical cross entropy in which easy examples count little (arXiv:1708.02002).
+    """Compute a categorical cross entropy with smaller weights of easy examples (arXiv:1708.02002).
 
     Formula:
-      `-sum(alpha * (1 - p)^gamma * y * log(p))` over `axis`, y being the one-hot labels and p the predictions,
-      divided by their sum, or with `from_logits` their softmax.
+      `-sum(alpha * (1 - p)^gamma * y * log(p))` over `axis`, with one-hot labels y and predictions
+      p, which are divided by their sum, or with `from_logits` replaced by their softmax.
 
     Example:
       >>> import meshflow as tf

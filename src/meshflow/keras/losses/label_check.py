@@ -1,74 +1,73 @@
-"""Checks of labels: their shapes, and class numbers."""
+"""Checks of the shapes of labels and of class indices."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 
 
-def check_same_shape(function: str, y_true: Any, y_pred: Any, hint: str = "") -> None:
-    """Refuses labels that would only broadcast against the predictions.
+def check_same_shape(function: str, y_true: TensorLike, y_pred: TensorLike, hint: str = "") -> None:
+    """Refuse labels with a shape that would be broadcast against the predictions.
 
     Args:
-      function: what the labels were given to, for the error.
-      y_true: labels.
-      y_pred: predictions.
-      hint: what to do instead.
+      function: Name of the loss, for the error message.
+      y_true: Labels.
+      y_pred: Predictions.
+      hint: Sentence that suggests an alternative.
 
     Raises:
-      ValueError: when the shapes differ.
+      ValueError: If the shapes differ.
     """
     if not y_true.shape.is_compatible_with(y_pred.shape):
         raise InvalidValueError(
-            f"Shapes {y_true.shape} and {y_pred.shape} are incompatible: {function} takes labels of the shape of "
+            f"Shapes {y_true.shape} and {y_pred.shape} are incompatible: {function} requires labels of the shape of "
             f"the predictions.{' ' + hint if hint else ''}"
         )
 
 
-def class_numbers(labels: Any, refuse: bool = False) -> Any:
-    """Labels as integers, with the smallest one, which is no class, for NaN.
+def class_numbers(labels: TensorLike, reject_nan: bool = False) -> Tensor:
+    """Convert labels to int64; NaN becomes the smallest integer, which is not a class.
 
     Args:
-      labels: class numbers of any numeric dtype.
-      refuse: whether NaN is an error where it is known, outside of compiled functions.
+      labels: Class indices of any numeric dtype.
+      reject_nan: Whether a NaN with a known value, outside compiled functions, is an error.
 
     Raises:
-      InvalidArgumentError: for NaN with `refuse`.
+      InvalidArgumentError: If a label is NaN and `reject_nan` is set.
     """
     labels = convert_to_tensor(labels)
     if not labels.dtype.is_floating:
         return math.cast(labels, "int64")
-    missing = math.is_nan(labels)
-    if refuse and not isinstance(missing._value, jax.core.Tracer):
-        known = np.asarray(missing._value)
+    is_nan = math.is_nan(labels)
+    if reject_nan and not isinstance(is_nan._value, jax.core.Tracer):
+        known = np.asarray(is_nan._value)
         if known.any():
             raise InvalidArgumentError(
-                f"Received a label value of nan at position {np.argwhere(known)[0].tolist()}; class numbers are integers."
+                f"Received a label value of nan at position {np.argwhere(known)[0].tolist()}; class indices are integers."
             )
-    numbers = math.cast(array.where(missing, array.zeros_like(labels), labels), "int64")
-    return array.where(missing, array.fill(labels.shape, np.iinfo(np.int64).min), numbers)
+    indices = math.cast(array.where(is_nan, array.zeros_like(labels), labels), "int64")
+    return array.where(is_nan, array.fill(labels.shape, np.iinfo(np.int64).min), indices)
 
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
-    """Refuses labels that name no class.
+    """Refuse labels that are not class indices.
 
     Args:
-      labels: class numbers.
-      num_classes: number of classes.
-      name: the model output that the labels are for.
+      labels: Labels.
+      num_classes: Number of classes.
+      name: Name of the model output.
 
     Raises:
-      InvalidArgumentError: naming the output, the label, its position and the valid range.
+      InvalidArgumentError: If a label is out of range; the message has its position.
     """
-    wrong = ~((labels >= 0) & (labels < num_classes))  # NaN too
-    if wrong.any():
-        position = np.argwhere(wrong)[0].tolist()
+    is_invalid = ~((labels >= 0) & (labels < num_classes))  # NaN is invalid, too.
+    if is_invalid.any():
+        position = np.argwhere(is_invalid)[0].tolist()
         raise InvalidValueError(
             f"Output {name!r}: received a label value of {labels[tuple(position)]} at position {position} of the batch, "
             f"which is outside the valid range of [0, {num_classes}). The output has {num_classes} classes; check the "

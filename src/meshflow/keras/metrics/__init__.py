@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
@@ -31,24 +32,25 @@ from meshflow.keras.metrics.threshold_metrics import (
     SensitivityAtSpecificity,
     SpecificityAtSensitivity,
 )
+from meshflow.keras.registry import CustomObjects
 
 BinaryCrossentropy = define(
     "BinaryCrossentropy",
     _losses.binary_crossentropy,
-    "Mean cross entropy with labels 0 and 1.",
-    left_out=("axis",),
+    "Mean cross entropy for labels 0 and 1.",
+    omitted=("axis",),
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
 CategoricalCrossentropy = define(
     "CategoricalCrossentropy",
     _losses.categorical_crossentropy,
-    "Mean cross entropy with one-hot labels.",
+    "Mean cross entropy for one-hot labels.",
     example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
 SparseCategoricalCrossentropy = define(
     "SparseCategoricalCrossentropy",
     _losses.sparse_categorical_crossentropy,
-    "Mean cross entropy with class numbers.",
+    "Mean cross entropy for class indices.",
     last=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
@@ -87,25 +89,25 @@ LogCoshError = define(
 MeanAbsoluteError = define(
     "MeanAbsoluteError",
     _losses.mean_absolute_error,
-    "Mean of absolute errors.",
+    "Mean absolute error.",
     example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
 )
 MeanAbsolutePercentageError = define(
     "MeanAbsolutePercentageError",
     _losses.mean_absolute_percentage_error,
-    "Mean of relative errors, in percent.",
+    "Mean absolute relative error, in percent.",
     example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
 MeanSquaredError = define(
     "MeanSquaredError",
     _losses.mean_squared_error,
-    "Mean of squared errors.",
+    "Mean squared error.",
     example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "1.0"),
 )
 MeanSquaredLogarithmicError = define(
     "MeanSquaredLogarithmicError",
     _losses.mean_squared_logarithmic_error,
-    "Mean of squared errors of logarithms.",
+    "Mean squared error of logarithms.",
     example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
 Poisson = define(
@@ -116,14 +118,15 @@ Poisson = define(
 )
 
 
-# In place of the loss of that name, which the import above brought.
+# This function replaces the loss of the same name, which the star import above includes.
 def cosine_similarity(  # type: ignore[no-redef]
-    y_true: Any, y_pred: Any, axis: int = -1
+    y_true: TensorLike, y_pred: TensorLike, axis: int = -1
 ) -> Tensor:
-    """Cosine of the angle between labels and predictions; the loss of this name is its negative.
+    """Compute the cosine between labels and predictions, without the minus sign of the loss.
 
     Formula:
-      `sum(y * p) / (|y| * |p|)` over `axis`, y being the labels and p the predictions and |.| the Euclidean norm.
+      `sum(y * p) / (|y| * |p|)` over `axis`, with labels y, predictions p, and the Euclidean norm
+      |.|.
 
     Example:
       >>> import meshflow as tf
@@ -169,21 +172,15 @@ _FAMILY = registry.family(
         **{registry.snake_case(n): c for n, c in _CLASSES.items()},
         **_CLASSES,
         **_FUNCTIONS,
-        "mse": mse,
-        "MSE": mse,
-        "mae": mae,
-        "MAE": mae,
-        "mape": mape,
-        "MAPE": mape,
-        "msle": msle,
-        "MSLE": msle,
-        "kld": kld,
-        "KLD": kld,
+        **dict.fromkeys(("mse", "MSE"), mse),
+        **dict.fromkeys(("mae", "MAE"), mae),
+        **dict.fromkeys(("mape", "MAPE"), mape),
+        **dict.fromkeys(("msle", "MSLE"), msle),
+        **dict.fromkeys(("kld", "KLD", "kullback_leibler_divergence"), kld),
         "logcosh": logcosh,
         "bce": _losses.binary_crossentropy,
         "acc": _accuracy.accuracy,
         "cosine_similarity": cosine_similarity,
-        "kullback_leibler_divergence": kld,
         "huber_loss": _losses.huber,
         "auc": AUC,
     },
@@ -193,17 +190,7 @@ __all__ = sorted(
     {
         *_CLASSES,
         *_FUNCTIONS,
-        "mse",
-        "MSE",
-        "mae",
-        "MAE",
-        "mape",
-        "MAPE",
-        "msle",
-        "MSLE",
-        "kld",
-        "KLD",
-        "logcosh",
+        *("mse", "MSE", "mae", "MAE", "mape", "MAPE", "msle", "MSLE", "kld", "KLD", "logcosh"),
         "kullback_leibler_divergence",
         "get",
         "serialize",
@@ -212,11 +199,11 @@ __all__ = sorted(
 )
 
 
-def get(identifier: Any) -> Metric | Callable[..., Any] | None:
-    """A metric from a name, class, object, function or configuration.
+def get(identifier: object) -> Metric | Callable[..., Any] | None:
+    """Return the metric for a name, class, object, function or configuration; None for None.
 
     Raises:
-      ValueError: for an unknown name.
+      ValueError: If the name is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -228,8 +215,8 @@ def get(identifier: Any) -> Metric | Callable[..., Any] | None:
     return _FAMILY.get(identifier)
 
 
-def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
-    """The configuration or name of a metric.
+def serialize(metric: object, use_legacy_format: bool = False) -> Config | str | None:
+    """Return the configuration or name of a metric.
 
     Example:
       >>> import meshflow as tf
@@ -240,9 +227,11 @@ def serialize(metric: Any, use_legacy_format: bool = False) -> dict[str, Any] | 
 
 
 def deserialize(
-    config: Any, custom_objects: Any = None, use_legacy_format: bool = False
+    config: str | Config | None,
+    custom_objects: CustomObjects = None,
+    use_legacy_format: bool = False,
 ) -> Metric | Callable[..., Any] | None:
-    """The metric with a configuration.
+    """Return the metric for a configuration.
 
     Example:
       >>> import meshflow as tf

@@ -1,13 +1,13 @@
-"""Accuracies: shares of predictions that match."""
+"""Accuracies: fractions of predictions that match the labels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
 from meshflow.keras.losses import functions
 from meshflow.keras.losses.label_check import check_same_shape, class_numbers
@@ -15,11 +15,11 @@ from meshflow.keras.metrics.means import define
 from meshflow.ops import array, math
 
 
-def accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """1.0 where labels and predictions are equal.
+def accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Return 1.0 where labels and predictions are equal.
 
     Formula:
-      `1 if y = p else 0`, y being the labels and p the predictions.
+      `1 if y = p else 0`, with labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -31,16 +31,16 @@ def accuracy(y_true: Any, y_pred: Any) -> Tensor:
     return _equal(y_true, y_pred)
 
 
-def _equal(y_true: Any, y_pred: Any) -> Any:
+def _equal(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
     y_true = math.cast(convert_to_tensor(y_true), y_pred.dtype)
     return math.cast(math.equal(y_true, y_pred), settings.floatx())
 
 
-def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
-    """Share of predictions on the label's side of a threshold, over the last dimension.
+def binary_accuracy(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
+    """Compute the fraction of predictions on the correct side of a threshold over the last axis.
 
     Formula:
-      `mean(1 if y = (p > threshold) else 0)` over the last dimension, y being the labels and p the predictions.
+      `mean(1 if y = (p > threshold) else 0)` over the last axis, with labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -52,21 +52,21 @@ def binary_accuracy(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Tensor:
     return math.reduce_mean(_binary_matches(y_true, y_pred, threshold), axis=-1)
 
 
-def _binary_matches(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
-    """1.0 for each element that is on the label's side of a threshold.
+def _binary_matches(y_true: TensorLike, y_pred: TensorLike, threshold: float = 0.5) -> Tensor:
+    """Return 1.0 for each element on the correct side of a threshold.
 
     Formula:
-      `1 if y = (p > threshold) else 0`, y being the labels and p the predictions.
+      `1 if y = (p > threshold) else 0`, with labels y and predictions p.
     """
     y_pred = convert_to_tensor(y_pred)
     return _equal(y_true, math.cast(y_pred > threshold, y_pred.dtype))
 
 
-def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """1.0 where the largest prediction is the label's class; one-hot labels.
+def categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Return 1.0 where the largest prediction is the class of the one-hot label.
 
     Formula:
-      `1 if argmax(y) = argmax(p) else 0`, y being the one-hot labels and p the predictions.
+      `1 if argmax(y) = argmax(p) else 0`, with one-hot labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -77,11 +77,11 @@ def categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     return sparse_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred)
 
 
-def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
-    """1.0 where the largest prediction is the label's class; class numbers as labels.
+def sparse_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
+    """Return 1.0 where the largest prediction is the class of the label, a class index.
 
     Formula:
-      `1 if y = argmax(p) else 0`, y being the class number and p the predictions.
+      `1 if y = argmax(p) else 0`, with the class index y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -93,8 +93,8 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     if len(y_true.shape) == len(y_pred.shape):
         if y_true.shape[-1:] != [1]:
             raise InvalidValueError(
-                f"sparse_categorical_accuracy: labels of shape {y_true.shape} are no class numbers for predictions "
-                f"of shape {y_pred.shape}; they have the shape of the predictions without the last dimension."
+                f"sparse_categorical_accuracy: expected class indices with the shape of the predictions "
+                f"{y_pred.shape} without the last dimension, got labels of shape {y_true.shape}."
             )
         y_true = array.squeeze(y_true, -1)
     if not y_true.dtype.is_floating:
@@ -102,12 +102,12 @@ def sparse_categorical_accuracy(y_true: Any, y_pred: Any) -> Tensor:
     return _equal(math.argmax(y_pred, axis=-1), y_true)
 
 
-def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
-    """1.0 where the label's class is among the k largest predictions; one-hot labels.
+def top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
+    """Return 1.0 where the class of the one-hot label is among the k largest predictions.
 
     Formula:
-      `1 if count(p > p[c]) < k else 0`, c being the label's class `argmax(y)`, y the one-hot labels and p the
-      predictions.
+      `1 if count(p > p[c]) < k else 0` for the class c of the label, `argmax(y)`, with one-hot
+      labels y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -118,11 +118,11 @@ def top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
     return sparse_top_k_categorical_accuracy(math.argmax(y_true, axis=-1), y_pred, k)
 
 
-def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> Tensor:
-    """1.0 where the label's class is among the k largest predictions; class numbers as labels.
+def sparse_top_k_categorical_accuracy(y_true: TensorLike, y_pred: TensorLike, k: int = 5) -> Tensor:
+    """Return 1.0 where the label, a class index, is among the k largest predictions.
 
     Formula:
-      `1 if count(p > p[y]) < k else 0`, y being the class number and p the predictions.
+      `1 if count(p > p[y]) < k else 0`, with the class index y and predictions p.
 
     Example:
       >>> import meshflow as tf
@@ -134,7 +134,7 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> T
     labels = class_numbers(y_true)
     if len(y_pred.shape) < 2:
         raise InvalidArgumentError(
-            f"Accuracy of the top k: predictions must be 2-dimensional or more, got shape {y_pred.shape}."
+            f"Top-k accuracy: predictions must be 2-dimensional or more, got shape {y_pred.shape}."
         )
     classes = y_pred.shape[-1]
     shape = labels.shape
@@ -145,23 +145,23 @@ def sparse_top_k_categorical_accuracy(y_true: Any, y_pred: Any, k: int = 5) -> T
 
 
 def resolve_accuracy(
-    y_true_shape: Any, y_pred_shape: Any, kind: str = "accuracy"
+    y_true_shape: Sequence[int | None], y_pred_shape: Sequence[int | None], kind: str = "accuracy"
 ) -> Callable[..., Any]:
-    """What 'accuracy' (or 'crossentropy') means for the shapes of labels and predictions.
+    """Return the accuracy or cross entropy function for the shapes of labels and predictions.
 
     Args:
-      y_true_shape: shape of the labels.
-      y_pred_shape: shape of the predictions.
+      y_true_shape: Shape of the labels.
+      y_pred_shape: Shape of the predictions.
       kind: 'accuracy' or 'crossentropy'.
 
     Returns:
-      The binary function for one output unit, the sparse one for class numbers, else the
-      categorical one.
+      The binary function for one output unit, the sparse one for class indices, and the categorical
+      one otherwise.
     """
-    true, pred = tuple(y_true_shape), tuple(y_pred_shape)
-    if pred[-1:] == (1,):
+    true_shape, pred_shape = tuple(y_true_shape), tuple(y_pred_shape)
+    if pred_shape[-1:] == (1,):
         prefix = "binary"
-    elif len(true) < len(pred) or (true[-1:] == (1,) and pred[-1:] != (1,)):
+    elif len(true_shape) < len(pred_shape) or (true_shape[-1:] == (1,) and pred_shape[-1:] != (1,)):
         prefix = "sparse_categorical"
     else:
         prefix = "categorical"
@@ -173,33 +173,33 @@ def resolve_accuracy(
 Accuracy = define(
     "Accuracy",
     accuracy,
-    "Share of predictions equal to the labels.",
+    "Fraction of predictions that are equal to the labels.",
     example=("Accuracy()([1, 2, 3, 4], [1, 2, 3, 0])", "0.75"),
 )
 BinaryAccuracy = define(
     "BinaryAccuracy",
-    # Element by element, so that each may have a weight of its own.
+    # The function does not average over an axis, so each element may have its own weight.
     _binary_matches,
-    "Share of predictions on the label's side of a threshold.",
+    "Fraction of predictions on the correct side of a threshold.",
     default_name="binary_accuracy",
     example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
 CategoricalAccuracy = define(
     "CategoricalAccuracy",
     categorical_accuracy,
-    "Share of right classes; one-hot labels.",
+    "Fraction of correct classes for one-hot labels.",
     example=("CategoricalAccuracy()([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
 SparseCategoricalAccuracy = define(
     "SparseCategoricalAccuracy",
     sparse_categorical_accuracy,
-    "Share of right classes; class numbers as labels.",
+    "Fraction of correct classes for class indices.",
     example=("SparseCategoricalAccuracy()([1, 0], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
 TopKCategoricalAccuracy = define(
     "TopKCategoricalAccuracy",
     top_k_categorical_accuracy,
-    "Share of labels among the k largest predictions; one-hot labels.",
+    "Fraction of one-hot labels among the k largest predictions.",
     first=("k",),
     example=(
         "TopKCategoricalAccuracy(k=2)([[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",
@@ -209,7 +209,7 @@ TopKCategoricalAccuracy = define(
 SparseTopKCategoricalAccuracy = define(
     "SparseTopKCategoricalAccuracy",
     sparse_top_k_categorical_accuracy,
-    "Share of labels among the k largest predictions.",
+    "Fraction of class indices among the k largest predictions.",
     first=("k",),
     example=(
         "SparseTopKCategoricalAccuracy(k=2)([1, 2], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",

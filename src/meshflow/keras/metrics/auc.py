@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.metrics.confusion import ConfusionCounts
 from meshflow.keras.metrics.means import weighted
@@ -15,30 +18,31 @@ _SUMMATIONS = ("interpolation", "minoring", "majoring")
 
 
 class AUC(ConfusionCounts):
-    """Area under the ROC or precision-recall curve, by Riemann sums over thresholds.
+    """Area under the ROC or precision-recall curve, approximated by Riemann sums over thresholds.
 
     Formula:
-      `sum((x[i] - x[j]) * (y[i] + y[j]) / 2)` over neighbouring thresholds i and j. For 'ROC' y is the true positive
-      rate `tp / (tp + fn)` and x the false positive rate `fp / (fp + tn)`, for 'PR' y is the precision
-      `tp / (tp + fp)` and x the recall `tp / (tp + fn)`, of the weights tp, fp, tn and fn of true and false positives
-      and negatives. 'minoring' and 'majoring' take the smaller and the larger y in place of their mean; with
-      'interpolation' 'PR' takes the integral of Davis and Goadrich (2006) between thresholds.
+      `sum((x[i] - x[j]) * (y[i] + y[j]) / 2)` over neighbouring thresholds i and j. For 'ROC' y is
+      the true positive rate `tp / (tp + fn)` and x the false positive rate `fp / (fp + tn)`, for
+      'PR' y is the precision `tp / (tp + fp)` and x the recall `tp / (tp + fn)`, with the weights
+      tp, fp, tn and fn of true and false positives and negatives. 'minoring' and 'majoring' use the
+      smaller and the larger y instead of their mean. 'interpolation' for 'PR' uses the integral of
+      Davis and Goadrich (2006) between thresholds.
 
     Args:
-      num_thresholds: number of thresholds.
+      num_thresholds: Number of thresholds.
       curve: 'ROC' or 'PR'.
       summation_method: 'interpolation' (trapezoids; for PR those of Davis and Goadrich 2006),
         'minoring' or 'majoring'.
-      name: the metric's name.
-      dtype: dtype of the state.
-      thresholds: thresholds in [0, 1] instead of evenly spaced ones.
-      multi_label: whether the columns of [batch, labels] have areas of their own, then averaged.
-      num_labels: number of columns for `multi_label`; default that of the first batch.
-      label_weights: weights of the columns in the average, or of the labels when flattened.
-      from_logits: whether predictions are logits.
+      name: Name of the metric.
+      dtype: Dtype of the state.
+      thresholds: Thresholds in [0, 1] instead of evenly spaced ones.
+      multi_label: Whether to average the areas of the columns of [batch, labels].
+      num_labels: Number of columns for `multi_label`; that of the first batch by default.
+      label_weights: Weights of the columns in the average, or of the labels without `multi_label`.
+      from_logits: Whether predictions are logits.
 
     Raises:
-      ValueError: for another curve or method, or too few thresholds.
+      ValueError: If the curve or method is unknown, or if there are too few thresholds.
 
     Example:
       >>> import meshflow as tf
@@ -53,11 +57,11 @@ class AUC(ConfusionCounts):
         curve: str = "ROC",
         summation_method: str = "interpolation",
         name: str | None = None,
-        dtype: Any = None,
-        thresholds: Any = None,
+        dtype: DTypeLike | None = None,
+        thresholds: Sequence[float] | None = None,
         multi_label: bool = False,
         num_labels: int | None = None,
-        label_weights: Any = None,
+        label_weights: TensorLike = None,
         from_logits: bool = False,
     ) -> None:
         curve, method = str(curve).upper(), str(summation_method).lower()
@@ -83,7 +87,8 @@ class AUC(ConfusionCounts):
         self.multi_label, self.num_labels = multi_label, num_labels
         self.label_weights = None if label_weights is None else np.asarray(label_weights)
         self._inner, self._given, self._from_logits = inner, thresholds is not None, from_logits
-        # Slightly outside [0, 1], so that 0 and 1 lie between thresholds.
+        # The outer thresholds are slightly outside [0, 1], so that 0 and 1 are between two
+        # thresholds.
         limits = [-settings.epsilon(), *inner, 1.0 + settings.epsilon()]
         super().__init__(limits, name, dtype, labels=num_labels if multi_label else None)
         self._apart = multi_label
@@ -93,25 +98,27 @@ class AUC(ConfusionCounts):
 
     def _add_counts(self, shape: tuple[int, ...]) -> None:
         if self.multi_label and len(shape) == 1:
-            return  # waits for the first batch
+            return  # The first batch creates the variables.
         super()._add_counts(shape)
 
     @property
     def thresholds(self) -> list[float]:
-        """All thresholds, ends included."""
+        """Return all thresholds, including the outer ones."""
         return self._thresholds
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the counts with one batch.
 
         Args:
-          y_true: labels 0 and 1.
-          y_pred: predictions in [0, 1] (any with `from_logits`).
-          sample_weight: weights of examples.
+          y_true: Labels 0 and 1.
+          y_pred: Predictions in [0, 1], or logits with `from_logits`.
+          sample_weight: Weights of the examples.
 
         Raises:
-          InvalidArgumentError: eagerly, for a prediction outside [0, 1].
-          ValueError: when the shapes differ, or are no matrices with `multi_label`.
+          InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
+          ValueError: If the shapes differ, or if they are not matrices with `multi_label`.
         """
         y_pred = self._float(y_pred)
         if self._from_logits:
@@ -132,8 +139,8 @@ class AUC(ConfusionCounts):
             sample_weight = columns
         super().update_state(y_true, y_pred, sample_weight)
 
-    def result(self) -> Any:
-        """The area."""
+    def result(self) -> Tensor:
+        """Return the area."""
         if not self._built:
             return math.cast(0.0, self._dtype)
         tp, fp = self.true_positives.value(), self.false_positives.value()
@@ -153,8 +160,8 @@ class AUC(ConfusionCounts):
             heights = math.maximum(y[:-1], y[1:])
         return self._average((x[:-1] - x[1:]) * heights, tp + fn)
 
-    def _average(self, parts: Any, positives: Any) -> Any:
-        """Sum over thresholds, then the (weighted) mean over labels."""
+    def _average(self, parts: TensorLike, positives: TensorLike) -> Tensor:
+        """Sum over thresholds and compute the weighted mean over labels."""
         if not self.multi_label:
             return math.reduce_sum(parts)
         areas = math.reduce_sum(parts, axis=0)
@@ -163,8 +170,8 @@ class AUC(ConfusionCounts):
         weights = self._float(self.label_weights)
         return math.divide_no_nan(math.reduce_sum(areas * weights), math.reduce_sum(weights))
 
-    def _interpolated_precision(self, tp: Any, fp: Any, fn: Any) -> Any:
-        """Parts of the area with true positives interpolated (Davis and Goadrich 2006)."""
+    def _interpolated_precision(self, tp: TensorLike, fp: TensorLike, fn: TensorLike) -> Tensor:
+        """Compute areas between thresholds with interpolation (Davis and Goadrich 2006)."""
         dtp, p = tp[:-1] - tp[1:], tp + fp
         dp = p[:-1] - p[1:]
         slope = math.divide_no_nan(dtp, math.maximum(dp, 0.0))
@@ -175,8 +182,8 @@ class AUC(ConfusionCounts):
         area = slope * (dtp + intercept * math.log(ratio))
         return math.divide_no_nan(area, math.maximum(tp[1:] + fn[1:], 0.0))
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         weights = self.label_weights
         return {
             **super().get_config(),

@@ -1,11 +1,11 @@
-"""`Metric`: state in variables, updated batch by batch."""
+"""Base class of metrics, which keep their state in variables and update it batch by batch."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,50 +15,53 @@ from meshflow.core.functions.stateless import call_stateless
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.sharded_variable import kept_whole
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replicas.context import reading_together
+from meshflow.environment.types import Array, ArrayLike, Config, PyTree
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
-# What the latest call of each metric returned, by which `Layer.add_metric` knows the metric.
+# Result of the latest call of each metric, by which `Layer.add_metric` finds the metric of a
+# tensor.
 _results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
 
 
 def _accepting_mesh(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
-    def wrapped(self: Any, *args: Any, mesh: Any = None, **kwargs: Any) -> None:
+    def init_with_mesh(self: Metric, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> None:
         if mesh is not None:
             self._mesh = mesh
         init(self, *args, **kwargs)
 
-    return wrapped
+    return init_with_mesh
 
 
 def _of_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
-    """A `result` that is the same in every replica of `Strategy.run`."""
+    """Wrap `result` so that it is the same in every replica of `Strategy.run`."""
 
     @functools.wraps(result)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def synchronized_result(self: Metric, *args: Any, **kwargs: Any) -> PyTree:
         with reading_together():
             return convert_if_enabled(result)(self, *args, **kwargs)
 
-    return wrapped
+    return synchronized_result
 
 
 class Metric(WeightValues):
-    """Base class of metrics: state in variables, `update_state` and `result`.
+    """Base class of metrics; subclasses define `update_state` and `result`.
 
     Args:
-      name: the metric's name.
-      dtype: dtype of the state; default `floatx()`.
-      **kwargs: `mesh`, accepted by all metrics: the mesh over which the state is replicated; without
-        it, the first one that it meets.
+      name: Name of the metric.
+      dtype: Dtype of the state; `floatx()` by default.
+      **kwargs: `mesh`, which all metrics accept: the mesh over which the state is replicated. By
+        default this is the mesh of the first distributed input.
 
     Example:
       >>> import meshflow as tf
@@ -70,10 +73,10 @@ class Metric(WeightValues):
 
     _is_metric = True
     stateful = True
-    # As those of a layer, which a metric is in TensorFlow.
+    # Metrics are layers in TensorFlow, so programs may read these attributes.
     trainable = True
     built = True
-    _build_input_shape: Any = None
+    _build_input_shape: ShapeLike = None
     _mesh: Mesh | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -83,7 +86,9 @@ class Metric(WeightValues):
         if "result" in cls.__dict__:
             cls.result = _of_all_replicas(cls.result)  # type: ignore[method-assign]
 
-    def __init__(self, name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> None:
         self._mesh = kwargs.pop("mesh", self._mesh)
         if kwargs:
             raise TypeError(f"{type(self).__name__} got unexpected arguments {sorted(kwargs)}.")
@@ -96,44 +101,44 @@ class Metric(WeightValues):
 
     @property
     def name(self) -> str:
-        """The metric's name."""
+        """Return the name of the metric."""
         return self._name
 
     @property
     def dtype(self) -> str:
-        """Dtype name of the state."""
+        """Return the dtype name of the state."""
         return self._dtype
 
     def add_weight(
         self,
         name: str | None = None,
-        shape: Any = (),
+        shape: ShapeLike = (),
         aggregation: VariableAggregation = VariableAggregation.SUM,
         synchronization: VariableSynchronization = VariableSynchronization.ON_READ,
-        initializer: Any = None,
-        dtype: Any = None,
+        initializer: str | Callable[..., TensorLike] | None = None,
+        dtype: DTypeLike | None = None,
     ) -> Variable:
-        """Adds a state variable.
+        """Create a state variable.
 
         Args:
-          name: its name.
-          shape: its shape.
-          aggregation: how replicas' values are combined.
-          synchronization: when they are.
-          initializer: default zeros.
-          dtype: default the metric's.
+          name: Name of the variable.
+          shape: Shape of the variable.
+          aggregation: Combination of the values of replicas.
+          synchronization: Time of the combination.
+          initializer: Initializer; zeros by default.
+          dtype: Dtype of the variable; that of the metric by default.
         """
         if isinstance(name, (tuple, list)):
             name, shape = None, name
         shape = () if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
         initialize = initializers.get(initializer or "zeros")
-        kind = dtypes.as_dtype(dtype or self._dtype)
+        variable_dtype = dtypes.as_dtype(dtype or self._dtype)
         with init_scope(), kept_whole():
             variable = Variable(
-                lambda: initialize(shape, dtype=kind),
+                lambda: initialize(shape, dtype=variable_dtype),
                 trainable=False,
                 name=name,
-                dtype=kind,
+                dtype=variable_dtype,
                 aggregation=aggregation,
                 synchronization=synchronization,
             )
@@ -143,43 +148,47 @@ class Metric(WeightValues):
         return variable
 
     def add_variable(
-        self, shape: Any = (), initializer: Any = None, dtype: Any = None, name: str | None = None
+        self,
+        shape: ShapeLike = (),
+        initializer: str | Callable[..., TensorLike] | None = None,
+        dtype: DTypeLike | None = None,
+        name: str | None = None,
     ) -> Variable:
-        """Keras 3's name for `add_weight`."""
+        """Create a state variable; Keras 3's name of `add_weight`."""
         return self.add_weight(name, shape, initializer=initializer, dtype=dtype)
 
     @property
     def variables(self) -> list[Variable]:
-        """The state: what `add_weight` made, then variables and metrics that are attributes."""
-        found = {id(v): v for v in self._weights}
+        """Return the variables of `add_weight`, and those of attributes."""
+        variables = {id(v): v for v in self._weights}
         for value in vars(self).values():
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(item, Variable):
-                    found.setdefault(id(item), item)
+                    variables.setdefault(id(item), item)
                 elif getattr(item, "_is_metric", False):
-                    found.update((id(v), v) for v in item.variables)
-        return list(found.values())
+                    variables.update((id(v), v) for v in item.variables)
+        return list(variables.values())
 
     weights = variables
     non_trainable_weights = non_trainable_variables = variables
 
     @property
     def trainable_weights(self) -> list[Variable]:
-        """Always empty."""
+        """Return an empty list."""
         return []
 
     trainable_variables = trainable_weights
 
-    def update_state(self, *args: Any, **kwargs: Any) -> Any:
-        """Takes in one batch."""
+    def update_state(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Update the state with one batch."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
-    def result(self) -> Any:
-        """The metric's present value, a tensor or dictionary of tensors."""
+    def result(self) -> PyTree:
+        """Return the current value of the metric, a tensor or a dictionary of tensors."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
     def reset_state(self) -> None:
-        """Starts again: sets the state to zeros.
+        """Set the state to zeros.
 
         Example:
           >>> import meshflow as tf
@@ -190,7 +199,7 @@ class Metric(WeightValues):
           0.0
         """
         if type(self).reset_states is not Metric.reset_states and not self._resetting:
-            # A metric written for TensorFlow before 2.5 overrides the method's old name.
+            # Metrics for TensorFlow before 2.5 override the former name of the method.
             self._resetting = True
             try:
                 self.reset_states()
@@ -201,18 +210,18 @@ class Metric(WeightValues):
             variable.assign(np.zeros(tuple(variable.shape), variable.dtype.dtype))
 
     def reset_states(self) -> None:
-        """The old name of `reset_state`."""
+        """Call `reset_state`, under its former name."""
         self.reset_state()
 
     def stateless_update_state(
-        self, metric_variables: Sequence[Any], *args: Any, **kwargs: Any
-    ) -> list[Any]:
-        """The variables' values after `update_state`, when they held the given ones.
+        self, metric_variables: Sequence[ArrayLike], *args: Any, **kwargs: Any
+    ) -> list[Array]:
+        """Return the values of the variables after `update_state`, starting from given values.
 
         Args:
-          metric_variables: a value for each of `variables`.
-          *args: arguments of `update_state`.
-          **kwargs: named arguments of it.
+          metric_variables: A value for each of `variables`.
+          *args: Arguments of `update_state`.
+          **kwargs: Keyword arguments of `update_state`.
 
         Example:
           >>> import jax.numpy as jnp, meshflow as tf
@@ -223,21 +232,21 @@ class Metric(WeightValues):
         """
         return call_stateless(self.update_state, self.variables, metric_variables, args, kwargs)[1]
 
-    def stateless_result(self, metric_variables: Sequence[Any]) -> Any:
-        """The result when the variables hold the given values.
+    def stateless_result(self, metric_variables: Sequence[ArrayLike]) -> PyTree:
+        """Return the result for given values of the variables.
 
         Args:
-          metric_variables: a value for each of `variables`.
+          metric_variables: A value for each of `variables`.
         """
         return call_stateless(self.result, self.variables, metric_variables)[0]
 
-    def stateless_reset_state(self) -> list[Any]:
-        """The variables' values after `reset_state`."""
+    def stateless_reset_state(self) -> list[Array]:
+        """Return the values of the variables after `reset_state`."""
         values = [v.value() for v in self.variables]
         return call_stateless(self.reset_state, self.variables, values)[1]
 
-    def merge_state(self, metrics: Any) -> None:
-        """Adds the state of other metrics of the same kind.
+    def merge_state(self, metrics: Iterable[Metric]) -> None:
+        """Add the state of other metrics of the same class.
 
         Example:
           >>> import meshflow as tf
@@ -251,48 +260,48 @@ class Metric(WeightValues):
         for metric in metrics:
             if len(metric.weights) != len(self.weights):
                 raise ValueError(f"Metric {metric} is not compatible with {self}")
-            for own, other in zip(self.weights, metric.weights, strict=True):
-                own.assign_add(other)
+            for variable, value in zip(self.weights, metric.weights, strict=True):
+                variable.assign_add(value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Takes in one batch and returns the present value."""
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Update the state with one batch and return the current value."""
         self.update_state(*args, **kwargs)
         result = self.result()
         if isinstance(result, Tensor):
             _results[self] = weakref.ref(result)
         return result
 
-    def _gave(self, value: Any) -> bool:
-        """Whether a tensor is what the latest call returned."""
+    def _gave(self, value: object) -> bool:
+        """Check whether a tensor is the result of the latest call."""
         latest = _results.get(self)
         return latest is not None and latest() is value
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {"name": self.name, "dtype": self.dtype}
 
-    def get_build_config(self) -> dict[str, Any] | None:
-        """The shape that the state was made for, where it is not the same for all; otherwise None."""
+    def get_build_config(self) -> Config | None:
+        """Return the shape for which the state was created; None if it does not depend on a shape."""
         shape = self._build_input_shape
         return None if shape is None else {"input_shape": tuple(TensorShape(shape).as_list())}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Any:
-        """The metric with a configuration."""
+    def from_config(cls, config: Config) -> Metric:
+        """Create a metric from its configuration."""
         return cls(**config)
 
     def __str__(self) -> str:
         values = ",".join(f"{k}={v}" for k, v in self.get_config().items())
         return f"{type(self).__name__}({values})"
 
-    def __deepcopy__(self, memo: Any) -> Metric:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Metric:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return copied
 
-    def _float(self, value: Any) -> Any:
+    def _float(self, value: TensorLike) -> Tensor:
         if type(value) in (int, float):
-            # A constant: no program is compiled to cast one number.
+            # A Python number is a constant, so no program is compiled for the cast.
             return convert_to_tensor(float(value), self._dtype)
         return math.cast(convert_to_tensor(value), self._dtype)

@@ -1,7 +1,8 @@
-"""Metrics made of counts of true and false positives and negatives, at one or several thresholds."""
+"""Metrics from weights of true and false positives and negatives at one or several thresholds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,44 +10,50 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import weighted
 from meshflow.ops import array, math
 
 
-def decision_thresholds(thresholds: Any, default: float = 0.5) -> list[float]:
-    """Thresholds as a list.
+def decision_thresholds(
+    thresholds: float | Sequence[float] | None, default: float = 0.5
+) -> list[float]:
+    """Convert the `thresholds` argument to a list.
 
     Args:
-      thresholds: a number, several, or None.
-      default: what None means.
+      thresholds: A number, several numbers, or None.
+      default: Threshold for None.
 
     Raises:
-      ValueError: for a threshold outside [0, 1].
+      ValueError: If a threshold is outside [0, 1].
     """
     if thresholds is None:
         return [default]
-    values = list(thresholds) if isinstance(thresholds, (list, tuple, np.ndarray)) else [thresholds]
+    items: Any = thresholds
+    values = list(items) if isinstance(items, (list, tuple, np.ndarray)) else [items]
     if any(v is None or not 0 <= v <= 1 for v in values):
         raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
     return [float(v) for v in values]
 
 
-def check_probabilities(y_pred: Any) -> None:
-    """Refuses eager predictions outside [0, 1], which are most likely logits.
+def check_probabilities(y_pred: TensorLike) -> None:
+    """Refuse eager predictions outside [0, 1], which are most likely logits.
 
     Raises:
-      InvalidArgumentError: naming the first such prediction.
+      InvalidArgumentError: If there is such a prediction; the message has the first one.
     """
     if context.trace is not None:
         return
     values = np.asarray(y_pred.numpy())
-    wrong = values[(values < 0) | (values > 1)]
-    if wrong.size:
+    invalid = values[(values < 0) | (values > 1)]
+    if invalid.size:
         raise InvalidArgumentError(
-            f"predictions must be >= 0 and <= 1, got {wrong[0]}. Apply a sigmoid or softmax to logits first."
+            f"predictions must be >= 0 and <= 1, got {invalid[0]}. Apply a sigmoid or softmax to logits first."
         )
 
 
@@ -54,18 +61,18 @@ _OUTCOMES = ("true_positives", "true_negatives", "false_positives", "false_negat
 
 
 class ConfusionCounts(Metric):
-    """Counts, for each threshold, of some or all of the four outcomes.
+    """Base class of metrics that count some of the four outcomes for each threshold.
 
     Args:
-      thresholds: predictions above a threshold are positive.
-      name: the metric's name.
-      dtype: dtype of the state.
-      top_k: only the k largest predictions of an example can be positive.
-      class_id: only this class counts.
-      labels: number of labels that are counted apart; None counts all together.
+      thresholds: Predictions above a threshold are positive.
+      name: Name of the metric.
+      dtype: Dtype of the state.
+      top_k: Only the k largest predictions of an example can be positive.
+      class_id: Only this class is counted.
+      labels: Number of labels with separate counts; None for common counts.
     """
 
-    # Names of the variables, by what they count.
+    # Names of the variables by outcome.
     _counted = {name: name for name in _OUTCOMES}
     true_positives: Variable
     true_negatives: Variable
@@ -76,7 +83,7 @@ class ConfusionCounts(Metric):
         self,
         thresholds: list[float],
         name: str | None,
-        dtype: Any,
+        dtype: DTypeLike | None,
         top_k: int | None = None,
         class_id: int | None = None,
         labels: int | None = None,
@@ -91,17 +98,19 @@ class ConfusionCounts(Metric):
         for name in self._counted.values():
             setattr(self, name, self.add_weight(name, shape))
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the counts with one batch.
 
         Args:
-          y_true: labels 0 and 1.
-          y_pred: predictions in [0, 1].
-          sample_weight: weights of examples.
+          y_true: Labels 0 and 1.
+          y_pred: Predictions in [0, 1].
+          sample_weight: Weights of the examples.
 
         Raises:
-          InvalidArgumentError: eagerly, for a prediction outside [0, 1].
-          ValueError: when the shapes differ.
+          InvalidArgumentError: If a prediction is outside [0, 1], in eager execution.
+          ValueError: If the shapes differ.
         """
         y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
         if tuple(y_true.shape) != tuple(y_pred.shape):
@@ -110,83 +119,98 @@ class ConfusionCounts(Metric):
                 f"{tuple(y_pred.shape)}."
             )
         check_probabilities(y_pred)
-        possible = None
+        can_be_positive = None
         if self.top_k is not None:
             best = math.top_k(y_pred, self.top_k).indices
             hits = array.one_hot(best, y_pred.shape[-1], dtype=self._dtype)
-            possible = math.reduce_sum(hits, axis=-2) > 0.0
+            can_be_positive = math.reduce_sum(hits, axis=-2) > 0.0
         weights = None
         if sample_weight is not None:
             _, weights = weighted(y_pred, self._float(sample_weight))
         if self.class_id is not None:
-            part = (..., self.class_id)
-            y_true, y_pred = y_true[part], y_pred[part]
-            possible = None if possible is None else possible[part]
+            column = (..., self.class_id)
+            y_true, y_pred = y_true[column], y_pred[column]
+            can_be_positive = None if can_be_positive is None else can_be_positive[column]
             if weights is not None and len(weights.shape) > len(y_pred.shape):
-                weights = weights[part]
-        self._count(y_true, y_pred, possible, weights)
+                weights = weights[column]
+        self._count(y_true, y_pred, can_be_positive, weights)
 
-    def _count(self, y_true: Any, y_pred: Any, possible: Any, weights: Any) -> None:
+    def _count(
+        self,
+        y_true: TensorLike,
+        y_pred: TensorLike,
+        can_be_positive: TensorLike,
+        weights: TensorLike,
+    ) -> None:
         shape = [1, -1, y_pred.shape[-1]] if self._apart else [1, -1]
         limits = convert_to_tensor(np.array(self._thresholds, np.float32))
         limits = array.reshape(limits, [-1] + [1] * (len(shape) - 1))
         labels = array.reshape(math.cast(y_true, "bool"), shape)
         positive = array.reshape(math.cast(y_pred, "float32"), shape) > limits
-        if possible is not None:
-            positive = math.logical_and(positive, array.reshape(possible, shape))
+        if can_be_positive is not None:
+            positive = math.logical_and(positive, array.reshape(can_be_positive, shape))
         if weights is not None:
             weights = array.reshape(weights, shape)
         for outcome, name in self._counted.items():
-            right, found = outcome.split("_")
-            predicted = positive if found == "positives" else math.logical_not(positive)
-            agree = math.equal(positive, labels)
-            hit = math.logical_and(predicted, agree if right == "true" else math.logical_not(agree))
-            values = math.cast(hit, self._dtype)
+            correctness, side = outcome.split("_")
+            predicted = positive if side == "positives" else math.logical_not(positive)
+            is_correct = math.equal(positive, labels)
+            is_correct = is_correct if correctness == "true" else math.logical_not(is_correct)
+            values = math.cast(math.logical_and(predicted, is_correct), self._dtype)
             values = values if weights is None else values * weights
             getattr(self, name).assign_add(math.reduce_sum(values, axis=1))
 
-    def _scalar(self, value: Any) -> Any:
+    def _scalar(self, value: TensorLike) -> Tensor:
         return value[0] if len(self._thresholds) == 1 else value
 
 
 class Counts(ConfusionCounts):
-    """One of the four counts of a confusion matrix."""
+    """Base class of metrics that count one of the four outcomes."""
 
     if TYPE_CHECKING:
+        init_thresholds: float | Sequence[float] | None
+        thresholds: list[float]
+        accumulator: Variable
 
         def __init__(
-            self, thresholds: Any = None, name: str | None = None, dtype: Any = None
+            self,
+            thresholds: float | Sequence[float] | None = None,
+            name: str | None = None,
+            dtype: DTypeLike | None = None,
         ) -> None: ...
 
 
-def _count(name: str, outcome: str, doc: str, shown: int) -> type[Counts]:
+def _count(name: str, outcome: str, doc: str, example_result: int) -> type[Counts]:
     def __init__(
-        self: Any, thresholds: Any = None, name: str | None = None, dtype: Any = None
+        self: Counts,
+        thresholds: float | Sequence[float] | None = None,
+        name: str | None = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.init_thresholds = thresholds
         ConfusionCounts.__init__(self, decision_thresholds(thresholds), name, dtype)
         self.thresholds = self._thresholds
 
-    def result(self: Any) -> Any:
-        """The count, for each threshold."""
+    def result(self: Counts) -> Tensor:
+        """Return the count for each threshold."""
         return self._scalar(self.accumulator.value())
 
-    def get_config(self: Any) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self: Counts) -> Config:
+        """Return the configuration."""
         return {**Metric.get_config(self), "thresholds": self.init_thresholds}
 
-    right, found = outcome.split("_")
-    side = ">" if found == "positives" else "<="
-    label = 1 if (right == "true") == (found == "positives") else 0
+    correctness, side = outcome.split("_")
+    comparison = ">" if side == "positives" else "<="
+    label = 1 if (correctness == "true") == (side == "positives") else 0
     text = (
-        f"{doc}\n\nFormula:\n  `sum(s if y = {label} and p {side} t else 0)`, y being the labels, p the predictions, t the\n"
-        "  threshold and s the weights, 1 by default.\n\n"
-        "Args:\n  thresholds: a threshold or several; default 0.5.\n"
-        "  name: the metric's name.\n  dtype: dtype of the state.\n\n"
+        f"{doc}\n\nFormula:\n  `sum(s if y = {label} and p {comparison} t else 0)`, with labels y, predictions p, the threshold\n"
+        "  t, and weights s, which are 1 by default.\n\n"
+        "Args:\n  thresholds: A threshold or several; 0.5 by default.\n"
+        "  name: Name of the metric.\n  dtype: Dtype of the state.\n\n"
         "Example:\n  >>> import meshflow as tf\n"
         f"  >>> metric = tf.keras.metrics.{name}()\n"
         "  >>> metric.update_state([1, 1, 1, 0, 0, 0, 0], [0.9, 0.8, 0.2, 0.7, 0.1, 0.1, 0.1])\n"
-        f"  >>> int(metric.result())\n  {shown}\n"
+        f"  >>> int(metric.result())\n  {example_result}\n"
     )
     body = {
         "_counted": {outcome: "accumulator"},
@@ -206,17 +230,18 @@ FalseNegatives = _count("FalseNegatives", "false_negatives", "Number of false ne
 
 
 class Precision(ConfusionCounts):
-    """True positives among all positives.
+    """Fraction of true positives among all positive predictions.
 
     Formula:
-      `tp / (tp + fp)`, 0 where nothing is positive; tp and fp are the weights of true and false positives.
+      `tp / (tp + fp)`, 0 without positive predictions, with the weights tp and fp of true and false
+      positives.
 
     Args:
-      thresholds: a threshold or several; default 0.5.
-      top_k: only the k largest predictions count as positive.
-      class_id: only this class counts.
-      name: the metric's name.
-      dtype: dtype of the state.
+      thresholds: A threshold or several; 0.5 by default.
+      top_k: Only the k largest predictions are positive.
+      class_id: Only this class is counted.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Example:
       >>> import meshflow as tf
@@ -228,26 +253,28 @@ class Precision(ConfusionCounts):
 
     def __init__(
         self,
-        thresholds: Any = None,
+        thresholds: float | Sequence[float] | None = None,
         top_k: int | None = None,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.init_thresholds = thresholds
-        # With top_k every one of the k largest is positive, however small it is.
+        # With `top_k`, each of the k largest predictions is positive, regardless of its value.
         default = 0.5 if top_k is None else -np.inf
         limits = decision_thresholds(thresholds, default)
         super().__init__(limits, name, dtype, top_k, class_id)
         self.thresholds = limits
 
-    def result(self) -> Any:
-        """The precision, for each threshold."""
-        found = self.true_positives.value()
-        return self._scalar(math.divide_no_nan(found, found + self.false_positives))
+    def result(self) -> Tensor:
+        """Return the precision for each threshold."""
+        true_positives = self.true_positives.value()
+        return self._scalar(
+            math.divide_no_nan(true_positives, true_positives + self.false_positives)
+        )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {
             **super().get_config(),
             "thresholds": self.init_thresholds,
@@ -257,10 +284,11 @@ class Precision(ConfusionCounts):
 
 
 class Recall(Precision):
-    """True positives among all positive labels; arguments as `Precision`.
+    """Fraction of true positives among all positive labels; see `Precision` for the arguments.
 
     Formula:
-      `tp / (tp + fn)`, 0 where no label is positive; tp and fn are the weights of true positives and false negatives.
+      `tp / (tp + fn)`, 0 without positive labels, with the weights tp and fn of true positives and
+      false negatives.
 
     Example:
       >>> import meshflow as tf
@@ -272,7 +300,9 @@ class Recall(Precision):
 
     _counted = {name: name for name in ("true_positives", "false_negatives")}
 
-    def result(self) -> Any:
-        """The recall, for each threshold."""
-        found = self.true_positives.value()
-        return self._scalar(math.divide_no_nan(found, found + self.false_negatives))
+    def result(self) -> Tensor:
+        """Return the recall for each threshold."""
+        true_positives = self.true_positives.value()
+        return self._scalar(
+            math.divide_no_nan(true_positives, true_positives + self.false_negatives)
+        )

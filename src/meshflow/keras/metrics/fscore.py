@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
 
 class FBetaScore(Metric):
-    """`(1 + beta^2) * precision * recall / (beta^2 * precision + recall)`.
+    """Weighted harmonic mean of precision and recall.
 
     Formula:
-      `(1 + beta^2) * q * r / (beta^2 * q + r)` for each class, then averaged as `average` says; q is the precision
-      `tp / (tp + fp)` and r the recall `tp / (tp + fn)`, of the weights tp, fp and fn of true positives, false
-      positives and false negatives.
+      `(1 + beta^2) * q * r / (beta^2 * q + r)` for each class, then averaged by `average`, with the
+      precision q, `tp / (tp + fp)`, the recall r, `tp / (tp + fn)`, and the weights tp, fp and fn
+      of true positives, false positives and false negatives.
 
     Args:
-      average: None gives one score per class; 'micro' counts all classes together; 'macro' is
-        their mean; 'weighted' their mean by number of labels.
-      beta: weight of recall against precision.
-      threshold: scores above it are positive; None takes the largest score of each example.
-      name: the metric's name.
-      dtype: dtype of the state.
+      average: None for a score per class, 'micro' for common counts of all classes, 'macro' for the
+        mean over classes, or 'weighted' for the mean weighted by the number of labels.
+      beta: Weight of the recall relative to the precision.
+      threshold: Scores above it are positive; None selects the largest score of each example.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for another average, or a beta or threshold that is not positive.
+      ValueError: If the average is unknown, or if beta or the threshold is not positive.
 
     Example:
       >>> import meshflow as tf
@@ -40,7 +42,7 @@ class FBetaScore(Metric):
         beta: float = 1.0,
         threshold: float | None = None,
         name: str | None = "fbeta_score",
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(name, dtype)
         if average not in (None, "micro", "macro", "weighted"):
@@ -56,23 +58,25 @@ class FBetaScore(Metric):
                 f"Invalid `threshold` argument value. It should verify 0 < threshold <= 1. Received: threshold={threshold}"
             )
         self.average, self.beta, self.threshold = average, beta, threshold
-        self._counts: dict[str, Any] = {}
+        self._counts: dict[str, Variable] = {}
 
     def _build(self, classes: int) -> None:
         shape = () if self.average == "micro" else (classes,)
         names = ("true_positives", "false_positives", "false_negatives", "intermediate_weights")
         self._counts = {name: self.add_weight(name, shape) for name in names}
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the counts with one batch.
 
         Args:
-          y_true: labels 0 and 1, of shape [batch, classes].
-          y_pred: scores of the same shape.
-          sample_weight: weights of examples.
+          y_true: Labels 0 and 1 of shape [batch, classes].
+          y_pred: Scores of the same shape.
+          sample_weight: Weights of the examples.
 
         Raises:
-          ValueError: for another rank.
+          ValueError: If the rank is not 2 or the shapes differ.
         """
         y_true, y_pred = self._float(y_true), self._float(y_pred)
         if len(y_pred.shape) != 2 or tuple(y_true.shape) != tuple(y_pred.shape):
@@ -83,12 +87,12 @@ class FBetaScore(Metric):
         if not self._counts:
             self._build(int(y_pred.shape[1]))
         if self.threshold is None:
-            largest = math.equal(y_pred, math.reduce_max(y_pred, axis=-1, keepdims=True))
-            positive = math.logical_and(largest, math.abs(y_pred) > 1e-12)
+            is_largest = math.equal(y_pred, math.reduce_max(y_pred, axis=-1, keepdims=True))
+            positive = math.logical_and(is_largest, math.abs(y_pred) > 1e-12)
         else:
             positive = y_pred > self.threshold
         positive = math.cast(positive, self._dtype)
-        weights: Any = 1.0
+        weights: Tensor | float = 1.0
         if sample_weight is not None:
             weights = array.reshape(self._float(sample_weight), [-1, 1])
         axis = None if self.average == "micro" else 0
@@ -100,14 +104,14 @@ class FBetaScore(Metric):
         ):
             self._counts[name].assign_add(math.reduce_sum(outcome * weights, axis=axis))
 
-    def result(self) -> Any:
-        """The score, or one per class without an average."""
+    def result(self) -> Tensor:
+        """Return the score, or a score per class if `average` is None."""
         if not self._counts:
             return math.cast(0.0, self._dtype)
-        found = self._counts["true_positives"].value()
+        true_positives = self._counts["true_positives"].value()
         e = 1e-7
-        precision = found / (found + self._counts["false_positives"] + e)
-        recall = found / (found + self._counts["false_negatives"] + e)
+        precision = true_positives / (true_positives + self._counts["false_positives"] + e)
+        recall = true_positives / (true_positives + self._counts["false_negatives"] + e)
         square = float(self.beta) ** 2
         score = (1.0 + square) * precision * recall / (square * precision + recall + e)
         if self.average == "macro":
@@ -117,25 +121,25 @@ class FBetaScore(Metric):
             return math.reduce_sum(score * weights / (math.reduce_sum(weights) + e))
         return score
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {"average": self.average, "beta": self.beta, "threshold": self.threshold}
-        return {**super().get_config(), **own}
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        config = {"average": self.average, "beta": self.beta, "threshold": self.threshold}
+        return {**super().get_config(), **config}
 
 
 class F1Score(FBetaScore):
-    """`FBetaScore` with a beta of 1: `2 * precision * recall / (precision + recall)`.
+    """Harmonic mean of precision and recall, `FBetaScore` with a beta of 1.
 
     Formula:
-      `2 * q * r / (q + r)` for each class, then averaged as `average` says; q is the precision `tp / (tp + fp)` and r
-      the recall `tp / (tp + fn)`, of the weights tp, fp and fn of true positives, false positives and false
-      negatives.
+      `2 * q * r / (q + r)` for each class, then averaged by `average`, with the precision q, `tp /
+      (tp + fp)`, the recall r, `tp / (tp + fn)`, and the weights tp, fp and fn of true positives,
+      false positives and false negatives.
 
     Args:
-      average: None, 'micro', 'macro' or 'weighted', as in `FBetaScore`.
-      threshold: scores above it are positive; None takes the largest score of each example.
-      name: the metric's name.
-      dtype: dtype of the state.
+      average: None, 'micro', 'macro' or 'weighted'; see `FBetaScore`.
+      threshold: Scores above it are positive; None selects the largest score of each example.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Example:
       >>> import meshflow as tf
@@ -150,12 +154,12 @@ class F1Score(FBetaScore):
         average: str | None = None,
         threshold: float | None = None,
         name: str | None = "f1_score",
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(average, 1.0, threshold, name, dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         config = super().get_config()
         del config["beta"]
         return config

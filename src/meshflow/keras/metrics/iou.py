@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.losses.label_check import class_numbers
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops import array, math
 
 
 class IoU(Metric):
-    """Mean intersection over union of some classes: `tp / (tp + fp + fn)`, from a confusion matrix.
+    """Mean intersection over union of some classes, from a confusion matrix.
 
     Formula:
-      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, tp, fp and fn being the weights of true
-      positives, false positives and false negatives of a class.
+      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, with the weights tp, fp
+      and fn of true positives, false positives and false negatives of a class.
 
     Args:
-      num_classes: number of classes.
-      target_class_ids: the classes whose values are averaged.
-      name: the metric's name.
-      dtype: dtype of the state.
-      ignore_class: a label whose elements do not count, -1 or 255 for instance.
-      sparse_y_true: whether labels are class numbers, not one-hot.
-      sparse_y_pred: whether predictions are class numbers, not scores.
-      axis: dimension of the classes where labels or predictions are not class numbers.
+      num_classes: Number of classes.
+      target_class_ids: Classes over which the mean is computed.
+      name: Name of the metric.
+      dtype: Dtype of the state.
+      ignore_class: Label of elements that are not counted, for example -1 or 255.
+      sparse_y_true: Whether labels are class indices instead of one-hot labels.
+      sparse_y_pred: Whether predictions are class indices instead of scores.
+      axis: Axis of the classes in one-hot labels and scores.
 
     Raises:
-      ValueError: when a target class does not exist.
+      ValueError: If a target class does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -40,9 +43,9 @@ class IoU(Metric):
     def __init__(
         self,
         num_classes: int,
-        target_class_ids: Any,
+        target_class_ids: Iterable[int],
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         ignore_class: int | None = None,
         sparse_y_true: bool = True,
         sparse_y_pred: bool = True,
@@ -59,13 +62,15 @@ class IoU(Metric):
         self.sparse_y_true, self.sparse_y_pred = sparse_y_true, sparse_y_pred
         self.total_cm = self.add_weight("total_confusion_matrix", (num_classes, num_classes))
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the confusion matrix with one batch.
 
         Args:
-          y_true: class numbers, or one-hot labels.
-          y_pred: class numbers, or scores.
-          sample_weight: weights of the elements.
+          y_true: Class indices or one-hot labels.
+          y_pred: Class indices or scores.
+          sample_weight: Weights of the elements.
         """
         y_true, y_pred = convert_to_tensor(y_true), convert_to_tensor(y_pred)
         if not self.sparse_y_true:
@@ -75,17 +80,17 @@ class IoU(Metric):
         true, pred = (array.reshape(class_numbers(v, True), [-1]) for v in (y_true, y_pred))
         weights = None if sample_weight is None else array.reshape(self._float(sample_weight), [-1])
         if self.ignore_class is not None:
-            counted = math.not_equal(true, self.ignore_class)
-            true = array.where(counted, true, array.zeros_like(true))
-            pred = array.where(counted, pred, array.zeros_like(pred))
-            kept = math.cast(counted, self._dtype)
-            weights = kept if weights is None else weights * kept
+            is_counted = math.not_equal(true, self.ignore_class)
+            true = array.where(is_counted, true, array.zeros_like(true))
+            pred = array.where(is_counted, pred, array.zeros_like(pred))
+            mask = math.cast(is_counted, self._dtype)
+            weights = mask if weights is None else weights * mask
         self.total_cm.assign_add(
             math.confusion_matrix(true, pred, self.num_classes, weights=weights, dtype=self._dtype)
         )
 
-    def result(self) -> Any:
-        """The mean over target classes that occur."""
+    def result(self) -> Tensor:
+        """Return the mean over the target classes that occur."""
         matrix = self.total_cm.value()
         hits = math.reduce_sum(matrix * array.eye(self.num_classes, dtype=self._dtype), axis=0)
         union = math.reduce_sum(matrix, axis=0) + math.reduce_sum(matrix, axis=1) - hits
@@ -93,24 +98,24 @@ class IoU(Metric):
         present = math.reduce_sum(math.cast(math.not_equal(union, 0.0), self._dtype))
         return math.divide_no_nan(math.reduce_sum(math.divide_no_nan(hits, union)), present)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return self._configured(
             *("name", "dtype", "num_classes", "target_class_ids"),
             *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
         )
 
-    def _configured(self, *names: str) -> dict[str, Any]:
-        """The configuration of these attributes."""
+    def _configured(self, *names: str) -> Config:
+        """Return the configuration with the given attributes."""
         return {name: getattr(self, name) for name in names}
 
 
 class MeanIoU(IoU):
-    """Mean over all classes of intersection over union; arguments as `IoU`, which see.
+    """Mean intersection over union of all classes; see `IoU` for the arguments.
 
     Formula:
-      `mean(tp / (tp + fp + fn))` over all classes that occur, tp, fp and fn being the weights of true positives,
-      false positives and false negatives of a class.
+      `mean(tp / (tp + fp + fn))` over all classes that occur, with the weights tp, fp and fn of
+      true positives, false positives and false negatives of a class.
 
     Example:
       >>> import meshflow as tf
@@ -124,7 +129,7 @@ class MeanIoU(IoU):
         self,
         num_classes: int,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         ignore_class: int | None = None,
         sparse_y_true: bool = True,
         sparse_y_pred: bool = True,
@@ -135,8 +140,8 @@ class MeanIoU(IoU):
             num_classes, targets, name, dtype, ignore_class, sparse_y_true, sparse_y_pred, axis
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return self._configured(
             *("num_classes", "name", "dtype"),
             *("ignore_class", "sparse_y_true", "sparse_y_pred", "axis"),
@@ -144,17 +149,18 @@ class MeanIoU(IoU):
 
 
 class BinaryIoU(IoU):
-    """Intersection over union of scores cut at a threshold and labels 0 and 1.
+    """Intersection over union of thresholded scores and labels 0 and 1.
 
     Formula:
-      `mean(tp / (tp + fp + fn))` over `target_class_ids`, 0 and 1 by default, of predictions that are 1 from
-      `threshold` on; tp, fp and fn are the weights of true positives, false positives and false negatives of a class.
+      `mean(tp / (tp + fp + fn))` over `target_class_ids`, 0 and 1 by default, of predictions that
+      are 1 from `threshold` on, with the weights tp, fp and fn of true positives, false positives
+      and false negatives of a class.
 
     Args:
-      target_class_ids: (0, 1), (0,) or (1,): the classes whose values are averaged.
-      threshold: scores from here on are class 1.
-      name: the metric's name.
-      dtype: dtype of the state.
+      target_class_ids: (0, 1), (0,) or (1,), the classes over which the mean is computed.
+      threshold: Smallest score of class 1.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Example:
       >>> import meshflow as tf
@@ -166,36 +172,38 @@ class BinaryIoU(IoU):
 
     def __init__(
         self,
-        target_class_ids: Any = (0, 1),
+        target_class_ids: Iterable[int] = (0, 1),
         threshold: float = 0.5,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(2, target_class_ids, name, dtype)
         self.threshold = threshold
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the confusion matrix with one batch.
 
         Args:
-          y_true: labels 0 and 1.
-          y_pred: scores.
-          sample_weight: weights of the elements.
+          y_true: Labels 0 and 1.
+          y_pred: Scores.
+          sample_weight: Weights of the elements.
         """
-        decided = self._float(y_pred) >= self.threshold
-        super().update_state(y_true, math.cast(decided, "int64"), sample_weight)
+        is_positive = self._float(y_pred) >= self.threshold
+        super().update_state(y_true, math.cast(is_positive, "int64"), sample_weight)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return self._configured("target_class_ids", "threshold", "name", "dtype")
 
 
 class OneHotIoU(IoU):
-    """`IoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`).
+    """`IoU` of one-hot labels and scores (or class indices with `sparse_y_pred`).
 
     Formula:
-      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, tp, fp and fn being the weights of true
-      positives, false positives and false negatives of a class.
+      `mean(tp / (tp + fp + fn))` over the `target_class_ids` that occur, with the weights tp, fp
+      and fn of true positives, false positives and false negatives of a class.
 
     Example:
       >>> import meshflow as tf
@@ -208,9 +216,9 @@ class OneHotIoU(IoU):
     def __init__(
         self,
         num_classes: int,
-        target_class_ids: Any,
+        target_class_ids: Iterable[int],
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         ignore_class: int | None = None,
         sparse_y_pred: bool = False,
         axis: int = -1,
@@ -219,8 +227,8 @@ class OneHotIoU(IoU):
             num_classes, target_class_ids, name, dtype, ignore_class, False, sparse_y_pred, axis
         )
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return self._configured(
             *("num_classes", "target_class_ids", "name", "dtype"),
             *("ignore_class", "sparse_y_pred", "axis"),
@@ -228,11 +236,11 @@ class OneHotIoU(IoU):
 
 
 class OneHotMeanIoU(MeanIoU):
-    """`MeanIoU` of one-hot labels and scores (or class numbers with `sparse_y_pred`).
+    """`MeanIoU` of one-hot labels and scores (or class indices with `sparse_y_pred`).
 
     Formula:
-      `mean(tp / (tp + fp + fn))` over all classes that occur, tp, fp and fn being the weights of true positives,
-      false positives and false negatives of a class.
+      `mean(tp / (tp + fp + fn))` over all classes that occur, with the weights tp, fp and fn of
+      true positives, false positives and false negatives of a class.
 
     Example:
       >>> import meshflow as tf
@@ -246,15 +254,15 @@ class OneHotMeanIoU(MeanIoU):
         self,
         num_classes: int,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         ignore_class: int | None = None,
         sparse_y_pred: bool = False,
         axis: int = -1,
     ) -> None:
         super().__init__(num_classes, name, dtype, ignore_class, False, sparse_y_pred, axis)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return self._configured(
             *("num_classes", "name", "dtype"), *("ignore_class", "sparse_y_pred", "axis")
         )

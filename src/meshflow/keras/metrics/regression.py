@@ -1,14 +1,17 @@
-"""Metrics of regressions that are more than the mean of a loss."""
+"""Regression metrics that are not the mean of a loss function."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config
 from meshflow.keras.losses.base import match_last_dimension
 from meshflow.keras.metrics.base import Metric
 from meshflow.keras.metrics.means import Mean, weighted
@@ -16,14 +19,15 @@ from meshflow.ops import array, math
 
 
 class RootMeanSquaredError(Mean):
-    """Square root of the mean of squared errors.
+    """Square root of the weighted mean of squared errors.
 
     Formula:
-      `sqrt(sum(s * (y - p)^2) / sum(s))`, y being the labels and p the predictions, s their weights, 1 by default.
+      `sqrt(sum(s * (y - p)^2) / sum(s))`, with labels y, predictions p, and weights s, which are 1
+      by default.
 
     Args:
-      name: the metric's name.
-      dtype: dtype of the state.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Example:
       >>> import meshflow as tf
@@ -31,36 +35,40 @@ class RootMeanSquaredError(Mean):
       3.0
     """
 
-    def __init__(self, name: str | None = "root_mean_squared_error", dtype: Any = None) -> None:
+    def __init__(
+        self, name: str | None = "root_mean_squared_error", dtype: DTypeLike | None = None
+    ) -> None:
         super().__init__(name, dtype)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
-        """Adds one batch.
+    def update_state(  # type: ignore[override]
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the mean with one batch.
 
         Args:
-          y_true: targets.
-          y_pred: predictions.
-          sample_weight: weights of the errors.
+          y_true: Labels.
+          y_pred: Predictions.
+          sample_weight: Weights of the errors.
         """
         y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
         super().update_state(math.squared_difference(y_pred, y_true), sample_weight)
 
-    def result(self) -> Any:
-        """The root."""
+    def result(self) -> Tensor:
+        """Return the square root of the mean."""
         return math.sqrt(super().result())
 
 
 class MeanRelativeError(Mean):
-    """Mean of `|y_true - y_pred| / normalizer`; 0 where the normalizer is 0.
+    """Weighted mean of errors divided by a normalizer; 0 where the normalizer is 0.
 
     Formula:
-      `sum(s * |y - p| / normalizer) / sum(s)`, y being the labels and p the predictions, s their weights, 1 by
-      default.
+      `sum(s * |y - p| / normalizer) / sum(s)`, with labels y, predictions p, and weights s, which
+      are 1 by default.
 
     Args:
-      normalizer: numbers of the shape of the predictions.
-      name: the metric's name.
-      dtype: dtype of the state.
+      normalizer: Numbers of the shape of the predictions.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Example:
       >>> import meshflow as tf
@@ -70,44 +78,48 @@ class MeanRelativeError(Mean):
       0.375
     """
 
-    def __init__(self, normalizer: Any, name: str | None = None, dtype: Any = None) -> None:
+    def __init__(
+        self, normalizer: TensorLike, name: str | None = None, dtype: DTypeLike | None = None
+    ) -> None:
         super().__init__(name, dtype)
         self.normalizer = math.cast(convert_to_tensor(normalizer), self._dtype)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:  # type: ignore[override]
-        """Adds one batch.
+    def update_state(  # type: ignore[override]
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the mean with one batch.
 
         Args:
-          y_true: targets.
-          y_pred: predictions.
-          sample_weight: weights of the errors.
+          y_true: Labels.
+          y_pred: Predictions.
+          sample_weight: Weights of the errors.
         """
         y_true, y_pred = match_last_dimension(self._float(y_true), self._float(y_pred))
         errors = math.divide_no_nan(math.abs(y_true - y_pred), self.normalizer)
         super().update_state(errors, sample_weight)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         return {**super().get_config(), "normalizer": self.normalizer.numpy().tolist()}
 
 
 class R2Score(Metric):
-    """Coefficient of determination: `1 - sum((y_true - y_pred)^2) / sum((y_true - mean)^2)`.
+    """Coefficient of determination.
 
     Formula:
-      `r = 1 - sum(s * (y - p)^2) / sum(s * (y - a)^2)` for each output, y being the labels and p the predictions, s
-      their weights and a the weighted mean of y; r is the score. With `num_regressors` k and n elements,
-      `1 - (1 - r) * (n - 1) / (n - k - 1)`.
+      `r = 1 - sum(s * (y - p)^2) / sum(s * (y - a)^2)` for each output, with labels y, predictions
+      p, their weights s, and the weighted mean a of y; r is the score. With `num_regressors` k and
+      n elements, `1 - (1 - r) * (n - 1) / (n - k - 1)`.
 
     Args:
       class_aggregation: 'uniform_average' over the outputs, 'variance_weighted_average', or None
-        for one score per output.
-      num_regressors: number of independent variables; above 0 the adjusted score is computed.
-      name: the metric's name.
-      dtype: dtype of the state.
+        for a score per output.
+      num_regressors: Number of independent variables; above 0 the adjusted score is computed.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for another aggregation or a negative number of regressors.
+      ValueError: If the aggregation is unknown, or the number of regressors is negative.
 
     Example:
       >>> import meshflow as tf
@@ -120,7 +132,7 @@ class R2Score(Metric):
         class_aggregation: str | None = "uniform_average",
         num_regressors: int = 0,
         name: str | None = "r2_score",
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(name, dtype)
         valid = (None, "uniform_average", "variance_weighted_average")
@@ -134,18 +146,20 @@ class R2Score(Metric):
             )
         self.class_aggregation, self.num_regressors = class_aggregation, num_regressors
         self.num_samples = self.add_weight("num_samples", dtype="int32")
-        self._sums: dict[str, Any] = {}
+        self._sums: dict[str, Variable] = {}
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Adds one batch.
+    def update_state(
+        self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
+    ) -> None:
+        """Update the sums with one batch.
 
         Args:
-          y_true: targets of shape [batch, outputs].
-          y_pred: predictions of the same shape.
-          sample_weight: weights of examples.
+          y_true: Labels of shape [batch, outputs].
+          y_pred: Predictions of the same shape.
+          sample_weight: Weights of the examples.
 
         Raises:
-          ValueError: for another rank.
+          ValueError: If the rank is not 2 or the shapes differ.
         """
         y_true, y_pred = self._float(y_true), self._float(y_pred)
         if len(y_true.shape) != 2 or tuple(y_true.shape) != tuple(y_pred.shape):
@@ -165,11 +179,11 @@ class R2Score(Metric):
         error = math.squared_difference(y_true, y_pred)
         self._sums["residual"].assign_add(math.reduce_sum(error * weights, axis=0))
         self._sums["count"].assign_add(math.reduce_sum(weights, axis=0))
-        # Keras counts elements, not examples, in the adjusted score.
+        # Keras counts elements instead of examples in the adjusted score.
         self.num_samples.assign_add(np.int32(y_true.shape.num_elements() or 0))
 
-    def result(self) -> Any:
-        """The score, or one per output without aggregation."""
+    def result(self) -> Tensor:
+        """Return the score, or a score per output without an aggregation."""
         if not self._sums:
             return math.cast(0.0, self._dtype)
         total = self._sums["sum"].value()
@@ -182,22 +196,22 @@ class R2Score(Metric):
             score = math.reduce_sum(score * spread) / math.reduce_sum(spread)
         return self._adjusted(score) if self.num_regressors else score
 
-    def _adjusted(self, score: Any) -> Any:
+    def _adjusted(self, score: TensorLike) -> Tensor:
         n = math.cast(self.num_samples.value(), self._dtype)
-        free = n - float(self.num_regressors + 1)
-        enough = free > 0.0
-        if context.trace is None and not bool(enough):
+        degrees_of_freedom = n - float(self.num_regressors + 1)
+        is_positive = degrees_of_freedom > 0.0
+        if context.trace is None and not bool(is_positive):
             warnings.warn(
-                "R2Score: there are not more samples than regressors, so the score is not adjusted.",
+                "R2Score: the number of samples does not exceed that of regressors, so the score is not adjusted.",
                 stacklevel=3,
             )
-        safe = array.where(enough, free, array.ones_like(free))
-        return array.where(enough, 1.0 - (1.0 - score) * (n - 1.0) / safe, score)
+        divisor = array.where(is_positive, degrees_of_freedom, array.ones_like(degrees_of_freedom))
+        return array.where(is_positive, 1.0 - (1.0 - score) * (n - 1.0) / divisor, score)
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        config = {
             "class_aggregation": self.class_aggregation,
             "num_regressors": self.num_regressors,
         }
-        return {**super().get_config(), **own}
+        return {**super().get_config(), **config}

@@ -1,9 +1,10 @@
-"""The best of one rate where another one is high enough: precision at recall, and so on."""
+"""Largest value of one rate under a constraint on another one, such as precision at recall."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Config
 from meshflow.keras.metrics.confusion import ConfusionCounts
 from meshflow.ops import array, math
 
@@ -19,7 +20,7 @@ class OperatingPoint(ConfusionCounts):
         num_thresholds: int,
         class_id: int | None,
         name: str | None,
-        dtype: Any,
+        dtype: DTypeLike | None,
     ) -> None:
         if not 0 <= value <= 1:
             raise ValueError(
@@ -36,15 +37,15 @@ class OperatingPoint(ConfusionCounts):
         super().__init__(limits, name, dtype, class_id=class_id)
         self.thresholds = limits
 
-    def result(self) -> Any:
-        """The rate, 0 when no threshold reaches the value."""
+    def result(self) -> Tensor:
+        """Return the rate; 0 if no threshold satisfies the constraint."""
         rates = self._rates()
         rate = rates[self._wanted]
-        enough = rates[self._given] >= math.cast(self.value, self._dtype)
-        best = math.reduce_max(array.where(enough, rate, -array.ones_like(rate)))
+        is_satisfied = rates[self._given] >= math.cast(self.value, self._dtype)
+        best = math.reduce_max(array.where(is_satisfied, rate, -array.ones_like(rate)))
         return math.maximum(best, 0.0)
 
-    def _rates(self) -> dict[str, Any]:
+    def _rates(self) -> dict[str, Tensor]:
         tp, fp = self.true_positives.value(), self.false_positives.value()
         tn, fn = self.true_negatives.value(), self.false_negatives.value()
         return {
@@ -54,28 +55,28 @@ class OperatingPoint(ConfusionCounts):
             "recall": math.divide_no_nan(tp, tp + fn),
         }
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
-        own = {"num_thresholds": self.num_thresholds, self._given: self.value}
-        return {**super().get_config(), "class_id": self.class_id, **own}
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        config = {"num_thresholds": self.num_thresholds, self._given: self.value}
+        return {**super().get_config(), "class_id": self.class_id, **config}
 
 
 class SensitivityAtSpecificity(OperatingPoint):
     """Largest sensitivity over the thresholds at which the specificity is at least a value.
 
     Formula:
-      `max(tp / (tp + fn))` over thresholds with `tn / (tn + fp) >= specificity`, tp, fp, tn and fn being the weights
-      of true positives, false positives, true negatives and false negatives.
+      `max(tp / (tp + fn))` over thresholds with `tn / (tn + fp) >= specificity`, with the weights
+      tp, fp, tn and fn of true positives, false positives, true negatives and false negatives.
 
     Args:
-      specificity: the value, in [0, 1].
-      num_thresholds: number of thresholds.
-      class_id: only this class counts.
-      name: the metric's name.
-      dtype: dtype of the state.
+      specificity: The value, in [0, 1].
+      num_thresholds: Number of thresholds.
+      class_id: Only this class is counted.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for a value outside [0, 1].
+      ValueError: If the value is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -93,7 +94,7 @@ class SensitivityAtSpecificity(OperatingPoint):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(specificity, num_thresholds, class_id, name, dtype)
 
@@ -102,18 +103,18 @@ class SpecificityAtSensitivity(OperatingPoint):
     """Largest specificity over the thresholds at which the sensitivity is at least a value.
 
     Formula:
-      `max(tn / (tn + fp))` over thresholds with `tp / (tp + fn) >= sensitivity`, tp, fp, tn and fn being the weights
-      of true positives, false positives, true negatives and false negatives.
+      `max(tn / (tn + fp))` over thresholds with `tp / (tp + fn) >= sensitivity`, with the weights
+      tp, fp, tn and fn of true positives, false positives, true negatives and false negatives.
 
     Args:
-      sensitivity: the value, in [0, 1].
-      num_thresholds: number of thresholds.
-      class_id: only this class counts.
-      name: the metric's name.
-      dtype: dtype of the state.
+      sensitivity: The value, in [0, 1].
+      num_thresholds: Number of thresholds.
+      class_id: Only this class is counted.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for a value outside [0, 1].
+      ValueError: If the value is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -131,7 +132,7 @@ class SpecificityAtSensitivity(OperatingPoint):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(sensitivity, num_thresholds, class_id, name, dtype)
 
@@ -140,18 +141,18 @@ class PrecisionAtRecall(OperatingPoint):
     """Largest precision over the thresholds at which the recall is at least a value.
 
     Formula:
-      `max(tp / (tp + fp))` over thresholds with `tp / (tp + fn) >= recall`, tp, fp, tn and fn being the weights of
-      true positives, false positives, true negatives and false negatives.
+      `max(tp / (tp + fp))` over thresholds with `tp / (tp + fn) >= recall`, with the weights tp,
+      fp, tn and fn of true positives, false positives, true negatives and false negatives.
 
     Args:
-      recall: the value, in [0, 1].
-      num_thresholds: number of thresholds.
-      class_id: only this class counts.
-      name: the metric's name.
-      dtype: dtype of the state.
+      recall: The value, in [0, 1].
+      num_thresholds: Number of thresholds.
+      class_id: Only this class is counted.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for a value outside [0, 1].
+      ValueError: If the value is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -169,7 +170,7 @@ class PrecisionAtRecall(OperatingPoint):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(recall, num_thresholds, class_id, name, dtype)
 
@@ -178,18 +179,18 @@ class RecallAtPrecision(OperatingPoint):
     """Largest recall over the thresholds at which the precision is at least a value.
 
     Formula:
-      `max(tp / (tp + fn))` over thresholds with `tp / (tp + fp) >= precision`, tp, fp, tn and fn being the weights of
-      true positives, false positives, true negatives and false negatives.
+      `max(tp / (tp + fn))` over thresholds with `tp / (tp + fp) >= precision`, with the weights tp,
+      fp, tn and fn of true positives, false positives, true negatives and false negatives.
 
     Args:
-      precision: the value, in [0, 1].
-      num_thresholds: number of thresholds.
-      class_id: only this class counts.
-      name: the metric's name.
-      dtype: dtype of the state.
+      precision: The value, in [0, 1].
+      num_thresholds: Number of thresholds.
+      class_id: Only this class is counted.
+      name: Name of the metric.
+      dtype: Dtype of the state.
 
     Raises:
-      ValueError: for a value outside [0, 1].
+      ValueError: If the value is outside [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -207,6 +208,6 @@ class RecallAtPrecision(OperatingPoint):
         num_thresholds: int = 200,
         class_id: int | None = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         super().__init__(precision, num_thresholds, class_id, name, dtype)

@@ -1,14 +1,17 @@
-"""`tf.keras.mixed_precision.experimental`: the names of TensorFlow 2.1-2.3."""
+"""`tf.keras.mixed_precision.experimental`: names of TensorFlow 2.1 to 2.3."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from meshflow.environment.types import Config
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.mixed_precision.policy import global_policy
 from meshflow.keras.optimizers import loss_scale as scales
 from meshflow.keras.optimizers import loss_scale_optimizer
+from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.registry import CustomObjects
 
 __all__ = ["LossScaleOptimizer", "Policy", "get_layer_policy", "global_policy", "set_policy"]
 
@@ -16,10 +19,10 @@ _log = logging.getLogger("meshflow")
 
 
 class PolicyV1(policies.Policy):
-    """A policy that also holds a loss scale.
+    """Policy with a loss scale.
 
     Args:
-      name: as for `tf.keras.mixed_precision.Policy`.
+      name: See `tf.keras.mixed_precision.Policy`.
       loss_scale: 'auto' (dynamic for 'mixed_float16', none otherwise), 'dynamic', a number, a
         `LossScale`, or None.
 
@@ -29,7 +32,9 @@ class PolicyV1(policies.Policy):
       FixedLossScale(128.0)
     """
 
-    def __init__(self, name: str, loss_scale: Any = "auto") -> None:
+    def __init__(
+        self, name: str, loss_scale: str | float | scales.LossScale | None = "auto"
+    ) -> None:
         super().__init__(name)
         if loss_scale == "auto":
             loss_scale = "dynamic" if name == "mixed_float16" else None
@@ -42,11 +47,11 @@ class PolicyV1(policies.Policy):
 
     @property
     def loss_scale(self) -> scales.LossScale | None:
-        """The loss scale, or None."""
+        """Return the loss scale, or None."""
         return self._loss_scale
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         scale = self._loss_scale
         if scale is None:
             return {"name": self.name, "loss_scale": None}
@@ -54,8 +59,8 @@ class PolicyV1(policies.Policy):
         return {"name": self.name, "loss_scale": stored}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> PolicyV1:
-        """The policy with a configuration."""
+    def from_config(cls, config: Config, custom_objects: CustomObjects = None) -> PolicyV1:
+        """Create a policy from its configuration."""
         del custom_objects
         return cls(config["name"], scales.get(config.get("loss_scale")))
 
@@ -66,11 +71,11 @@ class PolicyV1(policies.Policy):
 Policy = PolicyV1
 
 
-def set_policy(policy: Any) -> None:
-    """`tf.keras.mixed_precision.set_global_policy`.
+def set_policy(policy: policies.Policy | str | None) -> None:
+    """Set the global policy; see `tf.keras.mixed_precision.set_global_policy`.
 
     Args:
-      policy: a policy, a name, or None.
+      policy: A policy, a name, or None.
 
     Example:
       >>> import meshflow as tf
@@ -82,14 +87,14 @@ def set_policy(policy: Any) -> None:
     policies.set_global_policy(Policy(policy) if isinstance(policy, str) else policy)
 
 
-def get_layer_policy(layer: Any) -> policies.Policy:
-    """A layer's policy.
+def get_layer_policy(layer: object) -> policies.Policy:
+    """Return the policy of a layer.
 
     Args:
-      layer: the layer.
+      layer: The layer.
 
     Raises:
-      ValueError: when it is none.
+      ValueError: If `layer` is not a layer.
 
     Example:
       >>> import meshflow as tf
@@ -103,23 +108,25 @@ def get_layer_policy(layer: Any) -> policies.Policy:
 
 
 class LossScaleOptimizer(loss_scale_optimizer.LossScaleOptimizer):
-    """The optimizer with the arguments of TensorFlow 2.1-2.3.
+    """Optimizer with the arguments of TensorFlow 2.1 to 2.3.
 
     Args:
-      optimizer: the optimizer that updates variables.
+      optimizer: Optimizer that updates the variables.
       loss_scale: 'dynamic', a number, or a `LossScale`.
 
     Raises:
-      ValueError: when `loss_scale` is None.
+      ValueError: If `loss_scale` is None.
     """
 
-    def __init__(self, optimizer: Any, loss_scale: Any) -> None:
+    def __init__(
+        self, optimizer: Optimizer, loss_scale: str | float | scales.LossScale | None
+    ) -> None:
         scale = scales.get(loss_scale)
         if scale is None:
             raise ValueError("loss_scale cannot be None.")
         super().__init__(optimizer, **loss_scale_optimizer.scale_settings(scale))
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-        """The optimizer with a configuration."""
+    def from_config(cls, config: Config, custom_objects: CustomObjects = None) -> Any:
+        """Create an optimizer of the base class from its configuration."""
         return loss_scale_optimizer.LossScaleOptimizer.from_config(config, custom_objects)

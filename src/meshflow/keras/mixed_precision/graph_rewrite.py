@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from meshflow.core.config import config_optimizer
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.keras.optimizers import loss_scale as scales
+from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, scale_settings
 
 __all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_graph_rewrite"]
@@ -15,21 +15,23 @@ __all__ = ["disable_mixed_precision_graph_rewrite", "enable_mixed_precision_grap
 _log = logging.getLogger("meshflow")
 
 
-def enable_mixed_precision_graph_rewrite(opt: Any, loss_scale: Any = "dynamic") -> Any:
-    """Rewrites functions compiled from now on to compute in mixed precision, and scales an optimizer's loss.
+def enable_mixed_precision_graph_rewrite(
+    opt: Optimizer, loss_scale: str | float | scales.LossScale | None = "dynamic"
+) -> LossScaleOptimizer:
+    """Compile functions in mixed precision from now on, and scale the loss of an optimizer.
 
-    Only what runs in a `tf.function` or in Keras' `fit`, `evaluate` and `predict` is rewritten;
-    variables stay in float32. `tf.mixed_precision.explain` shows what would run in which precision.
+    Only functions that run in a `tf.function` or in `fit`, `evaluate` and `predict` are rewritten;
+    variables keep float32. `tf.mixed_precision.explain` shows the precision of each operation.
 
     Args:
-      opt: the optimizer.
+      opt: The optimizer.
       loss_scale: 'dynamic', a number, or a `LossScale`.
 
     Returns:
-      The optimizer, wrapped so that its loss is scaled.
+      A wrapper of the optimizer that scales the loss.
 
     Raises:
-      ValueError: when `opt` is no optimizer, is wrapped already, or a mixed policy is set.
+      ValueError: If `opt` is not an optimizer or is already wrapped, or if a mixed policy is set.
 
     Example:
       >>> import meshflow as tf
@@ -61,7 +63,7 @@ def enable_mixed_precision_graph_rewrite(opt: Any, loss_scale: Any = "dynamic") 
 
 
 def disable_mixed_precision_graph_rewrite() -> None:
-    """Compiles functions from now on as they are written; wrapped optimizers stay wrapped."""
+    """Compile functions as they are written from now on; optimizers keep their wrappers."""
     if not config_optimizer.get_experimental_options().get("auto_mixed_precision"):
         _log.warning(
             "disable_mixed_precision_graph_rewrite() called when mixed precision is already disabled."

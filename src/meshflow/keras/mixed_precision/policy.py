@@ -1,19 +1,20 @@
-"""Dtype policies: which dtype a layer computes in and which its variables have."""
+"""Dtype policies: the dtypes of the computations and variables of a layer."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from meshflow.core.config import config_optimizer
 from meshflow.core.values import dtypes
 from meshflow.distribute.strategy import get_strategy
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.mixed_precision import float8
+from meshflow.keras.registry import CustomObjects
 
 _MIXED = {
     "mixed_float16": "float16",
     "mixed_bfloat16": "bfloat16",
-    # What is not a product needs more digits than 8 bits have, and bfloat16 needs no loss scale.
+    # Only products use 8 bits. Other operations need a higher precision, and bfloat16 needs no loss
+    # scale.
     "mixed_float8": "bfloat16",
 }
 _REMOVED = {
@@ -26,24 +27,25 @@ _AMAX_HISTORY_LENGTH = 1024
 
 
 class Policy:
-    """The pair of dtypes that a layer uses.
+    """Dtypes of the computations and variables of a layer.
 
     Args:
-      name: a dtype name (compute and variables alike), `'mixed_float16'` or `'mixed_bfloat16'`
-        (computation in 16 bits, variables in float32), or `'mixed_float8'` (as `'mixed_bfloat16'`,
-        with 8 bits for the operands of products and convolutions).
-      amax_history_length: for `'mixed_float8'`, from how many past steps scales are found.
+      name: Dtype name for both, `'mixed_float16'` or `'mixed_bfloat16'` (16-bit computations,
+        float32 variables), or `'mixed_float8'` (as `'mixed_bfloat16'`, with 8-bit operands of
+        products and convolutions).
+      amax_history_length: Number of past steps from which scales are computed, for
+        `'mixed_float8'`.
 
     Attributes:
-      name: the policy's name.
-      compute_dtype: dtype name of inputs and computation.
-      variable_dtype: dtype name of variables.
-      amax_history_length: as given; None for other policies.
+      name: Name of the policy.
+      compute_dtype: Dtype name of inputs and computations.
+      variable_dtype: Dtype name of variables.
+      amax_history_length: Number of past steps; None for other policies.
 
     Raises:
-      TypeError: when the name is no string.
-      ValueError: for an unknown name; the message lists the known ones.
-      UnimplementedError: for `'mixed_float8'` on a device without such products.
+      TypeError: If the name is not a string.
+      ValueError: If the name is unknown; the message lists the known ones.
+      UnimplementedError: For `'mixed_float8'` on a device without such products.
 
     Example:
       >>> import meshflow as tf
@@ -69,54 +71,54 @@ class Policy:
             not self.float8 or not isinstance(amax_history_length, int) or amax_history_length < 1
         ):
             raise ValueError(
-                "amax_history_length must be a positive integer, and is for the policy 'mixed_float8' only. "
+                "amax_history_length must be a positive integer, and applies to the policy 'mixed_float8' only. "
                 f"Got {amax_history_length!r} for {name!r}."
             )
         self._amax_history_length = amax_history_length
 
     @property
     def name(self) -> str:
-        """The policy's name."""
+        """Return the name of the policy."""
         return self._name
 
     @property
     def compute_dtype(self) -> str | None:
-        """Dtype name of computation."""
+        """Return the dtype name of computations."""
         return self._compute_dtype
 
     @property
     def variable_dtype(self) -> str | None:
-        """Dtype name of variables."""
+        """Return the dtype name of variables."""
         return self._variable_dtype
 
     @property
     def float8(self) -> bool:
-        """Whether operands of products are rounded to 8 bits."""
+        """Check whether operands of products are rounded to 8 bits."""
         return self._name == "mixed_float8"
 
     @property
     def amax_history_length(self) -> int | None:
-        """From how many past steps the scales of 8-bit operands are found."""
+        """Return the number of past steps from which the scales of 8-bit operands are computed."""
         return self._amax_history_length
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration, `{'name': ...}`; also 'amax_history_length' where it is not 1024."""
+    def get_config(self) -> Config:
+        """Return the configuration, with 'amax_history_length' only if it is not 1024."""
         if self._amax_history_length in (None, _AMAX_HISTORY_LENGTH):
             return {"name": self._name}
         return {"name": self._name, "amax_history_length": self._amax_history_length}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
-        """The policy with a configuration; an old `loss_scale` entry is dropped."""
+    def from_config(cls, config: Config, custom_objects: CustomObjects = None) -> Policy:
+        """Create a policy from its configuration; a former `loss_scale` entry is ignored."""
         del custom_objects
-        own = {k: v for k, v in config.items() if k == "amax_history_length"}
-        return cls(config["name"], **own)
+        options = {k: v for k, v in config.items() if k == "amax_history_length"}
+        return cls(config["name"], **options)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Policy):
             return False
-        mine, others = self._amax_history_length, other._amax_history_length
-        return self._name == other._name and mine == others
+        same_length = self._amax_history_length == other.amax_history_length
+        return same_length and self._name == other.name
 
     def __hash__(self) -> int:
         return hash(self._name)
@@ -127,8 +129,8 @@ class Policy:
 
 def _parse(name: str) -> tuple[str | None, str | None]:
     if name.endswith("_float32_vars"):
-        instead = _REMOVED.get(name)
-        advice = f" Please use the {instead} policy instead." if instead else ""
+        replacement = _REMOVED.get(name)
+        advice = f" Please use the {replacement} policy instead." if replacement else ""
         raise ValueError(
             f"Policies ending in '_float32_vars' have been removed from TensorFlow.{advice} Got policy "
             f"name: '{name}'"
@@ -138,21 +140,21 @@ def _parse(name: str) -> tuple[str | None, str | None]:
     if name == "_infer":
         return None, None
     try:
-        found = dtypes.as_dtype(name).name
+        dtype = dtypes.as_dtype(name).name
     except TypeError:
         floats = [d.name for d in dtypes.ALL if d.is_floating]
         raise ValueError(
             f"Cannot convert value {name} to a mixed precision Policy. Valid policies include "
             f"{sorted(_MIXED)} and the name of any dtype, such as {floats}."
         ) from None
-    return found, found
+    return dtype, dtype
 
 
 _global: Policy | None = None
 
 
 def global_policy() -> Policy:
-    """The policy of layers made without `dtype=`; default `floatx()`.
+    """Return the policy of layers without an explicit dtype; `floatx()` by default.
 
     Example:
       >>> import meshflow as tf
@@ -162,14 +164,14 @@ def global_policy() -> Policy:
     return _global if _global is not None else Policy(settings.floatx())
 
 
-def set_global_policy(policy: Any) -> None:
-    """Sets the policy of layers made from now on.
+def set_global_policy(policy: Policy | str | None) -> None:
+    """Set the policy of layers that are created from now on.
 
     Args:
-      policy: a `Policy`, a name, or None for `floatx()`.
+      policy: A `Policy`, a name, or None for `floatx()`.
 
     Raises:
-      ValueError: for a policy that does not compute in floating point.
+      ValueError: If the policy does not compute in floating point.
 
     Example:
       >>> import meshflow as tf
@@ -183,7 +185,7 @@ def set_global_policy(policy: Any) -> None:
     if policy is not None and not isinstance(policy, Policy):
         policy = Policy(policy)
     compute = None if policy is None else policy.compute_dtype
-    if compute is not None and not dtypes.as_dtype(compute).is_floating:
+    if policy is not None and compute is not None and not dtypes.as_dtype(compute).is_floating:
         raise ValueError(
             "set_global_policy can only be used to set the global policy to floating-point policies, "
             f'such as "float32" and "mixed_float16", but got policy: {policy.name}'
@@ -197,13 +199,13 @@ def set_global_policy(policy: Any) -> None:
 
 
 def rewriting() -> bool:
-    """Whether programs are rewritten to mixed precision."""
+    """Check whether programs are rewritten to mixed precision."""
     options = config_optimizer.get_experimental_options()
     return any(on and name.startswith("auto_mixed_precision") for name, on in options.items())
 
 
 def dtype_policy() -> Policy:
-    """Keras 3's name of `global_policy`.
+    """Return the global policy; Keras 3's name of `global_policy`.
 
     Example:
       >>> import meshflow as tf
@@ -213,11 +215,11 @@ def dtype_policy() -> Policy:
     return global_policy()
 
 
-def set_dtype_policy(policy: Any) -> None:
-    """Keras 3's name of `set_global_policy`.
+def set_dtype_policy(policy: Policy | str | None) -> None:
+    """Set the global policy; Keras 3's name of `set_global_policy`.
 
     Args:
-      policy: a `Policy`, a name, or None for `floatx()`.
+      policy: A `Policy`, a name, or None for `floatx()`.
 
     Example:
       >>> import meshflow as tf
@@ -229,18 +231,22 @@ def set_dtype_policy(policy: Any) -> None:
     set_global_policy(policy)
 
 
-def get(identifier: Any) -> Policy:
-    """A policy from a policy, name, dtype, configuration, or None (the global policy)."""
+def get(identifier: object) -> Policy:
+    """Return the policy for a policy, name, dtype or configuration; the global policy for None."""
     if identifier is None:
         return global_policy()
     if isinstance(identifier, Policy):
         return identifier
     if isinstance(identifier, dict):
-        found = registry.get_registered_object(
+        custom_class = registry.get_registered_object(
             identifier.get("registered_name") or identifier.get("class_name", "")
         )
-        # Those of TensorFlow 2.1-2.3 come back as policies without a loss scale.
-        cls = found if isinstance(found, type) and issubclass(found, Policy) else Policy
+        # Policies of TensorFlow 2.1 to 2.3 are loaded without their loss scale.
+        cls = (
+            custom_class
+            if isinstance(custom_class, type) and issubclass(custom_class, Policy)
+            else Policy
+        )
         return cls.from_config(identifier.get("config", identifier))
     if isinstance(identifier, str):
         return Policy(identifier)
@@ -248,13 +254,13 @@ def get(identifier: Any) -> Policy:
 
 
 def check_strategy(policy: Policy) -> None:
-    """Refuses layers in float16 under strategies whose losses are not scaled.
+    """Refuse float16 layers under strategies that do not scale losses.
 
     Args:
-      policy: the layer's policy.
+      policy: Policy of the layer.
 
     Raises:
-      ValueError: for `'mixed_float16'` in the scope of such a strategy.
+      ValueError: For `'mixed_float16'` in the scope of such a strategy.
     """
     if policy.name != "mixed_float16":
         return
@@ -267,8 +273,8 @@ def check_strategy(policy: Policy) -> None:
         )
 
 
-def serialize(policy: Policy) -> Any:
-    """What `get` makes the policy of: the name of a dtype, None for '_infer', or a configuration."""
+def serialize(policy: Policy) -> str | Config | None:
+    """Return a dtype name, None for '_infer', or a configuration, which `get` accepts."""
     if type(policy) is Policy and policy.compute_dtype == policy.variable_dtype:
         return None if policy.compute_dtype is None else policy.name
     return serialization.serialize(policy)

@@ -287,7 +287,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     def _aggregate_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         if self.gradient_aggregator is not None:
             return self.gradient_aggregator(grads_and_vars)
-        return sum_over_replicas(grads_and_vars)
+        return list(sum_over_replicas(grads_and_vars))
 
     def _transform_unaggregated_gradients(self, grads_and_vars: GradientPairs) -> GradientPairs:
         return grads_and_vars

@@ -1,4 +1,4 @@
-"""Saving and loading models and weights."""
+"""`tf.keras.saving`: saving and loading of models and weights."""
 
 from meshflow.keras.engine.saving.configuration import model_to_json
 from meshflow.keras.engine.saving.models import save_model

@@ -1,15 +1,16 @@
-"""Whole models from files and from configurations, with the classes that these name."""
+"""Loading of models from files and configurations."""
 
 from __future__ import annotations
 
 import json
 import logging
 import zipfile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.storage import Folder, is_checkpoint, read_folder
 from meshflow.core.variables.sharded_variable import whole_variables
+from meshflow.environment.types import Config, StrPath
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import text
@@ -23,6 +24,7 @@ from meshflow.keras.engine.saving.configuration import (
 )
 from meshflow.keras.engine.saving.keras3_configuration import from_keras_3, with_its_functions
 from meshflow.keras.engine.saving.vocabularies import read_vocabularies
+from meshflow.keras.registry import CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.safe_mode import safe_mode as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
@@ -30,38 +32,41 @@ from meshflow.keras.saving.restored import RestoredModel
 from meshflow.keras.weight_values import set_weights
 from meshflow.saved_model.loading import is_tensorflows
 
+if TYPE_CHECKING:
+    import h5py
+
 __all__ = ["load_model", "model_from_config", "model_from_json"]
 
 _log = logging.getLogger("meshflow")
 
 
 def load_model(
-    filepath: Any,
-    custom_objects: Any = None,
+    filepath: StrPath | h5py.File,
+    custom_objects: CustomObjects = None,
     compile: bool = True,
-    options: Any = None,
+    options: object = None,
     safe_mode: bool = True,
     **kwargs: Any,
 ) -> Model:
-    """Loads a model saved by `save_model`, or by Keras 2 as `.h5` or `.keras`, or as a SavedModel of TensorFlow's.
+    """Load a model of `save_model`, a file of Keras 2, or a SavedModel of TensorFlow.
 
     Args:
-      filepath: the path, or an `h5py.File` that is open.
-      custom_objects: classes and functions by name.
-      compile: whether the model is compiled as it was.
-      options: ignored.
-      safe_mode: whether a model is refused that brings code, as `Lambda` layers of functions without a name do,
-        or that reads other files, such as one with a vocabulary; the same for files of all kinds and folders.
-      **kwargs: ignored.
+      filepath: Path, or an open `h5py.File`.
+      custom_objects: Additional classes and functions by name.
+      compile: Whether to compile the model as it was.
+      options: Ignored.
+      safe_mode: Whether to refuse models with code, such as `Lambda` layers with unnamed functions,
+        and models that read other files, such as vocabularies. This applies to all formats.
+      **kwargs: Ignored.
 
     Returns:
       The model.
 
     Raises:
-      OSError: when there is no such file.
-      ValueError: when the file holds no model, what `safe_mode` refuses, links to other files, or more than
-        1 GiB (20 times its size where that is more) when unpacked; the environment's
-        MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
+      OSError: If the file does not exist.
+      ValueError: If the file has no model, is refused in safe mode, links to other files, or is
+        larger than 1 GiB (or 20 times its size, if that is more) when unpacked; the environment
+        variable MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
 
     Example:
       >>> import meshflow as tf
@@ -73,36 +78,36 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
-    opened = filepath if is_hdf5(filepath) else None
-    path = str(opened.filename) if opened is not None else text(filepath)
-    folder = opened is None and (gfile.isdir(path) or is_checkpoint(path))
-    if opened is None and not folder and not gfile.exists(path):
+    hdf5_file: Any = filepath if is_hdf5(filepath) else None
+    path = str(hdf5_file.filename) if hdf5_file is not None else text(filepath)
+    is_folder = hdf5_file is None and (gfile.isdir(path) or is_checkpoint(path))
+    if hdf5_file is None and not is_folder and not gfile.exists(path):
         raise OSError(f"No file or directory found at {path}")
     scope = registry.custom_object_scope(custom_objects or {})
     with within(path), scope, safe_mode_scope(safe_mode):
-        if folder:
+        if is_folder:
             return _load_folder(path, custom_objects, compile)
-        if opened is not None:
-            with open_hdf5(opened, path) as file:
+        if hdf5_file is not None:
+            with open_hdf5(hdf5_file, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
-        with local_copy(path) as here:
-            if zipfile.is_zipfile(here):
-                with Archive(here, path) as archive:
+        with local_copy(path) as local_path:
+            if zipfile.is_zipfile(local_path):
+                with Archive(local_path, path) as archive:
                     return _load_archive(archive, custom_objects, compile)
-            with open_hdf5(here, path) as file:
+            with open_hdf5(local_path, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
 
 
-def _make(config: dict[str, Any], built: dict[str, Any], custom_objects: Any) -> Any:
+def _make(config: Config, build_config: Config, custom_objects: CustomObjects) -> Model:
     model = model_from_config(config, custom_objects)
-    building.build(model, built.get("input_specs"), built.get("built_shape"))
+    building.build(model, build_config.get("input_specs"), build_config.get("built_shape"))
     return model
 
 
-def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
+def _load_h5(file: h5py.File, custom_objects: CustomObjects, compile: bool, path: str) -> Model:
     if "model_config" not in file.attrs:
         raise ValueError(
-            f"No model config found in the file at {path}: it may hold weights only, to be loaded with Model.load_weights."
+            f"No model config found in the file at {path}. If it has weights only, load them with Model.load_weights."
         )
     try:
         meta = {
@@ -111,7 +116,7 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
             if key in file.attrs
         }
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: its configuration is no JSON: {error}.") from None
+        raise ValueError(f"{path} is damaged: its configuration is not JSON: {error}.") from None
     if _is_keras_3(file.attrs.get("keras_version", "")):
         meta["model_config"] = with_its_functions(meta["model_config"])
     model = _make(meta["model_config"], meta, custom_objects)
@@ -123,17 +128,17 @@ def _load_h5(file: Any, custom_objects: Any, compile: bool, path: str) -> Any:
     return model
 
 
-def _is_keras_3(version: Any) -> bool:
+def _is_keras_3(version: str | bytes) -> bool:
     return (version.decode() if isinstance(version, bytes) else str(version)).startswith("3.")
 
 
-def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
+def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool) -> Model:
     config = archive.config()
     if _is_keras_3(archive.keras_version()):
         config = with_its_functions(config)
-    built = dict(config.get("build_config") or {})
-    built["built_shape"] = built.pop("input_shape", None)
-    model = _make(config, built, custom_objects)
+    build_config = dict(config.get("build_config") or {})
+    build_config["built_shape"] = build_config.pop("input_shape", None)
+    model = _make(config, build_config, custom_objects)
     with archive.weights() as file:
         read_vocabularies(model, archive, file)
         (keras3 if keras3.is_layout(file) else hdf5).read_model(model, file)
@@ -144,14 +149,14 @@ def _load_archive(archive: Archive, custom_objects: Any, compile: bool) -> Any:
     return model
 
 
-def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
+def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
     if is_tensorflows(path):
         return tensorflow_models.load(path, custom_objects, compile)
     content = Folder(path).manifest if is_checkpoint(path) else {}
     meta = content.get("model") or {"model_config": None}
     if meta["model_config"] is None and "saved_model" not in content:
         raise ValueError(
-            f"{path} holds no model: neither a saved_model.pb of TensorFlow's nor a model that Meshflow saved."
+            f"{path} holds no model: expected a saved_model.pb of TensorFlow or a model that Meshflow saved."
         )
     if meta["model_config"] is None:
         return _restored(path, meta, custom_objects, compile)
@@ -162,8 +167,8 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     except ValueError as error:
         if "saved_model" not in content:
             raise
-        why = str(error).split(". ")[0]
-        _log.warning("%s: the model's functions are loaded without its class: %s", path, why)
+        reason = str(error).split(". ")[0]
+        _log.warning("%s: loading the functions of the model without its class: %s", path, reason)
         return _restored(path, meta, custom_objects, compile)
     stored = read_folder(path)
     weights = [k for k in sorted(stored) if k.isdigit()]
@@ -176,19 +181,19 @@ def _load_folder(path: str, custom_objects: Any, compile: bool) -> Any:
     return model
 
 
-def _restored(path: str, meta: dict[str, Any], custom_objects: Any, compile: bool) -> Any:
+def _restored(path: str, meta: Config, custom_objects: CustomObjects, compile: bool) -> Model:
     model = RestoredModel(saved_model.load(path))
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
     return model
 
 
-def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Model:
-    """The model with a configuration, ours or Keras 2's, with new weights.
+def model_from_config(config: Config, custom_objects: CustomObjects = None) -> Model:
+    """Create a model with new weights from a configuration of Meshflow or Keras 2.
 
     Args:
-      config: what `model_config` gave.
-      custom_objects: classes and functions by name.
+      config: The configuration, with class name.
+      custom_objects: Additional classes and functions by name.
 
     Example:
       >>> import meshflow as tf
@@ -198,22 +203,24 @@ def model_from_config(config: dict[str, Any], custom_objects: Any = None) -> Mod
       (None, 2)
     """
     if not isinstance(config, dict) or not {"class_name", "config"} <= set(config):
-        raise ValueError("A model's configuration is a dictionary with class_name and config.")
+        raise ValueError("model_from_config: expected a dictionary with class_name and config.")
     with registry.custom_object_scope(custom_objects or {}):
         config = from_keras_3(config)
         return registry.LAYERS.deserialize(config, custom_objects)
 
 
-def model_from_json(json_string: str, custom_objects: Any = None, safe_mode: bool = True) -> Model:
-    """The model with an architecture, with new weights.
+def model_from_json(
+    json_string: str, custom_objects: CustomObjects = None, safe_mode: bool = True
+) -> Model:
+    """Create a model with new weights from the JSON of its architecture.
 
     Args:
-      json_string: what `Model.to_json` gave, here or in Keras 2.
-      custom_objects: classes and functions by name.
-      safe_mode: whether an architecture is refused that brings code or names files, as for `load_model`.
+      json_string: Result of `Model.to_json` of Meshflow or Keras 2.
+      custom_objects: Additional classes and functions by name.
+      safe_mode: Whether to refuse architectures that contain code or name files; see `load_model`.
 
     Raises:
-      ValueError: for a name that is unknown, and for what `safe_mode` refuses.
+      ValueError: If a name is unknown, and in safe mode for code.
 
     Example:
       >>> import meshflow as tf

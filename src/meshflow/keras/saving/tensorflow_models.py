@@ -1,19 +1,24 @@
-"""Keras models in SavedModels of TensorFlow: made again from their configurations, or as what they compute."""
+"""Keras models in SavedModels of TensorFlow.
+
+A model is rebuilt from its configuration if its classes are known, and restored as a graph
+otherwise.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
-from typing import Any
 
 from meshflow import saved_model
 from meshflow.checkpoint.checkpoint import restore_objects
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.types import Config, Json
 from meshflow.files import gfile
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import building
 from meshflow.keras.engine.saving.configuration import compile_from_config
 from meshflow.keras.engine.saving.vocabularies import restore_vocabularies
-from meshflow.keras.registry import LAYERS
+from meshflow.keras.registry import LAYERS, CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError
 from meshflow.keras.saving.restored import RestoredModel
 
@@ -23,20 +28,20 @@ _log = logging.getLogger("meshflow")
 _METADATA = "keras_metadata.pb"
 
 
-def load(path: str, custom_objects: Any, compile: bool) -> Any:
-    """A model from a SavedModel that TensorFlow wrote.
+def load(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
+    """Load a model from a SavedModel that TensorFlow wrote.
 
     Args:
-      path: the folder.
-      custom_objects: classes and functions by name.
-      compile: whether the model is compiled as it was.
+      path: Directory.
+      custom_objects: Additional classes and functions by name.
+      compile: Whether to compile the model as it was.
 
     Returns:
-      The model, of its layers where their classes are known, else one that predicts by TensorFlow's graph.
+      A model with layers if their classes are known, and a `RestoredModel` otherwise.
 
     Raises:
-      ValueError: when the folder holds no model, and for what safe mode refuses.
-      DataLossError: when a file is damaged, naming it.
+      ValueError: If the directory has no model, and in safe mode for code.
+      DataLossError: If a file is damaged; the message names it.
     """
     meta = _root_metadata(path)
     training = meta.get("training_config") if compile else None
@@ -46,36 +51,36 @@ def load(path: str, custom_objects: Any, compile: bool) -> Any:
         except (UnsafeConfigError, DataLossError):
             raise
         except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
-            why = str(error).split(". ")[0]
-            _log.warning("%s: the model's graph is loaded, without its layers: %s", path, why)
+            reason = str(error).split(". ")[0]
+            _log.warning("%s: loading the graph of the model, without its layers: %s", path, reason)
     restored = saved_model.load(path)
     if restored.__dict__.get("__call__") is None and not restored.signatures:
-        raise ValueError(f"{path} holds no model: neither a function to call nor a signature.")
+        raise ValueError(f"{path} holds no model: it has neither a function nor a signature.")
     model = RestoredModel(restored)
     if training:
         compile_from_config(model, training, custom_objects)
     return model
 
 
-def _root_metadata(path: str) -> dict[str, Any]:
-    """What tf.keras notes about the model itself; nothing for a folder without its file."""
+def _root_metadata(path: str) -> Config:
+    """Read the metadata of tf.keras for the model; an empty dictionary without its file."""
     from meshflow.saved_model.graph.messages import DecodeError, SavedMetadata  # noqa: PLC0415 - it needs an optional package
 
     file = gfile.join(path, _METADATA)
     if not gfile.exists(file):
         return {}
-    with gfile.GFile(file, "rb") as opened:
-        data = opened.read()
+    with gfile.GFile(file, "rb") as stream:
+        data = stream.read()
     try:
         nodes = SavedMetadata.FromString(data).nodes
-        found = [_plain(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
-        return dict(found[0]) if found else {}
+        roots = [_plain(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
+        return dict(roots[0]) if roots else {}
     except (DecodeError, ValueError, TypeError, RecursionError) as error:
         raise DataLossError(f"{file} is damaged: {error}.") from None
 
 
-def _plain(value: Any) -> Any:
-    """A configuration without TensorFlow's wrappers of tuples and shapes."""
+def _plain(value: Json) -> Json:
+    """Unwrap tuples and shapes in a configuration of TensorFlow."""
     if isinstance(value, list):
         return [_plain(v) for v in value]
     if not isinstance(value, dict):
@@ -88,7 +93,9 @@ def _plain(value: Any) -> Any:
     return {k: _plain(v) for k, v in value.items()}
 
 
-def _made_again(path: str, meta: dict[str, Any], training: Any, custom_objects: Any) -> Any:
+def _made_again(
+    path: str, meta: Config, training: Config | None, custom_objects: CustomObjects
+) -> Model:
     config = {"class_name": meta["class_name"], "config": meta["config"]}
     model = LAYERS.deserialize(config, custom_objects)
     building.build(model, None, meta.get("build_input_shape"))

@@ -1,4 +1,4 @@
-"""`tf.keras.utils`."""
+"""`tf.keras.utils`: utilities for data, files, configurations and drawings."""
 
 from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,

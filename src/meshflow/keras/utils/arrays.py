@@ -1,24 +1,28 @@
-"""Small helpers for arrays, seeds and sequences."""
+"""Helpers for labels, seeds, datasets and sequences."""
 
 from __future__ import annotations
 
+import collections.abc
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.core.variables.random import set_seed
 from meshflow.data import Dataset
+from meshflow.environment.types import ArrayLike, PyTree
 
 
 def set_random_seed(seed: int) -> None:
-    """Sets the seeds of Python, NumPy and Meshflow: the program's results are then reproducible.
+    """Set the seeds of Python, NumPy and Meshflow, which makes results reproducible.
 
     Args:
-      seed: an integer.
+      seed: An integer.
 
     Raises:
-      ValueError: when it is not an integer.
+      ValueError: If it is not an integer.
 
     Example:
       >>> import meshflow as tf
@@ -37,19 +41,21 @@ def set_random_seed(seed: int) -> None:
     set_seed(seed)
 
 
-def to_categorical(y: Any, num_classes: int | None = None, dtype: Any = "float32") -> np.ndarray:
-    """One-hot vectors from class numbers.
+def to_categorical(
+    y: ArrayLike, num_classes: int | None = None, dtype: DTypeLike = "float32"
+) -> np.ndarray:
+    """One-hot encode class indices.
 
     Args:
-      y: integers.
-      num_classes: default the largest number plus 1.
-      dtype: dtype of the result.
+      y: Class indices.
+      num_classes: Number of classes; the largest index plus 1 by default.
+      dtype: Dtype of the result.
 
     Returns:
-      Array with a new last dimension.
+      An array with a new last axis.
 
     Raises:
-      ValueError: for a class number out of range.
+      ValueError: If a class index is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -63,21 +69,23 @@ def to_categorical(y: Any, num_classes: int | None = None, dtype: Any = "float32
     count = int(y.max()) + 1 if num_classes is None else num_classes
     if y.size and (y.min() < 0 or y.max() >= count):
         raise ValueError(
-            f"to_categorical: class numbers must be in [0, {count}), got {y.min()} to {y.max()}."
+            f"to_categorical: class indices must be in [0, {count}), got {y.min()} to {y.max()}."
         )
     return np.eye(count, dtype=dtype)[y]
 
 
-def to_ordinal(y: Any, num_classes: int | None = None, dtype: Any = "float32") -> np.ndarray:
-    """Class numbers as ones up to them: number n has n ones, of one fewer than there are classes.
+def to_ordinal(
+    y: ArrayLike, num_classes: int | None = None, dtype: DTypeLike = "float32"
+) -> np.ndarray:
+    """Encode class index n as n ones followed by zeros, `num_classes - 1` values in total.
 
     Args:
-      y: integers.
-      num_classes: default the largest number plus 1.
-      dtype: dtype of the result.
+      y: Class indices.
+      num_classes: Number of classes; the largest index plus 1 by default.
+      dtype: Dtype of the result.
 
     Returns:
-      Array with a new last dimension.
+      An array with a new last axis.
 
     Example:
       >>> import meshflow as tf
@@ -94,27 +102,28 @@ def to_ordinal(y: Any, num_classes: int | None = None, dtype: Any = "float32") -
 
 
 def split_dataset(
-    dataset: Any,
+    dataset: Dataset | PyTree,
     left_size: float | int | None = None,
     right_size: float | int | None = None,
     shuffle: bool = False,
     seed: int | None = None,
-) -> tuple[Any, Any]:
-    """Two datasets of the first and the last samples of one.
+) -> tuple[Dataset, Dataset]:
+    """Split a dataset into its first and last samples.
 
     Args:
-      dataset: a `tf.data.Dataset`, an array, or tuples, lists or dictionaries of arrays.
-      left_size: how many samples the first has, or which part of them; default what is left.
-      right_size: the same of the second.
-      shuffle: whether samples are brought into a random order first.
-      seed: of that order.
+      dataset: A `tf.data.Dataset`, an array, or tuples, lists or dictionaries of arrays.
+      left_size: Number or fraction of the samples in the first part; the remaining ones by default.
+      right_size: Number or fraction of the samples in the second part; the remaining ones by
+        default.
+      shuffle: Whether to shuffle the samples first.
+      seed: Seed of the shuffling.
 
     Returns:
       Two `tf.data.Dataset`s.
 
     Raises:
-      ValueError: for sizes that do not fit, or without a size.
-      TypeError: for a size that is no number, or another kind of dataset.
+      ValueError: If the sizes are too large or missing.
+      TypeError: If a size is not a number, or `dataset` has another type.
 
     Example:
       >>> import numpy as np
@@ -141,17 +150,16 @@ def split_dataset(
     right = total - left if right is None else right
     if left + right > total or not left or not right:
         raise ValueError(
-            f"left_size={left_size} and right_size={right_size} do not split {total} samples into two parts that both "
-            "have some."
+            f"left_size={left_size} and right_size={right_size} do not split {total} samples into two non-empty parts."
         )
     if shuffle:
-        chosen = int(np.random.randint(1_000_000)) if seed is None else seed
-        dataset = dataset.shuffle(total, seed=chosen, reshuffle_each_iteration=False)
+        shuffle_seed = int(np.random.randint(1_000_000)) if seed is None else seed
+        dataset = dataset.shuffle(total, seed=shuffle_seed, reshuffle_each_iteration=False)
     return dataset.take(left), dataset.skip(total - right).take(right)
 
 
-def _size(size: Any, total: int, side: str) -> int | None:
-    """A number of samples."""
+def _size(size: object, total: int, side: str) -> int | None:
+    """Convert a size argument to a number of samples."""
     if size is None:
         return None
     if isinstance(size, bool) or not isinstance(size, (int, float, np.integer, np.floating)):
@@ -165,13 +173,13 @@ def _size(size: Any, total: int, side: str) -> int | None:
     return int(size)
 
 
-def normalize(x: Any, axis: int = -1, order: int = 2) -> np.ndarray:
-    """Scales vectors to norm 1.
+def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
+    """Scale vectors to norm 1.
 
     Args:
-      x: an array.
-      axis: dimension of the vectors.
-      order: order of the norm.
+      x: Array.
+      axis: Axis of the vectors.
+      order: Order of the norm.
 
     Example:
       >>> import meshflow as tf
@@ -180,29 +188,29 @@ def normalize(x: Any, axis: int = -1, order: int = 2) -> np.ndarray:
     """
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
-    return x / np.expand_dims(norms, axis)
+    return np.asarray(x) / np.expand_dims(norms, axis)
 
 
 def pad_sequences(
-    sequences: Any,
+    sequences: collections.abc.Sequence[collections.abc.Sequence[Any]],
     maxlen: int | None = None,
-    dtype: Any = "int32",
+    dtype: DTypeLike = "int32",
     padding: str = "pre",
     truncating: str = "pre",
-    value: Any = 0.0,
+    value: float | str = 0.0,
 ) -> np.ndarray:
-    """One array from sequences of different lengths.
+    """Pad or truncate sequences of different lengths to one array.
 
     Args:
-      sequences: list of sequences.
-      maxlen: length of the result; default the longest.
-      dtype: dtype of the result.
-      padding: 'pre' or 'post', where values are added.
-      truncating: 'pre' or 'post', where sequences are cut.
-      value: the value added.
+      sequences: List of sequences.
+      maxlen: Length of the result; that of the longest sequence by default.
+      dtype: Dtype of the result.
+      padding: 'pre' or 'post', the side of the padding.
+      truncating: 'pre' or 'post', the side of the truncation.
+      value: Value of the padding.
 
     Raises:
-      ValueError: for other words.
+      ValueError: If `padding` or `truncating` is invalid.
 
     Example:
       >>> import meshflow as tf
@@ -216,25 +224,25 @@ def pad_sequences(
             f"pad_sequences: padding and truncating must be 'pre' or 'post', got {padding!r}, {truncating!r}."
         )
     length = max((len(s) for s in sequences), default=0) if maxlen is None else maxlen
-    inner = next((np.shape(s)[1:] for s in sequences if len(s)), ())
-    result = np.full((len(sequences), length, *inner), value, dtype=dtype)
+    inner_shape = next((np.shape(s)[1:] for s in sequences if len(s)), ())
+    result = np.full((len(sequences), length, *inner_shape), value, dtype=dtype)
     for i, sequence in enumerate(sequences):
         if not len(sequence) or not length:
             continue
-        cut = np.asarray(
+        truncated = np.asarray(
             sequence[-length:] if truncating == "pre" else sequence[:length], dtype=dtype
         )
         if padding == "post":
-            result[i, : len(cut)] = cut
+            result[i, : len(truncated)] = truncated
         else:
-            result[i, -len(cut) :] = cut
+            result[i, -len(truncated) :] = truncated
     return result
 
 
 class Sequence:
-    """Batches by number: subclasses define `__getitem__` and `__len__`.
+    """Base class of batches by index; subclasses define `__getitem__` and `__len__`.
 
-    `fit` asks for every batch once per epoch, in random order when shuffling.
+    `fit` reads each batch once per epoch, in random order when it shuffles.
 
     Example:
       >>> import meshflow as tf
@@ -248,16 +256,16 @@ class Sequence:
       [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
     """
 
-    def __getitem__(self, index: int) -> Any:
-        """Batch number `index`: (x, y) or (x, y, sample_weight)."""
+    def __getitem__(self, index: int) -> PyTree:
+        """Return the batch with an index: (x, y) or (x, y, sample_weight)."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
         raise NotImplementedError
 
     def on_epoch_end(self) -> None:
-        """Called after every epoch."""
+        """Run after each epoch; does nothing by default."""
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[PyTree]:
         return (self[i] for i in range(len(self)))

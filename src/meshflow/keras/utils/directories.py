@@ -1,4 +1,8 @@
-"""Datasets of the files of a folder: images, texts, sounds."""
+"""Datasets of the image, text or audio files in a directory.
+
+The paths and labels are listed first. The dataset then consists of indices, which are shuffled and
+mapped to the contents of the files.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import Dataset
 from meshflow.data.transformations import HostMap
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.listing import files_below, folders_in
 from meshflow.files.paths import text as path_text
@@ -33,13 +38,13 @@ _METHODS = (
 
 
 def image_dataset_from_directory(
-    directory: Any,
-    labels: Any = "inferred",
+    directory: StrPath,
+    labels: str | Sequence[int] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     color_mode: str = "rgb",
     batch_size: int | None = 32,
-    image_size: Any = (256, 256),
+    image_size: Sequence[int] = (256, 256),
     shuffle: bool = True,
     seed: int | None = None,
     validation_split: float | None = None,
@@ -49,31 +54,32 @@ def image_dataset_from_directory(
     crop_to_aspect_ratio: bool = False,
     **kwargs: Any,
 ) -> Dataset:
-    """Batches of the images in a folder, float32 from 0 to 255, all of one size.
+    """Load the images in a directory as float32 batches of one size, with values from 0 to 255.
 
     Args:
-      directory: the folder; with inferred labels, it has one folder for each class.
-      labels: 'inferred' from the folders' names, None, or one label for each file, by file name.
+      directory: Directory; with inferred labels it contains one directory per class.
+      labels: 'inferred' from the names of the directories, None, or a label for each file, sorted
+        by name.
       label_mode: 'int' (int32), 'binary' (float32 [1]), 'categorical' (float32 one-hot) or None.
-      class_names: the folders' names in the order of the labels; default sorted.
+      class_names: Names of the directories in the order of the labels; sorted by default.
       color_mode: 'grayscale', 'rgb' or 'rgba'.
-      batch_size: images of a batch; None for single images.
+      batch_size: Number of images per batch; None for single images.
       image_size: (height, width).
-      shuffle: whether in random order; else sorted.
-      seed: of the order.
-      validation_split: fraction of the files that is set aside for validation.
+      shuffle: Whether to shuffle the images; otherwise they are sorted.
+      seed: Seed of the order.
+      validation_split: Fraction of the files for validation.
       subset: 'training', 'validation' or 'both', with `validation_split`.
-      interpolation: method of `tf.image.resize`.
-      follow_links: whether folders are entered that are links.
-      crop_to_aspect_ratio: whether images are cropped in the middle instead of distorted.
-      **kwargs: `smart_resize`, an older name of `crop_to_aspect_ratio`.
+      interpolation: Method of `tf.image.resize`.
+      follow_links: Whether to follow symbolic links to directories.
+      crop_to_aspect_ratio: Whether to crop images at the center instead of distorting them.
+      **kwargs: `smart_resize`, a former name of `crop_to_aspect_ratio`.
 
     Returns:
-      A dataset with the attributes `class_names` and `file_paths`; with subset='both' a list of two.
+      A dataset with the attributes `class_names` and `file_paths`; for subset='both' a list of two.
 
     Raises:
-      ValueError: for arguments that do not fit together, or when no image is found.
-      NotFoundError: when the folder is not there.
+      ValueError: If arguments are inconsistent, or if there is no image.
+      NotFoundError: If the directory does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -119,8 +125,8 @@ def image_dataset_from_directory(
 
 
 def text_dataset_from_directory(
-    directory: Any,
-    labels: Any = "inferred",
+    directory: StrPath,
+    labels: str | Sequence[int] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,
@@ -132,28 +138,29 @@ def text_dataset_from_directory(
     follow_links: bool = False,
     verbose: bool = True,
 ) -> Dataset:
-    """Batches of the text files (`.txt`) in a folder, as strings.
+    """Load the text files (`.txt`) in a directory as batches of strings.
 
     Args:
-      directory: the folder; with inferred labels, it has one folder for each class.
-      labels: 'inferred' from the folders' names, None, or one label for each file, by file name.
+      directory: Directory; with inferred labels it contains one directory per class.
+      labels: 'inferred' from the names of the directories, None, or a label for each file, sorted
+        by name.
       label_mode: 'int' (int32), 'binary' (float32 [1]), 'categorical' (float32 one-hot) or None.
-      class_names: the folders' names in the order of the labels; default sorted.
-      batch_size: texts of a batch; None for single texts.
-      max_length: bytes of a text that are kept; default all.
-      shuffle: whether in random order; else sorted.
-      seed: of the order.
-      validation_split: fraction of the files that is set aside for validation.
+      class_names: Names of the directories in the order of the labels; sorted by default.
+      batch_size: Number of texts per batch; None for single texts.
+      max_length: Maximum number of bytes of a text; None for no limit.
+      shuffle: Whether to shuffle the texts; otherwise they are sorted.
+      seed: Seed of the order.
+      validation_split: Fraction of the files for validation.
       subset: 'training', 'validation' or 'both', with `validation_split`.
-      follow_links: whether folders are entered that are links.
-      verbose: whether to print how many files there are.
+      follow_links: Whether to follow symbolic links to directories.
+      verbose: Whether to print the number of files.
 
     Returns:
-      A dataset with the attributes `class_names` and `file_paths`; with subset='both' a list of two.
+      A dataset with the attributes `class_names` and `file_paths`; for subset='both' a list of two.
 
     Raises:
-      ValueError: for arguments that do not fit together, or when no text is found.
-      NotFoundError: when the folder is not there.
+      ValueError: If arguments are inconsistent, or if there is no text.
+      NotFoundError: If the directory does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -188,8 +195,8 @@ def text_dataset_from_directory(
 
 
 def audio_dataset_from_directory(
-    directory: Any,
-    labels: Any = "inferred",
+    directory: StrPath,
+    labels: str | Sequence[int] | None = "inferred",
     label_mode: str | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,
@@ -202,31 +209,33 @@ def audio_dataset_from_directory(
     subset: str | None = None,
     follow_links: bool = False,
 ) -> Dataset:
-    """Batches of the sound files (`.wav`, 16 bits) in a folder: float32 [batch, samples, channels].
+    """Load the audio files (16-bit `.wav`) in a directory as float32 batches.
 
     Args:
-      directory: the folder; with inferred labels, it has one folder for each class.
-      labels: 'inferred' from the folders' names, None, or one label for each file, by file name.
+      directory: Directory; with inferred labels it contains one directory per class.
+      labels: 'inferred' from the names of the directories, None, or a label for each file, sorted
+        by name.
       label_mode: 'int' (int32), 'binary' (float32 [1]), 'categorical' (float32 one-hot) or None.
-      class_names: the folders' names in the order of the labels; default sorted.
-      batch_size: sounds of a batch; None for single sounds.
-      sampling_rate: must be None: sounds keep the rate of their file.
-      output_sequence_length: samples of each sound, cut or padded with zeros; default those of the
-        longest sound of a batch.
-      ragged: must be False.
-      shuffle: whether in random order; else sorted.
-      seed: of the order.
-      validation_split: fraction of the files that is set aside for validation.
+      class_names: Names of the directories in the order of the labels; sorted by default.
+      batch_size: Number of recordings per batch; None for single recordings.
+      sampling_rate: Must be None: recordings keep the rate of their file.
+      output_sequence_length: Number of samples, to which recordings are cut or padded with zeros;
+        that of the longest recording of a batch by default.
+      ragged: Must be False.
+      shuffle: Whether to shuffle the recordings; otherwise they are sorted.
+      seed: Seed of the order.
+      validation_split: Fraction of the files for validation.
       subset: 'training', 'validation' or 'both', with `validation_split`.
-      follow_links: whether folders are entered that are links.
+      follow_links: Whether to follow symbolic links to directories.
 
     Returns:
-      A dataset with the attributes `class_names` and `file_paths`; with subset='both' a list of two.
+      A dataset of [batch, samples, channels] with the attributes `class_names` and `file_paths`;
+      for subset='both' a list of two.
 
     Raises:
-      ValueError: for arguments that do not fit together, or when no sound is found.
-      NotImplementedError: for `ragged` and `sampling_rate`.
-      NotFoundError: when the folder is not there.
+      ValueError: If arguments are inconsistent, or if there is no recording.
+      NotImplementedError: If `ragged` or `sampling_rate` is set.
+      NotFoundError: If the directory does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -241,8 +250,8 @@ def audio_dataset_from_directory(
     """
     if ragged or sampling_rate is not None:
         raise NotImplementedError(
-            "audio_dataset_from_directory: XLA has no ragged tensors, and sounds are not resampled; "
-            "use output_sequence_length, and files of one rate."
+            "audio_dataset_from_directory: ragged tensors and resampling are not supported. Use "
+            "output_sequence_length, and files with one sampling rate."
         )
 
     def load(path: str) -> np.ndarray:
@@ -263,70 +272,70 @@ def audio_dataset_from_directory(
 
 
 class _Folder:
-    """The files of a folder, with their labels.
+    """Paths and labels of the files in a directory.
 
     Args:
-      directory: the folder.
-      labels: 'inferred', None, or labels.
-      label_mode: how labels are given.
-      class_names: names of the classes, or None.
-      formats: the ends of the names of files that count.
-      follow_links: whether folders are entered that are links.
-      what: what the files are, for errors.
-      verbose: whether to print how many files there are.
+      directory: Directory.
+      labels: 'inferred', None, or the labels.
+      label_mode: Format of the labels.
+      class_names: Names of the classes, or None.
+      formats: Extensions of the files.
+      follow_links: Whether to follow symbolic links to directories.
+      description: Plural noun for the files, for error messages.
+      verbose: Whether to print the number of files.
     """
 
     def __init__(
         self,
-        directory: Any,
-        labels: Any,
+        directory: StrPath,
+        labels: str | Sequence[int] | None,
         label_mode: str | None,
         class_names: Sequence[str] | None,
         formats: tuple[str, ...],
         follow_links: bool,
-        what: str,
+        description: str,
         verbose: bool = True,
     ) -> None:
         if isinstance(labels, str) and labels != "inferred":
             raise ValueError(f"`labels` must be 'inferred', None or a list, got {labels!r}.")
-        given = None if labels is None or isinstance(labels, str) else labels
-        if given is not None and not isinstance(given, (list, tuple)):
+        explicit_labels = None if labels is None or isinstance(labels, str) else labels
+        if explicit_labels is not None and not isinstance(explicit_labels, (list, tuple)):
             raise ValueError(
-                f"`labels` must be a list or tuple of integers, one for each file, got {type(given).__name__}."
+                f"`labels` must be a list or tuple of integers, one for each file, got {type(explicit_labels).__name__}."
             )
-        if given is not None and class_names:
+        if explicit_labels is not None and class_names:
             raise ValueError("`class_names` can only be given with labels='inferred'.")
         if label_mode not in ("int", "categorical", "binary", None):
             raise ValueError(
                 f"`label_mode` must be 'int', 'categorical', 'binary' or None, got {label_mode!r}."
             )
-        self.what, self.formats, self.verbose = what, formats, verbose
+        self.description, self.formats, self.verbose = description, formats, verbose
         self.directory = path_text(directory)
         self._follow = follow_links
         if labels is None or label_mode is None:
-            label_mode, labels, given = None, None, None
-        self.mode = label_mode
+            label_mode, labels, explicit_labels = None, None, None
+        self.label_mode = label_mode
         folders = folders_in(self.directory)
         if labels is None:
             self.paths = self._files("")
             self.labels = np.zeros(len(self.paths), np.int32)
-            self.names: list[Any] = [""]
-        elif given is not None:
-            self.paths, self.labels = self._files(""), np.asarray(given)
+            self.class_names: Sequence[str | int] = [""]
+        elif explicit_labels is not None:
+            self.paths, self.labels = self._files(""), np.asarray(explicit_labels)
             if len(self.labels) != len(self.paths):
                 raise ValueError(
-                    f"`labels` has {len(self.labels)} labels, but there are {len(self.paths)} files in {self.directory}."
+                    f"`labels` has {len(self.labels)} labels for {len(self.paths)} files in {self.directory}."
                 )
             if self.labels.dtype == np.int64:
                 self.labels = self.labels.astype(np.int32)
-            self.names = sorted(set(given))
+            self.class_names = sorted(set(explicit_labels))
         else:
             self._infer([f for f in folders if not f.startswith(".")], class_names)
-        if label_mode == "binary" and len(self.names) != 2:
+        if label_mode == "binary" and len(self.class_names) != 2:
             raise ValueError(
-                f"label_mode='binary' needs exactly 2 classes, got {len(self.names)}: {self.names}."
+                f"label_mode='binary' needs exactly 2 classes, got {len(self.class_names)}: {self.class_names}."
             )
-        classes = f" belonging to {len(self.names)} classes" if self.mode else ""
+        classes = f" belonging to {len(self.class_names)} classes" if self.label_mode else ""
         self._print(f"Found {len(self.paths)} files{classes}.")
 
     def _print(self, text: str) -> None:
@@ -340,46 +349,49 @@ class _Folder:
                 f"`class_names` {names} are not the names of the folders in {self.directory}: {folders}."
             )
         files = [self._files(folder) for folder in folders]
-        numbers = [names.index(f) for f, some in zip(folders, files, strict=True) for _ in some]
-        self.paths = [path for some in files for path in some]
-        self.labels, self.names = np.array(numbers, np.int32), names
+        indices = [names.index(f) for f, paths in zip(folders, files, strict=True) for _ in paths]
+        self.paths = [path for paths in files for path in paths]
+        self.labels, self.class_names = np.array(indices, np.int32), names
 
     def _files(self, folder: str) -> list[str]:
-        place = gfile.join(self.directory, folder)
-        return files_below(place, self.formats, self._follow)
+        return files_below(gfile.join(self.directory, folder), self.formats, self._follow)
 
-    def shuffled(self, seed: int) -> None:
-        """Brings files and labels into one random order, Keras' for the same seed."""
+    def shuffle(self, seed: int) -> None:
+        """Shuffle files and labels in place, in the order that Keras has for the same seed."""
         np.random.RandomState(seed).shuffle(self.paths)
         self.labels = self.labels.copy()
         np.random.RandomState(seed).shuffle(self.labels)
 
-    def part(self, split: float | None, subset: str | None) -> tuple[list[str], np.ndarray]:
-        """The files and labels of a subset.
+    def select_subset(
+        self, split: float | None, subset: str | None
+    ) -> tuple[list[str], np.ndarray]:
+        """Return the files and labels of a subset.
 
         Raises:
-          ValueError: when there is none.
+          ValueError: If the subset is empty.
         """
         paths, labels = self.paths, self.labels
         if split:
-            held = int(split * len(paths))
-            cut = slice(len(paths) - held, None) if subset == "validation" else slice(0, -held)
-            paths, labels = paths[cut], labels[cut]
-            words = "validation" if subset == "validation" else "training"
-            self._print(f"Using {len(paths)} files for {words}.")
+            num_validation = int(split * len(paths))
+            training = slice(0, -num_validation)
+            validation = slice(len(paths) - num_validation, None)
+            rows = validation if subset == "validation" else training
+            paths, labels = paths[rows], labels[rows]
+            use = "validation" if subset == "validation" else "training"
+            self._print(f"Using {len(paths)} files for {use}.")
         if not paths:
             raise ValueError(
-                f"No {subset + ' ' if subset else ''}{self.what} found in directory {self.directory}. "
+                f"No {subset + ' ' if subset else ''}{self.description} found in directory {self.directory}. "
                 f"Allowed formats: {', '.join(self.formats)}."
             )
         return paths, labels
 
-    def coded(self, labels: np.ndarray) -> np.ndarray:
-        """Labels as the label mode wants them."""
-        if self.mode == "binary":
+    def encode_labels(self, labels: np.ndarray) -> np.ndarray:
+        """Encode labels as the label mode requires."""
+        if self.label_mode == "binary":
             return labels.astype(np.float32)[:, None]
-        if self.mode == "categorical":
-            return (labels[:, None] == np.arange(len(self.names))).astype(np.float32)
+        if self.label_mode == "categorical":
+            return (labels[:, None] == np.arange(len(self.class_names))).astype(np.float32)
         return labels
 
 
@@ -396,7 +408,7 @@ def _dataset(
     if split and not 0 < split < 1:
         raise ValueError(f"`validation_split` must be between 0 and 1, got {split}.")
     if bool(split) != bool(subset):
-        raise ValueError("Give `subset` and `validation_split` together, or neither.")
+        raise ValueError("Pass `subset` and `validation_split` together, or neither.")
     if subset not in ("training", "validation", "both", None):
         raise ValueError(f"`subset` must be 'training', 'validation' or 'both', got {subset!r}.")
     if split and shuffle and seed is None:
@@ -406,35 +418,39 @@ def _dataset(
     if seed is None:
         seed = int(np.random.randint(1_000_000))
     if shuffle:
-        folder.shuffled(seed)
+        folder.shuffle(seed)
 
-    def made(part: str | None) -> Dataset:
-        paths, labels = folder.part(split, part)
-        coded = folder.coded(labels)
-        label_spec = TensorSpec(coded.shape[1:], coded.dtype)
+    def create(part: str | None) -> Dataset:
+        paths, labels = folder.select_subset(split, part)
+        encoded_labels = folder.encode_labels(labels)
+        label_spec = TensorSpec(encoded_labels.shape[1:], encoded_labels.dtype)
 
-        def row(number: np.ndarray) -> Any:
-            loaded = load(paths[number])
-            return (loaded, np.asarray(coded[number])) if folder.mode else loaded
+        def load_element(index: np.ndarray) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+            content = load(paths[index])
+            return (content, np.asarray(encoded_labels[index])) if folder.label_mode else content
 
         dataset = Dataset.range(len(paths))
         if shuffle and not (subset == "both" and part == "validation"):
-            # Numbers are shuffled instead of what they stand for, which takes no memory.
+            # The dataset shuffles indices instead of contents, which uses no memory.
             dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
-        dataset = HostMap(dataset, row, (spec, label_spec) if folder.mode else spec)
+        dataset = HostMap(dataset, load_element, (spec, label_spec) if folder.label_mode else spec)
         if batch_size is not None:
-            even = not spec.shape.rank or spec.shape[0] is not None
-            dataset = dataset.batch(batch_size) if even else dataset.padded_batch(batch_size)
+            has_static_shape = not spec.shape.rank or spec.shape[0] is not None
+            dataset = (
+                dataset.batch(batch_size) if has_static_shape else dataset.padded_batch(batch_size)
+            )
         dataset = dataset.prefetch(-1)
-        dataset.class_names = folder.names  # type: ignore[attr-defined]
+        dataset.class_names = folder.class_names  # type: ignore[attr-defined]
         dataset.file_paths = paths  # type: ignore[attr-defined]
         return dataset
 
-    return [made("training"), made("validation")] if subset == "both" else made(subset)
+    return [create("training"), create("validation")] if subset == "both" else create(subset)
 
 
-def _load_image(path: str, size: Any, channels: int, method: str, crop: bool) -> np.ndarray:
-    """The pixels of an image file in one size, on the host."""
+def _load_image(
+    path: str, size: Sequence[int], channels: int, method: str, crop: bool
+) -> np.ndarray:
+    """Load the pixels of an image file on the host and resize them."""
     with gfile.GFile(path, "rb") as file:
         contents = file.read()
     try:
@@ -446,10 +462,10 @@ def _load_image(path: str, size: Any, channels: int, method: str, crop: bool) ->
     return resized(image, size[0], size[1], method)
 
 
-def cropped(image: np.ndarray, size: Any) -> np.ndarray:
-    """The largest part in the middle with the aspect ratio of a size."""
+def cropped(image: np.ndarray, size: Sequence[int]) -> np.ndarray:
+    """Crop images at the center to the aspect ratio of a size."""
     height, width = image.shape[-3:-1]
-    tall = min(height, int(np.float32(width * size[0]) / size[1]))
-    wide = min(width, int(np.float32(height * size[1]) / size[0]))
-    top, left = int((height - tall) / 2), int((width - wide) / 2)
-    return image[..., top : top + tall, left : left + wide, :]
+    crop_height = min(height, int(np.float32(width * size[0]) / size[1]))
+    crop_width = min(width, int(np.float32(height * size[1]) / size[0]))
+    top, left = int((height - crop_height) / 2), int((width - crop_width) / 2)
+    return image[..., top : top + crop_height, left : left + crop_width, :]

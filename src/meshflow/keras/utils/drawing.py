@@ -1,15 +1,23 @@
-"""Models as drawings: a box for each layer, an arrow for each tensor that goes from one to another."""
+"""Drawings of models with Graphviz: boxes for layers and arrows for tensors between them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from meshflow.environment import extras
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import replacing
+from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.summary import chosen_layers
+
+if TYPE_CHECKING:
+    import pydot
 
 __all__ = ["model_to_dot", "plot_model"]
 
@@ -19,7 +27,7 @@ _HELP = (
 )
 
 
-def _pydot() -> Any:
+def _pydot() -> ModuleType | None:
     try:
         return extras.load("pydot", "plots", "plot_model needs pydot")
     except ImportError:
@@ -27,10 +35,10 @@ def _pydot() -> Any:
 
 
 def _refuse() -> None:
-    """Says what is missing: in a notebook, whose other cells may go on, by a line of text.
+    """Report missing packages: print a message in a notebook, so that its other cells run.
 
     Raises:
-      ImportError: elsewhere.
+      ImportError: Outside a notebook.
     """
     if "IPython.core.magics.namespace" not in sys.modules:
         raise ImportError(_HELP)
@@ -38,7 +46,7 @@ def _refuse() -> None:
 
 
 def model_to_dot(
-    model: Any,
+    model: Model,
     show_shapes: bool = False,
     show_dtype: bool = False,
     show_layer_names: bool = True,
@@ -46,31 +54,31 @@ def model_to_dot(
     expand_nested: bool = False,
     dpi: float | None = 96,
     subgraph: bool = False,
-    layer_range: Any = None,
+    layer_range: Sequence[str] | None = None,
     show_layer_activations: bool = False,
     show_trainable: bool = False,
-) -> Any:
-    """A model as a graph of pydot's.
+) -> pydot.Dot | pydot.Cluster | None:
+    """Convert a model to a graph of pydot.
 
     Args:
-      model: the model, which must be built.
-      show_shapes: whether shapes of inputs and outputs are shown.
-      show_dtype: whether dtypes are shown.
-      show_layer_names: whether layers' names are shown.
+      model: Built model.
+      show_shapes: Whether to show the shapes of inputs and outputs.
+      show_dtype: Whether to show dtypes.
+      show_layer_names: Whether to show the names of layers.
       rankdir: 'TB' from top to bottom, 'LR' from left to right.
-      expand_nested: whether models in the model are drawn as graphs.
-      dpi: dots per inch.
-      subgraph: whether to return a `pydot.Cluster`, to be put into another graph.
-      layer_range: names (or expressions that match them) of the first and the last layer to draw.
-      show_layer_activations: whether activations are shown.
-      show_trainable: whether it is shown which layers are trained.
+      expand_nested: Whether to draw nested models as graphs.
+      dpi: Dots per inch.
+      subgraph: Whether to return a `pydot.Cluster`, to be added to another graph.
+      layer_range: Names (or regular expressions) of the first and the last layer to draw.
+      show_layer_activations: Whether to show activations.
+      show_trainable: Whether to mark trainable layers.
 
     Returns:
       A `pydot.Dot`, or a `pydot.Cluster`.
 
     Raises:
-      ImportError: without the package pydot.
-      ValueError: for a model that is not built, or a range that names no layers.
+      ImportError: If pydot is missing.
+      ValueError: If the model is not built, or no layer matches the range.
 
     Example:
       >>> import meshflow as tf
@@ -88,99 +96,112 @@ def model_to_dot(
             "This model has not yet been built. Build the model first by calling `build()` or by "
             "calling the model on a batch of data."
         )
-    drawn = _Drawing(
+    builder = _Drawing(
         pydot, show_shapes, show_dtype, show_layer_names, expand_nested, show_layer_activations
     )
-    drawn.show_trainable = show_trainable
+    builder.show_trainable = show_trainable
     if subgraph:
-        graph = drawn.cluster(model)
+        graph = builder.create_cluster(model)
     else:
         graph = pydot.Dot()
         graph.set("rankdir", rankdir)
         graph.set("concentrate", True)
         graph.set("dpi", dpi)
         graph.set_node_defaults(shape="record")
-    drawn.draw(graph, model, layer_range)
+    builder.add_model(graph, model, layer_range)
     return graph
 
 
 class _Drawing:
-    """What is drawn into one graph.
+    """Builder of a graph of pydot.
 
     Args:
-      pydot: the package.
-      shapes: whether shapes are shown.
-      dtypes: whether dtypes are.
-      names: whether names are.
-      expand: whether nested models are drawn as graphs.
-      activations: whether activations are shown.
+      pydot: The package.
+      shapes: Whether to show shapes.
+      dtypes: Whether to show dtypes.
+      names: Whether to show names.
+      expand: Whether to draw nested models as graphs.
+      activations: Whether to show activations.
     """
 
     show_trainable = False
 
     def __init__(
-        self, pydot: Any, shapes: bool, dtypes: bool, names: bool, expand: bool, activations: bool
+        self,
+        pydot: ModuleType,
+        shapes: bool,
+        dtypes: bool,
+        names: bool,
+        expand: bool,
+        activations: bool,
     ) -> None:
         self._pydot, self._shapes, self._dtypes = pydot, shapes, dtypes
         self._names, self._expand, self._activations = names, expand, activations
         self._arrows: set[tuple[str, str]] = set()
 
-    def cluster(self, model: Any) -> Any:
-        """An empty frame for a model."""
+    def create_cluster(self, model: Layer) -> pydot.Cluster:
+        """Create an empty frame for a model."""
         cluster = self._pydot.Cluster(style="dashed", graph_name=model.name)
         cluster.set("label", model.name)
         cluster.set("labeljust", "l")
         return cluster
 
-    def draw(self, graph: Any, model: Any, layer_range: Any = None) -> None:
-        """Adds boxes and arrows of a model to a graph."""
-        graph_of_layers = _graph(model)
-        if graph_of_layers is None:
-            # What a subclass's `call` does is Python's secret.
+    def add_model(
+        self,
+        graph: pydot.Dot | pydot.Cluster,
+        model: Model,
+        layer_range: Sequence[str] | None = None,
+    ) -> None:
+        """Add the boxes and arrows of a model to a graph."""
+        layer_graph = _get_layer_graph(model)
+        if layer_graph is None:
+            # The graph of a subclassed model is unknown, so it is a single box.
             graph.add_node(self._pydot.Node(str(id(model)), label=model.name))
             return
-        nodes = graph_of_layers.nodes
+        nodes = layer_graph.nodes
         layers = {id(node.layer): node.layer for node in nodes}
         if layer_range is not None:
             layers = {id(layer): layer for layer in chosen_layers(model, layer_range)}
         for layer in layers.values():
-            if self._opened(layer):
-                inner = self.cluster(layer)
-                self.draw(inner, layer)
-                graph.add_subgraph(inner)
+            if self._opened(layer) is not None:
+                subgraph = self.create_cluster(layer)
+                self.add_model(subgraph, layer)
+                graph.add_subgraph(subgraph)  # type: ignore[arg-type]
             else:
                 graph.add_node(self._pydot.Node(str(id(layer)), label=self._label(layer)))
         for node in nodes:
-            for place, tensor in enumerate(node.keras_inputs if id(node.layer) in layers else ()):
+            for index, tensor in enumerate(node.keras_inputs if id(node.layer) in layers else ()):
                 source = tensor._keras_history
                 if id(source.layer) in layers:
                     start = self._exit(source.layer, source.tensor_index)
-                    self._arrow(graph, start, self._entrance(node.layer, place))
+                    self._arrow(graph, start, self._entrance(node.layer, index))
 
-    def _arrow(self, graph: Any, start: str, end: str) -> None:
+    def _arrow(self, graph: pydot.Dot | pydot.Cluster, start: str, end: str) -> None:
         if (start, end) not in self._arrows:
             self._arrows.add((start, end))
             graph.add_edge(self._pydot.Edge(start, end))
 
-    def _opened(self, layer: Any) -> bool:
-        return self._expand and _graph(layer) is not None
+    def _opened(self, layer: Layer) -> Graph | None:
+        return _get_layer_graph(layer) if self._expand else None
 
-    def _entrance(self, layer: Any, place: int) -> str:
-        if not self._opened(layer):
+    def _entrance(self, layer: Layer, index: int) -> str:
+        graph = self._opened(layer)
+        if graph is None:
             return str(id(layer))
-        return str(id(_graph(layer).flat_inputs[place]._keras_history.layer))
+        return str(id(graph.flat_inputs[index]._keras_history.layer))
 
-    def _exit(self, layer: Any, place: int) -> str:
-        if not self._opened(layer):
+    def _exit(self, layer: Layer, index: int) -> str:
+        graph = self._opened(layer)
+        if graph is None:
             return str(id(layer))
-        source = _graph(layer).flat_outputs[place]._keras_history
+        source = graph.flat_outputs[index]._keras_history
         return self._exit(source.layer, source.tensor_index)
 
-    def _label(self, layer: Any) -> str:
+    def _label(self, layer: Layer) -> str:
         kind, name = type(layer).__name__, layer.name
-        inside = getattr(layer, "layer", None)
-        if inside is not None and hasattr(inside, "name"):
-            kind, name = f"{kind}({type(inside).__name__})", f"{name}({inside.name})"
+        wrapped_layer = getattr(layer, "layer", None)
+        if wrapped_layer is not None and hasattr(wrapped_layer, "name"):
+            kind, name = f"{kind}({type(wrapped_layer).__name__})", f"{name}({wrapped_layer.name})"
         activation = getattr(layer, "activation", None)
         if self._activations and activation is not None:
             kind = f"{{{kind}|{getattr(activation, '__name__', type(activation).__name__)}}}"
@@ -188,32 +209,32 @@ class _Drawing:
         if self._dtypes:
             label = f"{label}|{layer.dtype or '?'}"
         if self._shapes:
-            ends = [_shapes(layer, end) for end in ("input_shape", "output_shape")]
-            label = f"{{{label}}}|{{input:|output:}}|{{{{{ends[0]}}}|{{{ends[1]}}}}}"
+            shapes = [_format_shapes(layer, end) for end in ("input_shape", "output_shape")]
+            label = f"{{{label}}}|{{input:|output:}}|{{{{{shapes[0]}}}|{{{shapes[1]}}}}}"
         if self.show_trainable:
             label = f"{'T' if layer.trainable else 'NT'}|{label}"
-        # In quotes, as a name may be a word of the language of graphs.
+        # The quotes protect names that are keywords of the DOT language.
         return f'"{label}"'
 
 
-def _graph(layer: Any) -> Any:
-    """A model's graph of layers; None for other layers and subclassed models."""
+def _get_layer_graph(layer: Layer) -> Graph | None:
+    """Return the graph of a functional model; None for other layers and subclassed models."""
     return layer._current_graph() if hasattr(layer, "_current_graph") else None
 
 
-def _shapes(layer: Any, end: str) -> str:
+def _format_shapes(layer: Layer, attribute: str) -> str:
     try:
-        found = str(getattr(layer, end))
+        shapes = str(getattr(layer, attribute))
     except (AttributeError, RuntimeError):
-        return "multiple" if end == "output_shape" else "?"
-    if type(layer).__name__ == "InputLayer" and not found.startswith("["):
-        found = f"[{found}]"
-    # Braces of a dictionary of shapes would open boxes.
-    return found.replace("{", "").replace("}", "")
+        return "multiple" if attribute == "output_shape" else "?"
+    if type(layer).__name__ == "InputLayer" and not shapes.startswith("["):
+        shapes = f"[{shapes}]"
+    # Braces of a dictionary of shapes would create boxes.
+    return shapes.replace("{", "").replace("}", "")
 
 
 def plot_model(
-    model: Any,
+    model: Model,
     to_file: str = "model.png",
     show_shapes: bool = False,
     show_dtype: bool = False,
@@ -221,31 +242,32 @@ def plot_model(
     rankdir: str = "TB",
     expand_nested: bool = False,
     dpi: float | None = 96,
-    layer_range: Any = None,
+    layer_range: Sequence[str] | None = None,
     show_layer_activations: bool = False,
     show_trainable: bool = False,
 ) -> Any:
-    """Draws a model into a file, by Graphviz.
+    """Draw a model with Graphviz and write the drawing to a file.
 
     Args:
-      model: the model, which must be built.
-      to_file: the file; the end of its name says of which kind it is.
-      show_shapes: whether shapes of inputs and outputs are shown.
-      show_dtype: whether dtypes are shown.
-      show_layer_names: whether layers' names are shown.
+      model: Built model.
+      to_file: Path; its extension selects the format.
+      show_shapes: Whether to show the shapes of inputs and outputs.
+      show_dtype: Whether to show dtypes.
+      show_layer_names: Whether to show the names of layers.
       rankdir: 'TB' from top to bottom, 'LR' from left to right.
-      expand_nested: whether models in the model are drawn as graphs.
-      dpi: dots per inch.
-      layer_range: names (or expressions that match them) of the first and the last layer to draw.
-      show_layer_activations: whether activations are shown.
-      show_trainable: whether it is shown which layers are trained.
+      expand_nested: Whether to draw nested models as graphs.
+      dpi: Dots per inch.
+      layer_range: Names (or regular expressions) of the first and the last layer to draw.
+      show_layer_activations: Whether to show activations.
+      show_trainable: Whether to mark trainable layers.
 
     Returns:
-      In a notebook the image, else None.
+      The image in a notebook, None otherwise.
 
     Raises:
-      ImportError: without the package pydot or Graphviz's program `dot`; a notebook only prints it.
-      ValueError: for a model that is not built.
+      ImportError: If pydot or Graphviz's program `dot` is missing; a notebook only prints a
+        message.
+      ValueError: If the model is not built.
     """
     if not model.built:
         raise ValueError(
@@ -256,7 +278,7 @@ def plot_model(
     if pydot is None or not _draws(pydot):
         _refuse()
         return None
-    dot = model_to_dot(
+    dot: Any = model_to_dot(
         model,
         show_shapes,
         show_dtype,
@@ -269,18 +291,18 @@ def plot_model(
         show_trainable=show_trainable,
     )
     to_file = text(to_file)
-    ending = os.path.splitext(to_file)[1][1:] or "png"
+    extension = os.path.splitext(to_file)[1][1:] or "png"
     with replacing(to_file) as file:
-        dot.write(file.name, format=ending)
-    if "IPython" in sys.modules and ending != "pdf" and not is_remote(to_file):
+        dot.write(file.name, format=extension)
+    if "IPython" in sys.modules and extension != "pdf" and not is_remote(to_file):
         from IPython import display  # noqa: PLC0415 - there in a notebook only
 
         return display.Image(filename=to_file)
     return None
 
 
-def _draws(pydot: Any) -> bool:
-    """Whether Graphviz is there: pydot only writes what it reads."""
+def _draws(pydot: ModuleType) -> bool:
+    """Check whether Graphviz is installed; pydot itself cannot render graphs."""
     try:
         pydot.Dot.create(pydot.Dot())
     except (OSError, AssertionError):

@@ -1,11 +1,13 @@
-"""Embeddings of a vocabulary made of those of another one."""
+"""Embeddings of a new vocabulary from those of another one."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import ArrayLike
 from meshflow.files.gfile import GFile
 from meshflow.keras import initializers
 
@@ -13,51 +15,52 @@ __all__ = ["warmstart_embedding_matrix"]
 
 
 def warmstart_embedding_matrix(
-    base_vocabulary: Any,
-    new_vocabulary: Any,
-    base_embeddings: Any,
-    new_embeddings_initializer: Any = "uniform",
+    base_vocabulary: str | ArrayLike,
+    new_vocabulary: str | ArrayLike,
+    base_embeddings: str | ArrayLike,
+    new_embeddings_initializer: str | Callable[..., TensorLike] = "uniform",
 ) -> np.ndarray:
-    """Embeddings for a new vocabulary: words that were known before keep theirs.
+    """Create embeddings for a new vocabulary; words of the base vocabulary keep theirs.
 
     Args:
-      base_vocabulary: the words that there were: a list, an array, or a text file with one on each line.
-      new_vocabulary: the words that there are now, likewise.
-      base_embeddings: the embeddings of `base_vocabulary`, shape (words, size), an array or a path of a `.npy` file.
-      new_embeddings_initializer: of the embeddings of the other words.
+      base_vocabulary: Words of the base embeddings: a list, an array, or a text file with a word
+        per line.
+      new_vocabulary: Words of the new embeddings, in the same formats.
+      base_embeddings: Array of shape (words, size), or the path of a `.npy` file.
+      new_embeddings_initializer: Initializer of the embeddings of other words.
 
     Returns:
       An array of shape (new words, size).
 
     Raises:
-      ValueError: when there are not as many embeddings as words.
+      ValueError: If the numbers of embeddings and words differ.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.utils.warmstart_embedding_matrix(["a", "b"], ["b", "c"], [[1.0], [2.0]], "zeros").tolist()
       [[2.0], [0.0]]
     """
-    base, new = _words(base_vocabulary), _words(new_vocabulary)
-    known = np.asarray(_array(base_embeddings), np.float32)
-    if known.ndim != 2 or len(known) != len(base):
+    base_words, new_words = _words(base_vocabulary), _words(new_vocabulary)
+    base = np.asarray(_array(base_embeddings), np.float32)
+    if base.ndim != 2 or len(base) != len(base_words):
         raise ValueError(
-            f"base_embeddings must have a row for each of the {len(base)} words of base_vocabulary, got shape {known.shape}."
+            f"base_embeddings must have a row for each of the {len(base_words)} words of base_vocabulary, got shape {base.shape}."
         )
-    start = initializers.get(new_embeddings_initializer)
-    made = np.array(start((len(new), known.shape[1])))
-    places = {word: place for place, word in reversed(list(enumerate(base)))}
-    for place, word in enumerate(new):
-        if word in places:
-            made[place] = known[places[word]]
-    return made
+    initializer = initializers.get(new_embeddings_initializer)
+    embeddings = np.array(initializer((len(new_words), base.shape[1])))
+    rows = {word: row for row, word in reversed(list(enumerate(base_words)))}
+    for row, word in enumerate(new_words):
+        if word in rows:
+            embeddings[row] = base[rows[word]]
+    return embeddings
 
 
-def _words(vocabulary: Any) -> list[Any]:
+def _words(vocabulary: str | ArrayLike) -> list[str]:
     if isinstance(vocabulary, str):
         with GFile(vocabulary, "r") as file:
             return [line.rstrip("\n") for line in file]
     return list(np.asarray(vocabulary).tolist())
 
 
-def _array(embeddings: Any) -> Any:
+def _array(embeddings: str | ArrayLike) -> ArrayLike:
     return np.load(embeddings) if isinstance(embeddings, str) else embeddings

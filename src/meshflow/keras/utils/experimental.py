@@ -1,4 +1,4 @@
-"""`tf.keras.utils.experimental`."""
+"""`tf.keras.utils.experimental`: the former module of `DatasetCreator`."""
 
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 

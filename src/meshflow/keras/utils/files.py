@@ -1,4 +1,4 @@
-"""Downloading files once, with a check of their content."""
+"""Downloads of files into a cache, with checksums."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Any
 
+from meshflow.environment.types import StrPath
 from meshflow.files.paths import is_remote, text
 from meshflow.files.replacing import replacing
 from meshflow.keras.engine.training.progress_bar import Progbar
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `KERAS_HOME`, else `meshflow` in the user's cache folder."""
+    """Return the cache folder: `KERAS_HOME`, or `meshflow` in the user's cache folder."""
     home = os.environ.get("KERAS_HOME")
     if home:
         return Path(home)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "meshflow"
 
 
-def file_hash(path: Path, algorithm: str) -> str:
-    """Checksum of a file in hexadecimal."""
+def compute_file_hash(path: Path, algorithm: str) -> str:
+    """Compute the checksum of a file in hexadecimal."""
     digest = hashlib.new(algorithm)
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -43,30 +43,30 @@ def get_file(
     cache_subdir: str = "datasets",
     hash_algorithm: str = "auto",
     extract: bool = False,
-    archive_format: Any = "auto",
-    cache_dir: Any = None,
+    archive_format: object = "auto",
+    cache_dir: StrPath | None = None,
 ) -> str:
-    """Downloads a file unless it is in the cache already.
+    """Download a file unless it is in the cache.
 
     Args:
-      fname: name in the cache; default the last part of the URL.
-      origin: the URL.
-      untar: whether to unpack a tar file.
-      md5_hash: expected MD5 checksum.
-      file_hash: expected checksum.
-      cache_subdir: folder in the cache.
+      fname: Name in the cache; the last part of the URL by default.
+      origin: URL.
+      untar: Whether to unpack a tar file.
+      md5_hash: Expected MD5 checksum.
+      file_hash: Expected checksum.
+      cache_subdir: Folder in the cache.
       hash_algorithm: 'sha256', 'md5', or 'auto' (by the length of `file_hash`).
-      extract: whether to unpack an archive.
-      archive_format: accepted; recognized from the content.
-      cache_dir: the cache; default `KERAS_HOME` or the user's cache folder, into which a file is copied that
-        Keras has in `~/.keras` already.
+      extract: Whether to unpack an archive.
+      archive_format: Ignored: the content determines the format.
+      cache_dir: Cache; by default `KERAS_HOME` or the user's cache folder, to which a file in
+        `~/.keras` is copied.
 
     Returns:
       Path of the file (without '.tar.gz' when it was untarred).
 
     Raises:
-      ValueError: when no URL is given, the checksum differs, or `cache_dir` is in a store.
-      OSError: when the download fails, naming URL and cache folder.
+      ValueError: If there is no URL, the checksum differs, or `cache_dir` is in a store.
+      OSError: If the download fails; the message has the URL and the cache folder.
 
     Example:
       >>> import meshflow as tf
@@ -80,10 +80,10 @@ def get_file(
     """
     if origin is None:
         raise ValueError("Please specify the `origin` argument (URL of the file to download).")
-    place = cache_dir or os.environ.get("KERAS_HOME") or ""
-    if is_remote(place):
+    cache_path = cache_dir or os.environ.get("KERAS_HOME") or ""
+    if is_remote(cache_path):
         raise ValueError(
-            f"cache_dir={text(place)!r} is in a store: files are downloaded to this machine's disk. Copy them with tf.io.gfile.copy."
+            f"cache_dir={text(cache_path)!r} is in a store, but files are downloaded to the local disk. Copy them with tf.io.gfile.copy."
         )
     folder = (Path(text(cache_dir)) if cache_dir else cache_folder()) / cache_subdir
     name = fname or Path(origin).name
@@ -92,13 +92,13 @@ def get_file(
     if algorithm == "auto":
         algorithm = "sha256" if expected and len(expected) == 64 else "md5"
     folder.mkdir(parents=True, exist_ok=True)
-    stored = f"{name}.tar.gz" if untar and not name.endswith(".tar.gz") else name
-    target = folder / stored
+    file_name = f"{name}.tar.gz" if untar and not name.endswith(".tar.gz") else name
+    target = folder / file_name
     if not target.exists() and not cache_dir:
-        _take_from_keras(Path.home() / ".keras" / cache_subdir / stored, target)
-    if not target.exists() or (expected and _hash(target, algorithm) != expected):
+        _take_from_keras(Path.home() / ".keras" / cache_subdir / file_name, target)
+    if not target.exists() or (expected and compute_file_hash(target, algorithm) != expected):
         _download(origin, target)
-        if expected and _hash(target, algorithm) != expected:
+        if expected and compute_file_hash(target, algorithm) != expected:
             raise ValueError(
                 f"Incomplete or corrupted file detected: the {algorithm} checksum of {target} (from {origin}) does not match {expected}. Delete it and try again."
             )
@@ -108,11 +108,8 @@ def get_file(
     return str(target)
 
 
-_hash = file_hash
-
-
 def _take_from_keras(source: Path, target: Path) -> None:
-    """Takes over what Keras has downloaded before."""
+    """Copy a file that Keras downloaded before."""
     if source.exists() and source != target:
         with open(source, "rb") as file, replacing(target) as copy:
             shutil.copyfileobj(file, copy)
@@ -124,12 +121,12 @@ def _download(url: str, target: Path) -> None:
         with urllib.request.urlopen(url, timeout=60) as response, replacing(target) as out:
             size = int(response.headers.get("Content-Length") or 0) or None
             bar = Progbar(size, unit_name="byte")
-            done = 0
+            num_bytes = 0
             for block in iter(lambda: response.read(1 << 16), b""):
                 out.write(block)
-                done += len(block)
-                bar.update(done, finalize=False)
-            bar.update(done, finalize=True)
+                num_bytes += len(block)
+                bar.update(num_bytes, finalize=False)
+            bar.update(num_bytes, finalize=True)
     except (urllib.error.URLError, OSError, TimeoutError) as error:
         raise OSError(
             f"Could not download {url}: {error}. Without network access, put the file at {target} yourself (cache folder {target.parent})."
@@ -143,8 +140,8 @@ def _unpack(path: Path, folder: Path) -> None:
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
-                inside = (folder / member).resolve()
-                if not inside.is_relative_to(folder.resolve()):
+                member_path = (folder / member).resolve()
+                if not member_path.is_relative_to(folder.resolve()):
                     raise ValueError(
                         f"{path} holds {member!r}, which would be written outside {folder}."
                     )

@@ -1,20 +1,22 @@
-"""Questions about graphs of layers."""
+"""Queries of graphs of layers."""
 
 from __future__ import annotations
 
-from typing import Any
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 
-def get_source_inputs(tensor: Any, layer: Any = None, node_index: int | None = None) -> list[Any]:
-    """The symbolic inputs that a symbolic tensor is made from.
+def get_source_inputs(
+    tensor: KerasTensor, layer: object = None, node_index: int | None = None
+) -> list[KerasTensor]:
+    """Return the symbolic inputs from which a symbolic tensor is computed.
 
     Args:
-      tensor: the tensor.
-      layer: accepted; the tensor knows the layer that makes it.
-      node_index: accepted likewise.
+      tensor: The tensor.
+      layer: Ignored: the tensor has a reference to its layer.
+      node_index: Ignored: the tensor has a reference to its node.
 
     Returns:
-      The `Input`s, in the order in which they are met.
+      The `Input`s in the order of a depth-first search.
 
     Example:
       >>> import meshflow as tf
@@ -23,7 +25,7 @@ def get_source_inputs(tensor: Any, layer: Any = None, node_index: int | None = N
       True
     """
     del layer, node_index
-    found: dict[int, Any] = {}
+    inputs: dict[int, KerasTensor] = {}
     seen: set[int] = set()
     stack = [tensor]
     while stack:
@@ -32,6 +34,6 @@ def get_source_inputs(tensor: Any, layer: Any = None, node_index: int | None = N
             continue
         seen.add(id(current))
         if current.node.is_input:
-            found[id(current)] = current
+            inputs[id(current)] = current
         stack.extend(reversed(current.node.keras_inputs))
-    return list(found.values())
+    return list(inputs.values())

@@ -1,16 +1,19 @@
-"""Images as Pillow's objects and as arrays."""
+"""Conversion of images between files, Pillow and arrays."""
 
 from __future__ import annotations
 
 import io
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.files.replacing import replacing
@@ -28,39 +31,39 @@ _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
 def _channels_first(data_format: str | None) -> bool:
-    chosen = settings.image_data_format() if data_format is None else data_format
-    if chosen not in ("channels_first", "channels_last"):
-        raise ValueError(f"Invalid data_format: {chosen!r}.")
-    return chosen == "channels_first"
+    layout = settings.image_data_format() if data_format is None else data_format
+    if layout not in ("channels_first", "channels_last"):
+        raise ValueError(f"Invalid data_format: {layout!r}.")
+    return layout == "channels_first"
 
 
-def _floatx(dtype: Any) -> Any:
+def _floatx(dtype: DTypeLike | None) -> DTypeLike:
     return settings.floatx() if dtype is None else dtype
 
 
 def load_img(
-    path: Any,
+    path: StrPath | io.BytesIO,
     grayscale: bool = False,
     color_mode: str = "rgb",
-    target_size: Any = None,
+    target_size: Sequence[int] | None = None,
     interpolation: str = "nearest",
     keep_aspect_ratio: bool = False,
 ) -> Image:
-    """An image file as Pillow's image.
+    """Load an image file with Pillow.
 
     Args:
-      path: the file, or an `io.BytesIO` of its bytes.
-      grayscale: an older way to say color_mode='grayscale'.
+      path: Path, or an `io.BytesIO` with the content.
+      grayscale: Whether to set color_mode='grayscale'; a former argument.
       color_mode: 'grayscale', 'rgb' or 'rgba'.
-      target_size: (height, width) to resize to; None for the image's own.
+      target_size: (height, width) of the result; None for the size of the image.
       interpolation: 'nearest', 'bilinear', 'bicubic', 'lanczos', 'box' or 'hamming'.
-      keep_aspect_ratio: whether the image is cropped in the middle instead of distorted.
+      keep_aspect_ratio: Whether to crop the image at the center instead of distorting it.
 
     Returns:
       A `PIL.Image.Image`.
 
     Raises:
-      ValueError: for another colour mode or interpolation.
+      ValueError: If the color mode or interpolation is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -81,9 +84,11 @@ def load_img(
             path = io.BytesIO(file.read())
     image = pillow.open(path)
     if image.format == "EPS":
-        raise ValueError("An image in EPS is a program, which is not run: convert it to PNG.")
-    kept = ("L", "I;16", "I") if color_mode == "grayscale" else (_MODES[color_mode],)
-    if image.mode not in kept:
+        raise ValueError(
+            "load_img does not run EPS images, which are programs: convert the image to PNG."
+        )
+    accepted_modes = ("L", "I;16", "I") if color_mode == "grayscale" else (_MODES[color_mode],)
+    if image.mode not in accepted_modes:
         image = image.convert(_MODES[color_mode])
     if target_size is None:
         return image
@@ -98,23 +103,25 @@ def load_img(
     method = getattr(pillow.Resampling, interpolation.upper())
     box = None
     if keep_aspect_ratio:
-        wide = min(image.width, image.height * width // height)
-        tall = min(image.height, image.width * height // width)
-        left, top = (image.width - wide) // 2, (image.height - tall) // 2
-        box = (left, top, left + wide, top + tall)
+        crop_width = min(image.width, image.height * width // height)
+        crop_height = min(image.height, image.width * height // width)
+        left, top = (image.width - crop_width) // 2, (image.height - crop_height) // 2
+        box = (left, top, left + crop_width, top + crop_height)
     return image.resize((width, height), method, box=box)
 
 
-def img_to_array(img: Any, data_format: str | None = None, dtype: Any = None) -> np.ndarray:
-    """Pillow's image as an array of three dimensions.
+def img_to_array(
+    img: Image, data_format: str | None = None, dtype: DTypeLike | None = None
+) -> np.ndarray:
+    """Convert an image of Pillow to an array of rank 3.
 
     Args:
-      img: the image.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      dtype: default `tf.keras.backend.floatx()`.
+      img: The image.
+      data_format: 'channels_last' or 'channels_first'; `image_data_format()` by default.
+      dtype: Dtype of the array; `floatx()` by default.
 
     Raises:
-      ValueError: for another format, or something that is no image.
+      ValueError: If the format is unknown, or `img` is not an image.
 
     Example:
       >>> import meshflow as tf
@@ -122,31 +129,31 @@ def img_to_array(img: Any, data_format: str | None = None, dtype: Any = None) ->
       >>> tf.keras.utils.img_to_array(Image.new("RGB", (3, 2), (0, 128, 255))).shape
       (2, 3, 3)
     """
-    first = _channels_first(data_format)
+    channels_first = _channels_first(data_format)
     array = np.asarray(img).astype(_floatx(dtype))
     if array.ndim == 2:
-        return array[None] if first else array[..., None]
+        return array[None] if channels_first else array[..., None]
     if array.ndim != 3:
         raise ValueError(f"Unsupported image shape: {array.shape}.")
-    return array.transpose(2, 0, 1) if first else array
+    return array.transpose(2, 0, 1) if channels_first else array
 
 
 def array_to_img(
-    x: Any, data_format: str | None = None, scale: bool = True, dtype: Any = None
+    x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike | None = None
 ) -> Image:
-    """An array as Pillow's image.
+    """Convert an array to an image of Pillow.
 
     Args:
-      x: array [height, width, channels] with 1, 3 or 4 channels.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      scale: whether the smallest number becomes 0 and the largest 255.
-      dtype: of the computation; default `tf.keras.backend.floatx()`.
+      x: Array [height, width, channels] with 1, 3 or 4 channels.
+      data_format: 'channels_last' or 'channels_first'; `image_data_format()` by default.
+      scale: Whether to scale the values to the range from 0 to 255.
+      dtype: Dtype of the computation; `floatx()` by default.
 
     Returns:
       A `PIL.Image.Image`.
 
     Raises:
-      ValueError: for another format, rank or number of channels.
+      ValueError: If the format, rank or number of channels is invalid.
 
     Example:
       >>> import numpy as np
@@ -172,25 +179,25 @@ def array_to_img(
 
 
 def save_img(
-    path: Any,
-    x: Any,
+    path: StrPath | IO[bytes],
+    x: ArrayLike,
     data_format: str | None = None,
     file_format: str | None = None,
     scale: bool = True,
     **kwargs: Any,
 ) -> None:
-    """Writes an array as an image file.
+    """Write an array to an image file.
 
     Args:
-      path: the file, or a file object.
-      x: array [height, width, channels].
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      file_format: default by the file's name.
-      scale: whether the smallest number becomes 0 and the largest 255.
-      **kwargs: further arguments of Pillow's `save`.
+      path: Path or file object.
+      x: Array [height, width, channels].
+      data_format: 'channels_last' or 'channels_first'; `image_data_format()` by default.
+      file_format: Format; by default that of the extension of the file.
+      scale: Whether to scale the values to the range from 0 to 255.
+      **kwargs: Other arguments of Pillow's `save`.
 
     Raises:
-      ValueError: when neither `file_format` nor the file's name says which format.
+      ValueError: If the format is missing or unknown.
 
     Example:
       >>> import meshflow as tf
@@ -209,27 +216,29 @@ def save_img(
         image.save(path, format=file_format, **kwargs)
         return
     name = text(path)
-    known = _pillow().registered_extensions()
-    file_format = file_format or known.get(os.path.splitext(name)[1].lower())
+    formats = _pillow().registered_extensions()
+    file_format = file_format or formats.get(os.path.splitext(name)[1].lower())
     if file_format is None:
-        raise ValueError(f"{name}: its ending says no format of images; give file_format.")
+        raise ValueError(f"{name}: unknown extension of an image file. Pass file_format.")
     with replacing(name) as file:
         image.save(file, format=file_format, **kwargs)
 
 
-def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Tensor | np.ndarray:
-    """An image cropped in the middle to an aspect ratio, then resized to it.
+def smart_resize(
+    x: TensorLike, size: Sequence[int], interpolation: str = "bilinear"
+) -> Tensor | np.ndarray:
+    """Crop an image at the center to an aspect ratio and resize it.
 
     Args:
-      x: image or images, an array or tensor [..., height, width, channels].
+      x: Image or images, an array or tensor [..., height, width, channels].
       size: (height, width).
-      interpolation: method of `tf.image.resize`.
+      interpolation: Method of `tf.image.resize`.
 
     Returns:
-      An array for an array, a tensor for a tensor.
+      An array for an array, and a tensor for a tensor.
 
     Raises:
-      ValueError: for another size or rank.
+      ValueError: If the size or rank is invalid.
 
     Example:
       >>> import numpy as np
@@ -244,5 +253,5 @@ def smart_resize(x: Any, size: Any, interpolation: str = "bilinear") -> Tensor |
         raise ValueError(
             f"Expected an image [height, width, channels] or a batch of them, got shape {tuple(image.shape)}."
         )
-    found = resize(cropped(image, size), size, method=interpolation.lower())
-    return found.numpy() if isinstance(x, np.ndarray) else found
+    resized = resize(cropped(image, size), size, method=interpolation.lower())
+    return resized.numpy() if isinstance(x, np.ndarray) else resized

@@ -1,23 +1,22 @@
-"""`tf.keras.utils.legacy`: configurations as they were until Keras 2.12."""
+"""`tf.keras.utils.legacy`: configurations in the format up to Keras 2.12."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.serialization import deserialize_keras_object
 
 __all__ = ["deserialize_keras_object", "serialize_keras_object"]
 
 
-def serialize_keras_object(instance: Any) -> dict[str, Any] | str | None:
-    """What an object is, as `{'class_name', 'config'}`, or the name of a function.
+def serialize_keras_object(instance: object) -> Config | str | None:
+    """Convert an object to `{'class_name', 'config'}`, or a function to its name.
 
     Args:
-      instance: anything with `get_config`, a function or class, or None.
+      instance: An object with `get_config`, a function or class, or None.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: For another object.
 
     Example:
       >>> import meshflow as tf
@@ -33,5 +32,5 @@ def serialize_keras_object(instance: Any) -> dict[str, Any] | str | None:
     if hasattr(instance, "__name__"):
         return registry.get_registered_name(instance)
     raise ValueError(
-        f"Cannot serialize {instance!r}: it is no function and has no `get_config()` method."
+        f"Cannot serialize {instance!r}: it is not a function and has no `get_config()` method."
     )

@@ -1,45 +1,48 @@
-"""`SidecarEvaluator`: a process that evaluates the checkpoints which another one writes."""
+"""`SidecarEvaluator`: evaluation of the checkpoints that another process writes."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from meshflow.checkpoint import Checkpoint, checkpoints_iterator, load_checkpoint
 from meshflow.core.runtime.errors import DataLossError, NotFoundError
+from meshflow.environment.types import PyTree, StrPath
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.training.callbacks import Callback
 
 __all__ = ["SidecarEvaluator"]
 
 _log = logging.getLogger("meshflow")
 
-# Where checkpoints have the number of training steps.
-# What old and new optimizers call it.
+# Keys of the number of training steps in checkpoints of former and current optimizers.
 _STEPS = tuple(f"optimizer/{n}/.ATTRIBUTES/VARIABLE_VALUE" for n in ("iter", "_iterations"))
 
-# Seconds without a new checkpoint after which the log says that it is waited for.
+# Seconds without a new checkpoint after which a message is logged.
 PATIENCE = 30.0
 
 
 class SidecarEvaluator:
-    """Evaluates each new checkpoint of a folder, in a process beside those that train.
+    """Evaluation of each new checkpoint in a directory, in a process next to the training.
 
-    The training saves `tf.train.Checkpoint(model=model, optimizer=optimizer)`, or lets
-    `tf.keras.callbacks.ModelCheckpoint(folder + "/ckpt-{epoch}", save_weights_only=True)` save. Always the latest
-    checkpoint is taken: those written while one is evaluated are left out.
+    The training saves `tf.train.Checkpoint(model=model, optimizer=optimizer)`, or uses
+    `tf.keras.callbacks.ModelCheckpoint(folder + "/ckpt-{epoch}", save_weights_only=True)`. The
+    evaluator always reads the latest checkpoint, so it skips those that are replaced during an
+    evaluation.
 
     Args:
-      model: a model of the same structure, compiled with metrics.
-      data: what `model.evaluate` takes.
-      checkpoint_dir: the folder.
-      steps: how many batches each evaluation takes; None for all.
-      max_evaluations: the number at the end of the last checkpoint's name, such as 10 of "ckpt-10", after which it
-        ends; None for never.
-      callbacks: callbacks of `evaluate`. `TensorBoard` writes the metrics by the number of training steps.
+      model: Model of the same structure, compiled with metrics.
+      data: Data for `model.evaluate`.
+      checkpoint_dir: Directory of the checkpoints.
+      steps: Number of batches per evaluation; None for all.
+      max_evaluations: Number at the end of the name of the last checkpoint, such as 10 in
+        "ckpt-10", after which the evaluator stops; None to continue forever.
+      callbacks: Callbacks of `evaluate`. `TensorBoard` writes the metrics against the number of
+        training steps.
 
     Raises:
-      ValueError: for a `max_evaluations` that is not positive.
+      ValueError: If `max_evaluations` is not positive.
 
     Example:
       >>> import os, tempfile
@@ -65,12 +68,12 @@ class SidecarEvaluator:
 
     def __init__(
         self,
-        model: Any,
-        data: Any,
-        checkpoint_dir: Any,
+        model: Model,
+        data: PyTree,
+        checkpoint_dir: StrPath,
         steps: int | None = None,
         max_evaluations: int | None = None,
-        callbacks: Sequence[Any] | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         if max_evaluations is not None and max_evaluations < 1:
             raise ValueError(
@@ -82,12 +85,12 @@ class SidecarEvaluator:
         self.callbacks = list(callbacks or [])
 
     def start(self) -> None:
-        """Evaluates checkpoints as they come, until the last one.
+        """Evaluate new checkpoints until the last one.
 
         Raises:
-          RuntimeError: for a checkpoint without the optimizer's step number.
-          AssertionError: for one that has nothing of the model.
-          ValueError: for one of another model.
+          RuntimeError: If a checkpoint has no step number of the optimizer.
+          AssertionError: If a checkpoint has no value of the model.
+          ValueError: If a checkpoint is of another model.
         """
         for path in checkpoints_iterator(
             self.checkpoint_dir, timeout=PATIENCE, timeout_fn=self._still_waiting
@@ -95,13 +98,13 @@ class SidecarEvaluator:
             if not self._restore(path):
                 continue
             _log.info("Evaluation starts: the model has the weights of %s.", path)
-            found = self.model.evaluate(
+            metrics = self.model.evaluate(
                 self.data, steps=self.steps, callbacks=self.callbacks, verbose=2, return_dict=True
             )
-            shown = " ".join(f"{name}={value}" for name, value in found.items())
-            _log.info("Evaluation of %s ended: %s", path, shown)
+            description = " ".join(f"{name}={value}" for name, value in metrics.items())
+            _log.info("Evaluation of %s ended: %s", path, description)
             if self.max_evaluations and _number(path) >= self.max_evaluations:
-                _log.info("The last checkpoint is evaluated; SidecarEvaluator ends.")
+                _log.info("The last checkpoint has been evaluated; SidecarEvaluator stops.")
                 return
 
     def _still_waiting(self) -> bool:
@@ -109,17 +112,19 @@ class SidecarEvaluator:
         return False
 
     def _restore(self, path: str) -> bool:
-        """Whether a checkpoint could be read: those that train may have deleted it meanwhile."""
+        """Read a checkpoint; return False if it is unreadable, as the training may have deleted it."""
         try:
             reader = load_checkpoint(path)
             names = reader.get_variable_to_shape_map()
-            # `save_weights` writes the model itself, with its optimizer below it.
-            whole = any(name.startswith("model/") for name in names)
-            checkpoint = Checkpoint(model=self.model) if whole else Checkpoint(root=self.model)
+            # `save_weights` writes the model as the root, with the optimizer as a child.
+            has_model_child = any(name.startswith("model/") for name in names)
+            checkpoint = (
+                Checkpoint(model=self.model) if has_model_child else Checkpoint(root=self.model)
+            )
             status = checkpoint.read(path)
             step = next((int(reader.get_tensor(key)) for key in _STEPS if key in names), None)
         except (NotFoundError, DataLossError, FileNotFoundError) as error:
-            _log.info("SidecarEvaluator leaves %s out, which cannot be read: %s", path, error)
+            _log.info("SidecarEvaluator skips %s, which cannot be read: %s", path, error)
             return False
         status.assert_nontrivial_match().expect_partial()
         if step is None:
@@ -135,6 +140,6 @@ class SidecarEvaluator:
 
 
 def _number(path: str) -> int:
-    """The number at the end of a checkpoint's name; -1 without one."""
-    found = re.search(r"-(\d+)$", path)
-    return int(found.group(1)) if found else -1
+    """Return the number at the end of the name of a checkpoint; -1 without one."""
+    match = re.search(r"-(\d+)$", path)
+    return int(match.group(1)) if match else -1

@@ -1,21 +1,21 @@
-"""Datasets of the windows of a time series."""
+"""Datasets of windows of a time series."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import TensorLike
 from meshflow.data import Dataset, structure
 from meshflow.data.sources import Indexed
+from meshflow.environment.types import PyTree
 
 __all__ = ["timeseries_dataset_from_array"]
 
 
 def timeseries_dataset_from_array(
-    data: Any,
-    targets: Any,
+    data: TensorLike,
+    targets: TensorLike | None,
     sequence_length: int,
     sequence_stride: int = 1,
     sampling_rate: int = 1,
@@ -25,25 +25,25 @@ def timeseries_dataset_from_array(
     start_index: int | None = None,
     end_index: int | None = None,
 ) -> Dataset:
-    """Windows of consecutive time steps, and their targets.
+    """Create a dataset of windows of consecutive time steps and their targets.
 
     Args:
-      data: array [step, ...]; a memory-mapped one is read as windows need it.
-      targets: the target of each window, by the window's first step; None for windows alone.
-      sequence_length: steps of a window.
-      sequence_stride: steps between the beginnings of windows.
-      sampling_rate: steps between those that a window takes.
-      batch_size: windows of a batch; None for single windows.
-      shuffle: whether in random order.
-      seed: of the order.
-      start_index: the first step that is used.
-      end_index: the step before which to stop.
+      data: Array [step, ...]; windows of a memory-mapped array are read when they are needed.
+      targets: Target for each first step of a window; None for windows without targets.
+      sequence_length: Number of steps of a window.
+      sequence_stride: Number of steps between the starts of windows.
+      sampling_rate: Number of steps between the elements of a window.
+      batch_size: Number of windows per batch; None for single windows.
+      shuffle: Whether to shuffle the windows.
+      seed: Seed of the order.
+      start_index: First step.
+      end_index: End of the steps, exclusive.
 
     Returns:
-      A dataset of batches of windows [batch, sequence_length, ...], with targets as pairs.
+      A dataset of batches of windows [batch, sequence_length, ...], or of pairs with targets.
 
     Raises:
-      ValueError: for numbers that are not positive or lie outside the data.
+      ValueError: If a number is not positive or outside the data.
 
     Example:
       >>> import numpy as np
@@ -56,10 +56,10 @@ def timeseries_dataset_from_array(
     """
     data = structure.to_array(data)
     steps = len(data)
-    for name, number in (("sampling_rate", sampling_rate), ("sequence_stride", sequence_stride)):
-        if not 0 < number < steps:
+    for name, value in (("sampling_rate", sampling_rate), ("sequence_stride", sequence_stride)):
+        if not 0 < value < steps:
             raise ValueError(
-                f"`{name}` must be higher than 0 and lower than the number of steps {steps}, got {number}."
+                f"`{name}` must be higher than 0 and lower than the number of steps {steps}, got {value}."
             )
     if start_index and not 0 <= start_index < steps:
         raise ValueError(f"`start_index` must be in [0, {steps}), got {start_index}.")
@@ -75,21 +75,21 @@ def timeseries_dataset_from_array(
         count = min(count, len(targets))
         targets = targets[start:end]
     data = data[start:end]
-    beginnings = np.arange(0, count, sequence_stride)
+    starts = np.arange(0, count, sequence_stride)
     if shuffle:
         seed = int(np.random.randint(1_000_000)) if seed is None else seed
-        np.random.RandomState(seed).shuffle(beginnings)
+        np.random.RandomState(seed).shuffle(starts)
     offsets = np.arange(sequence_length) * sampling_rate
-    spec: Any = TensorSpec([sequence_length, *data.shape[1:]], data.dtype)
+    spec: PyTree = TensorSpec([sequence_length, *data.shape[1:]], data.dtype)
 
-    def gather(index: np.ndarray) -> list[Any]:
-        first = beginnings[index]
+    def gather(index: np.ndarray) -> list[np.ndarray]:
+        first = starts[index]
         windows = np.asarray(data[first[:, None] + offsets])
         return [windows] if targets is None else [windows, np.asarray(targets[first])]
 
     if targets is not None:
         spec = (spec, TensorSpec(targets.shape[1:], structure.dtype_of(targets)))
-    dataset: Dataset = Indexed(len(beginnings), gather, spec)
+    dataset: Dataset = Indexed(len(starts), gather, spec)
     if shuffle:
         dataset = dataset.shuffle(1024 if batch_size is None else batch_size * 8, seed=seed)
     return dataset.prefetch(-1) if batch_size is None else dataset.batch(batch_size).prefetch(-1)

@@ -1,4 +1,4 @@
-"""`tf.keras.backend`: Keras' settings, and the functions that Keras 2 layers, losses and metrics are written in."""
+"""`tf.keras.backend`: Keras' settings, and functions of tensors in Keras 2's conventions."""
 
 from meshflow.core.dispatch.op_names import nameable
 from meshflow.keras import settings as _settings
@@ -11,39 +11,19 @@ from meshflow.keras.settings import (
     unseen_name,
 )
 from meshflow.legacy.backend import (
-    ctc as _ctc,
-)
-from meshflow.legacy.backend import (
-    elementwise as _elementwise,
-)
-from meshflow.legacy.backend import experimental
-from meshflow.legacy.backend import (
-    loops as _loops,
-)
-from meshflow.legacy.backend import (
-    networks as _networks,
-)
-from meshflow.legacy.backend import (
-    phases as _phases,
-)
-from meshflow.legacy.backend import (
-    products as _products,
-)
-from meshflow.legacy.backend import (
-    randomness as _randomness,
-)
-from meshflow.legacy.backend import (
-    reductions as _reductions,
-)
-from meshflow.legacy.backend import (
-    shaping as _shaping,
-)
-from meshflow.legacy.backend import (
-    values as _values,
+    ctc,
+    elementwise,
+    experimental,
+    networks,
+    phases,
+    products,
+    randomness,
+    reductions,
+    shaping,
+    values,
 )
 from meshflow.legacy.backend.ctc import *
 from meshflow.legacy.backend.elementwise import *
-from meshflow.legacy.backend.loops import *
 from meshflow.legacy.backend.networks import *
 from meshflow.legacy.backend.phases import *
 from meshflow.legacy.backend.products import *
@@ -52,23 +32,22 @@ from meshflow.legacy.backend.reductions import *
 from meshflow.legacy.backend.shaping import *
 from meshflow.legacy.backend.values import *
 
-_MODULES = (
-    _ctc,
-    _elementwise,
-    _loops,
-    _networks,
-    _phases,
-    _products,
-    _randomness,
-    _reductions,
-    _settings,
-    _shaping,
-    _values,
-)
-for _module in (_elementwise, _networks, _products, _randomness, _reductions, _shaping):
+# Files may refer to a function with or without the name of its module.
+for _module in (elementwise, networks, products, randomness, reductions, shaping):
     for _name in _module.__all__:
-        _function, _home = getattr(_module, _name), _module.__name__.rpartition(".")[2]
-        # Files name them by either.
-        nameable(_function, f"keras.backend.{_home}.{_name}")
+        _function = getattr(_module, _name)
+        nameable(_function, f"keras.backend.{_module.__name__.rpartition('.')[2]}.{_name}")
         nameable(_function, f"keras.backend.{_name}")
-__all__ = sorted({"experimental"} | {n for m in _MODULES for n in m.__all__})
+_MODULES = (
+    ctc,
+    elementwise,
+    networks,
+    phases,
+    products,
+    randomness,
+    reductions,
+    _settings,
+    shaping,
+    values,
+)
+__all__ = sorted({"experimental"} | {name for module in _MODULES for name in module.__all__})

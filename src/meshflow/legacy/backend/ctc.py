@@ -1,14 +1,15 @@
-"""Connectionist temporal classification with Keras' conventions: probabilities by batch, the last class as blank."""
+"""Connectionist temporal classification in Keras' conventions.
+
+Inputs are probabilities with the batch as first axis, and the last class is the blank.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.ctc import dense_paths
 from meshflow.keras.settings import epsilon
 from meshflow.ops import array, math, nn
@@ -16,23 +17,25 @@ from meshflow.ops import array, math, nn
 __all__ = ["ctc_batch_cost", "ctc_decode", "ctc_label_dense_to_sparse"]
 
 
-def _log_probabilities(y_pred: Any) -> Tensor:
-    """Logarithms [time, batch, classes] of probabilities [batch, time, classes]."""
+def _log_probabilities(y_pred: TensorLike) -> Tensor:
+    """Return log probabilities [time, batch, classes] of probabilities [batch, time, classes]."""
     return math.log(array.transpose(y_pred, [1, 0, 2]) + epsilon())
 
 
-def ctc_batch_cost(y_true: Any, y_pred: Any, input_length: Any, label_length: Any) -> Tensor:
-    """The CTC loss of each example.
+def ctc_batch_cost(
+    y_true: TensorLike, y_pred: TensorLike, input_length: TensorLike, label_length: TensorLike
+) -> Tensor:
+    """Compute the CTC loss of each example.
 
     Args:
-      y_true: class numbers [batch, max_label_length], of any dtype.
-      y_pred: probabilities [batch, time, classes], as a softmax gives; the last class is the blank.
-      input_length: numbers of frames, [batch, 1].
-      label_length: lengths of the label sequences, [batch, 1].
+      y_true: Labels [batch, max_label_length], of any dtype.
+      y_pred: Probabilities [batch, time, classes], as softmax returns; the last class is the blank.
+      input_length: Number of frames of each example, [batch, 1].
+      label_length: Length of each label sequence, [batch, 1].
 
     Returns:
-      Losses [batch, 1]. Labels that do not fit into their frames have a very large loss, where
-      TensorFlow raises an error.
+      Losses [batch, 1]. Labels that do not fit into their frames have a very large loss;
+      TensorFlow raises an error for them.
 
     Example:
       >>> import meshflow as tf
@@ -53,25 +56,28 @@ def ctc_batch_cost(y_true: Any, y_pred: Any, input_length: Any, label_length: An
 
 
 def ctc_decode(
-    y_pred: Any,
-    input_length: Any,
+    y_pred: TensorLike,
+    input_length: TensorLike,
     greedy: bool = True,
     beam_width: int = 100,
     top_paths: int = 1,
 ) -> tuple[list[Tensor], Tensor]:
-    """The most probable label sequences; computed on the host, thus not in a compiled function.
+    """Decode the most probable label sequences on the host.
+
+    This does not work in a compiled function.
 
     Args:
-      y_pred: probabilities [batch, time, classes]; the last class is the blank.
-      input_length: numbers of frames, [batch].
-      greedy: whether the best class of each frame is taken; otherwise a beam search is made, and equal
-        neighbours in its sequences are merged.
-      beam_width: number of sequences that the beam search follows.
-      top_paths: number of sequences that the beam search returns.
+      y_pred: Probabilities [batch, time, classes]; the last class is the blank.
+      input_length: Number of frames of each example, [batch].
+      greedy: Whether to take the best class of each frame. Otherwise a beam search runs, and equal
+        neighbors in its sequences are merged.
+      beam_width: Number of sequences that the beam search keeps.
+      top_paths: Number of sequences that the beam search returns.
 
     Returns:
-      A pair: a list with `top_paths` int64 tensors [batch, time] of class numbers, filled with -1, and
-      scores: [batch, 1] sums of the negative largest logarithms if greedy, otherwise logarithms of the
+      A pair: a list with `top_paths` int64 tensors [batch, time] of class ids, padded with -1, and
+      scores: if greedy, the negative sums of the largest log probabilities, [batch, 1]; otherwise
+        log
       probabilities, [batch, top_paths].
 
     Example:
@@ -97,19 +103,20 @@ def ctc_decode(
 
 
 def _merge_repeated(labels: np.ndarray) -> None:
-    """Merges equal neighbours of rows that end with -1, in place, as Keras does with what the beam search finds."""
+    """Merge equal neighbors in rows that end with -1, in place."""
     for row in labels:
-        kept = row[np.diff(row, prepend=-1) != 0]
+        merged = row[np.diff(row, prepend=-1) != 0]
         row[:] = -1
-        row[: len(kept)] = kept
+        row[: len(merged)] = merged
 
 
-def ctc_label_dense_to_sparse(labels: Any, label_lengths: Any) -> SparseTensor:
-    """The first labels of each row as a sparse tensor.
+def ctc_label_dense_to_sparse(labels: TensorLike, label_lengths: TensorLike) -> SparseTensor:
+    """Convert the leading labels of each row to a sparse tensor.
 
     Args:
-      labels: class numbers [batch, max_label_length], whose values are known (not in a compiled function).
-      label_lengths: how many labels of each row count, [batch].
+      labels: Labels [batch, max_label_length], with values that are known (not in a compiled
+        function).
+      label_lengths: Number of valid labels in each row, [batch].
 
     Example:
       >>> import meshflow as tf
@@ -117,11 +124,12 @@ def ctc_label_dense_to_sparse(labels: Any, label_lengths: Any) -> SparseTensor:
       >>> sparse.values.numpy()
       array([5, 6, 7], dtype=int32)
     """
-    what = "ctc_label_dense_to_sparse"
     labels = convert_to_tensor(labels)
-    known = np.asarray(labels._concrete(f"the labels of {what}"))
-    lengths = np.asarray(convert_to_tensor(label_lengths)._concrete(f"label_lengths of {what}"))
-    kept = np.arange(known.shape[1])[None] < lengths[:, None]
+    dense = np.asarray(labels._concrete("the labels of ctc_label_dense_to_sparse"))
+    lengths = np.asarray(
+        convert_to_tensor(label_lengths)._concrete("label_lengths of ctc_label_dense_to_sparse")
+    )
+    is_valid = np.arange(dense.shape[1])[None] < lengths[:, None]
     return SparseTensor(
-        np.argwhere(kept), convert_to_tensor(known[kept], labels.dtype), known.shape
+        np.argwhere(is_valid), convert_to_tensor(dense[is_valid], labels.dtype), dense.shape
     )

@@ -1,13 +1,12 @@
-"""Functions of each element: mathematics, comparisons and activations."""
+"""Elementwise functions: mathematics, comparisons and activations."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.keras import activations
 from meshflow.keras.logits import with_logits
 from meshflow.keras.settings import floatx
@@ -46,8 +45,8 @@ __all__ = [
 ]
 
 
-def abs(x: Any) -> Tensor:
-    """Absolute values.
+def abs(x: TensorLike) -> Tensor:
+    """Compute absolute values.
 
     Example:
       >>> import meshflow as tf
@@ -57,8 +56,8 @@ def abs(x: Any) -> Tensor:
     return math.abs(x)
 
 
-def cast(x: Any, dtype: Any) -> Tensor:
-    """`x` with another dtype.
+def cast(x: TensorLike, dtype: DTypeLike) -> Tensor:
+    """Cast `x` to another dtype.
 
     Example:
       >>> import meshflow as tf
@@ -68,8 +67,8 @@ def cast(x: Any, dtype: Any) -> Tensor:
     return math.cast(x, dtype)
 
 
-def cast_to_floatx(x: Any) -> Tensor | np.ndarray:
-    """`x` as `floatx()`: a tensor for a tensor, a NumPy array for anything else.
+def cast_to_floatx(x: TensorLike) -> Tensor | np.ndarray:
+    """Cast `x` to `floatx()`: a tensor to a tensor, other values to a NumPy array.
 
     Example:
       >>> import meshflow as tf
@@ -82,8 +81,8 @@ def cast_to_floatx(x: Any) -> Tensor | np.ndarray:
     return np.asarray(x, dtype=floatx())
 
 
-def clip(x: Any, min_value: Any, max_value: Any) -> Tensor:
-    """`x` no smaller than `min_value` and no larger than `max_value`, either of which may be None.
+def clip(x: TensorLike, min_value: TensorLike, max_value: TensorLike) -> Tensor:
+    """Clip `x` to [`min_value`, `max_value`]; either bound may be None.
 
     Example:
       >>> import meshflow as tf
@@ -97,8 +96,8 @@ def clip(x: Any, min_value: Any, max_value: Any) -> Tensor:
     return math.clip_by_value(x, low, high)
 
 
-def cos(x: Any) -> Tensor:
-    """Cosines.
+def cos(x: TensorLike) -> Tensor:
+    """Compute cosines.
 
     Example:
       >>> import meshflow as tf
@@ -108,8 +107,8 @@ def cos(x: Any) -> Tensor:
     return math.cos(x)
 
 
-def sin(x: Any) -> Tensor:
-    """Sines.
+def sin(x: TensorLike) -> Tensor:
+    """Compute sines.
 
     Example:
       >>> import meshflow as tf
@@ -119,8 +118,8 @@ def sin(x: Any) -> Tensor:
     return math.sin(x)
 
 
-def exp(x: Any) -> Tensor:
-    """Exponentials.
+def exp(x: TensorLike) -> Tensor:
+    """Compute exponentials.
 
     Example:
       >>> import meshflow as tf
@@ -130,8 +129,8 @@ def exp(x: Any) -> Tensor:
     return math.exp(x)
 
 
-def log(x: Any) -> Tensor:
-    """Natural logarithms.
+def log(x: TensorLike) -> Tensor:
+    """Compute natural logarithms.
 
     Example:
       >>> import meshflow as tf
@@ -141,8 +140,8 @@ def log(x: Any) -> Tensor:
     return math.log(x)
 
 
-def pow(x: Any, a: Any) -> Tensor:
-    """`x` to the power of `a`.
+def pow(x: TensorLike, a: TensorLike) -> Tensor:
+    """Raise `x` to the power of `a`.
 
     Example:
       >>> import meshflow as tf
@@ -152,8 +151,8 @@ def pow(x: Any, a: Any) -> Tensor:
     return math.pow(x, a)
 
 
-def round(x: Any) -> Tensor:
-    """Nearest integers, halves to even.
+def round(x: TensorLike) -> Tensor:
+    """Round to the nearest integers, halves to even.
 
     Example:
       >>> import meshflow as tf
@@ -163,8 +162,8 @@ def round(x: Any) -> Tensor:
     return math.round(x)
 
 
-def sign(x: Any) -> Tensor:
-    """-1, 0 or 1.
+def sign(x: TensorLike) -> Tensor:
+    """Return the signs: -1, 0 or 1.
 
     Example:
       >>> import meshflow as tf
@@ -174,8 +173,8 @@ def sign(x: Any) -> Tensor:
     return math.sign(x)
 
 
-def sqrt(x: Any) -> Tensor:
-    """Square roots; 0 for negative numbers.
+def sqrt(x: TensorLike) -> Tensor:
+    """Compute square roots; negative elements count as 0.
 
     Example:
       >>> import meshflow as tf
@@ -186,8 +185,8 @@ def sqrt(x: Any) -> Tensor:
     return math.sqrt(math.maximum(x, array.zeros_like(x)))
 
 
-def square(x: Any) -> Tensor:
-    """Squares.
+def square(x: TensorLike) -> Tensor:
+    """Compute squares.
 
     Example:
       >>> import meshflow as tf
@@ -197,8 +196,8 @@ def square(x: Any) -> Tensor:
     return math.square(x)
 
 
-def maximum(x: Any, y: Any) -> Tensor:
-    """The larger of each two elements.
+def maximum(x: TensorLike, y: TensorLike) -> Tensor:
+    """Return the elementwise maximum.
 
     Example:
       >>> import meshflow as tf
@@ -208,8 +207,8 @@ def maximum(x: Any, y: Any) -> Tensor:
     return math.maximum(x, y)
 
 
-def minimum(x: Any, y: Any) -> Tensor:
-    """The smaller of each two elements.
+def minimum(x: TensorLike, y: TensorLike) -> Tensor:
+    """Return the elementwise minimum.
 
     Example:
       >>> import meshflow as tf
@@ -219,8 +218,8 @@ def minimum(x: Any, y: Any) -> Tensor:
     return math.minimum(x, y)
 
 
-def equal(x: Any, y: Any) -> Tensor:
-    """Whether `x == y`, element by element.
+def equal(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x == y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -230,8 +229,8 @@ def equal(x: Any, y: Any) -> Tensor:
     return math.equal(x, y)
 
 
-def not_equal(x: Any, y: Any) -> Tensor:
-    """Whether `x != y`, element by element.
+def not_equal(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x != y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -241,8 +240,8 @@ def not_equal(x: Any, y: Any) -> Tensor:
     return math.not_equal(x, y)
 
 
-def greater(x: Any, y: Any) -> Tensor:
-    """Whether `x > y`, element by element.
+def greater(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x > y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -252,8 +251,8 @@ def greater(x: Any, y: Any) -> Tensor:
     return math.greater(x, y)
 
 
-def greater_equal(x: Any, y: Any) -> Tensor:
-    """Whether `x >= y`, element by element.
+def greater_equal(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x >= y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -263,8 +262,8 @@ def greater_equal(x: Any, y: Any) -> Tensor:
     return math.greater_equal(x, y)
 
 
-def less(x: Any, y: Any) -> Tensor:
-    """Whether `x < y`, element by element.
+def less(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x < y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -274,8 +273,8 @@ def less(x: Any, y: Any) -> Tensor:
     return math.less(x, y)
 
 
-def less_equal(x: Any, y: Any) -> Tensor:
-    """Whether `x <= y`, element by element.
+def less_equal(x: TensorLike, y: TensorLike) -> Tensor:
+    """Compute `x <= y`, element by element.
 
     Example:
       >>> import meshflow as tf
@@ -286,9 +285,9 @@ def less_equal(x: Any, y: Any) -> Tensor:
 
 
 def relu(
-    x: Any, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
+    x: TensorLike, alpha: float = 0.0, max_value: float | None = None, threshold: float = 0.0
 ) -> Tensor:
-    """`x` above `threshold`, at most `max_value`; `alpha * (x - threshold)` below it.
+    """Compute `min(x, max_value)` above `threshold`, and `alpha * (x - threshold)` below it.
 
     Example:
       >>> import meshflow as tf
@@ -298,8 +297,8 @@ def relu(
     return activations.relu(x, alpha=alpha, max_value=max_value, threshold=threshold)
 
 
-def elu(x: Any, alpha: float = 1.0) -> Tensor:
-    """`x` where positive, `alpha * (exp(x) - 1)` elsewhere.
+def elu(x: TensorLike, alpha: float = 1.0) -> Tensor:
+    """Return `x` where it is positive, and `alpha * (exp(x) - 1)` where it is not.
 
     Example:
       >>> import meshflow as tf
@@ -309,8 +308,8 @@ def elu(x: Any, alpha: float = 1.0) -> Tensor:
     return activations.elu(x, alpha)
 
 
-def hard_sigmoid(x: Any) -> Tensor:
-    """`0.2 * x + 0.5` between 0 and 1.
+def hard_sigmoid(x: TensorLike) -> Tensor:
+    """Compute `0.2 * x + 0.5`, clipped to [0, 1].
 
     Example:
       >>> import meshflow as tf
@@ -320,8 +319,8 @@ def hard_sigmoid(x: Any) -> Tensor:
     return math.clip_by_value(0.2 * convert_to_tensor(x) + 0.5, 0.0, 1.0)
 
 
-def sigmoid(x: Any) -> Tensor:
-    """`1 / (1 + exp(-x))`.
+def sigmoid(x: TensorLike) -> Tensor:
+    """Compute `1 / (1 + exp(-x))`.
 
     Example:
       >>> import meshflow as tf
@@ -331,8 +330,8 @@ def sigmoid(x: Any) -> Tensor:
     return with_logits(math.sigmoid(x), x)
 
 
-def softmax(x: Any, axis: int = -1) -> Tensor:
-    """`exp(x)` divided by its sum over a dimension.
+def softmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """Compute `exp(x)` divided by its sum over an axis.
 
     Example:
       >>> import meshflow as tf
@@ -342,8 +341,8 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
     return with_logits(nn.softmax(x, axis=axis), x)
 
 
-def softplus(x: Any) -> Tensor:
-    """`log(1 + exp(x))`.
+def softplus(x: TensorLike) -> Tensor:
+    """Compute `log(1 + exp(x))`.
 
     Example:
       >>> import meshflow as tf
@@ -353,8 +352,8 @@ def softplus(x: Any) -> Tensor:
     return nn.softplus(x)
 
 
-def softsign(x: Any) -> Tensor:
-    """`x / (1 + |x|)`.
+def softsign(x: TensorLike) -> Tensor:
+    """Compute `x / (1 + |x|)`.
 
     Example:
       >>> import meshflow as tf
@@ -364,8 +363,8 @@ def softsign(x: Any) -> Tensor:
     return nn.softsign(x)
 
 
-def tanh(x: Any) -> Tensor:
-    """Hyperbolic tangents.
+def tanh(x: TensorLike) -> Tensor:
+    """Compute hyperbolic tangents.
 
     Example:
       >>> import meshflow as tf

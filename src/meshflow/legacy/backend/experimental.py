@@ -1,4 +1,4 @@
-"""`tf.keras.backend.experimental`: which random numbers Keras draws."""
+"""`tf.keras.backend.experimental`: a switch without effect, kept for compatibility."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _state = {"enabled": True}
 
 
 def enable_tf_random_generator() -> None:
-    """Accepted: layers draw from generators, with numbers that do not depend on devices, in any case.
+    """Record that generators are enabled; this has no other effect.
+
+    Layers always draw from generators, and their numbers do not depend on the devices.
 
     Example:
       >>> import meshflow as tf
@@ -24,10 +26,10 @@ def enable_tf_random_generator() -> None:
 
 
 def disable_tf_random_generator() -> None:
-    """Accepted; changes what `is_tf_random_generator_enabled` says only."""
+    """Record that generators are disabled; this has no other effect."""
     _state["enabled"] = False
 
 
 def is_tf_random_generator_enabled() -> bool:
-    """What was last asked for; True at first."""
+    """Return the last recorded state; True by default."""
     return _state["enabled"]

@@ -1,4 +1,4 @@
-"""What networks are made of: convolutions, pooling, normalization, dropout, and their losses."""
+"""Convolutions, pooling, normalization, dropout, and losses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import losses
 from meshflow.keras.losses.functions import _binary_focal_terms, _binary_terms
 from meshflow.keras.settings import standard_data_format
@@ -35,8 +36,8 @@ __all__ = [
 
 def _layout(data_format: str | None, rank: int) -> str:
     spatial = "DHW"[3 - rank :]
-    first = standard_data_format(data_format) == "channels_first"
-    return f"NC{spatial}" if first else f"N{spatial}C"
+    is_channels_first = standard_data_format(data_format) == "channels_first"
+    return f"NC{spatial}" if is_channels_first else f"N{spatial}C"
 
 
 def _padding(padding: str) -> str:
@@ -45,55 +46,54 @@ def _padding(padding: str) -> str:
     return padding.upper()
 
 
-def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Tensor:
-    """Adds a bias to the channels.
+def bias_add(x: TensorLike, bias: TensorLike, data_format: str | None = None) -> Tensor:
+    """Add a bias to the channels.
 
     Args:
-      x: a tensor with a batch dimension.
-      bias: a vector with a number for each channel, or a tensor with a number for each element of
-        an example.
+      x: Tensor with a batch dimension.
+      bias: Vector with one value for each channel, or a tensor with the shape of an example.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
 
     Raises:
-      ValueError: for a bias with another number of dimensions.
+      ValueError: If the rank of the bias is neither 1 nor the rank of an example.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.backend.bias_add(tf.zeros([1, 2, 2]), tf.constant([1.0, 5.0])).numpy().tolist()
       [[[1.0, 5.0], [1.0, 5.0]]]
     """
-    first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = standard_data_format(data_format) == "channels_first"
     x, bias = convert_to_tensor(x), convert_to_tensor(bias)
     sizes = bias.shape.as_list()
     if len(sizes) not in (1, x.ndim - 1):
         raise ValueError(
             f"Unexpected bias dimensions {len(sizes)}, expect to be 1 or {x.ndim - 1} dimensions"
         )
-    if first and len(sizes) > 1:
-        # The bias has its channels last in either layout.
+    if is_channels_first and len(sizes) > 1:
+        # A bias of an example's shape has its channels last in either data format.
         sizes = [sizes[-1], *sizes[:-1]]
-    elif first:
+    elif is_channels_first:
         sizes = [*sizes, *[1] * (x.ndim - 2)]
     return x + array.reshape(bias, [1, *sizes] if len(sizes) > 1 else sizes)
 
 
 def conv1d(
-    x: Any,
-    kernel: Any,
+    x: TensorLike,
+    kernel: TensorLike,
     strides: int = 1,
     padding: str = "valid",
     data_format: str | None = None,
     dilation_rate: int = 1,
 ) -> Tensor:
-    """Convolution over time.
+    """Convolve over time.
 
     Args:
-      x: a tensor [batch, time, channels] (or channels first).
-      kernel: a tensor [width, channels, filters].
-      strides: the stride.
+      x: Tensor [batch, time, channels] (or channels first).
+      kernel: Tensor [width, channels, filters].
+      strides: Stride.
       padding: 'valid', 'same' or 'causal' (zeros before the start only).
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
-      dilation_rate: the distance between the kernel's elements.
+      dilation_rate: Distance between the elements of the kernel.
 
     Example:
       >>> import meshflow as tf
@@ -103,29 +103,29 @@ def conv1d(
     """
     layout = "NCW" if standard_data_format(data_format) == "channels_first" else "NWC"
     if padding == "causal":
-        before = [dilation_rate * (kernel.shape[0] - 1), 0]
-        pairs = [[0, 0], [0, 0], before] if layout == "NCW" else [[0, 0], before, [0, 0]]
+        causal_pad = [dilation_rate * (kernel.shape[0] - 1), 0]
+        pairs = [[0, 0], [0, 0], causal_pad] if layout == "NCW" else [[0, 0], causal_pad, [0, 0]]
         x, padding = array.pad(x, pairs), "valid"
     return nn.convolution(x, kernel, [strides], _padding(padding), layout, [dilation_rate])
 
 
 def conv2d(
-    x: Any,
-    kernel: Any,
-    strides: Any = (1, 1),
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: Sequence[int] = (1, 1),
     padding: str = "valid",
     data_format: str | None = None,
-    dilation_rate: Any = (1, 1),
+    dilation_rate: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """Convolution of images.
+    """Convolve images.
 
     Args:
-      x: images [batch, height, width, channels] (or channels first).
-      kernel: a tensor [height, width, channels, filters].
-      strides: the strides.
+      x: Images [batch, height, width, channels] (or channels first).
+      kernel: Tensor [height, width, channels, filters].
+      strides: Strides over height and width.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
-      dilation_rate: the distances between the kernel's elements.
+      dilation_rate: Distances between the elements of the kernel.
 
     Example:
       >>> import meshflow as tf
@@ -137,14 +137,14 @@ def conv2d(
 
 
 def conv3d(
-    x: Any,
-    kernel: Any,
-    strides: Any = (1, 1, 1),
+    x: TensorLike,
+    kernel: TensorLike,
+    strides: Sequence[int] = (1, 1, 1),
     padding: str = "valid",
     data_format: str | None = None,
-    dilation_rate: Any = (1, 1, 1),
+    dilation_rate: Sequence[int] = (1, 1, 1),
 ) -> Tensor:
-    """Convolution of volumes; arguments as in `conv2d`.
+    """Convolve volumes; the arguments are as in `conv2d`.
 
     Example:
       >>> import meshflow as tf
@@ -156,24 +156,24 @@ def conv3d(
 
 
 def conv2d_transpose(
-    x: Any,
-    kernel: Any,
-    output_shape: Any,
-    strides: Any = (1, 1),
+    x: TensorLike,
+    kernel: TensorLike,
+    output_shape: ShapeLike | Tensor,
+    strides: Sequence[int] = (1, 1),
     padding: str = "valid",
     data_format: str | None = None,
-    dilation_rate: Any = (1, 1),
+    dilation_rate: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """The transpose of a convolution of images.
+    """Compute the transpose of a convolution of images.
 
     Args:
-      x: images [batch, height, width, channels] (or channels first).
-      kernel: a tensor [height, width, filters, channels].
-      output_shape: the shape of the result.
-      strides: the strides.
+      x: Images [batch, height, width, channels] (or channels first).
+      kernel: Tensor [height, width, filters, channels].
+      output_shape: Shape of the result.
+      strides: Strides over height and width.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
-      dilation_rate: the distances between the kernel's elements.
+      dilation_rate: Distances between the elements of the kernel.
 
     Example:
       >>> import meshflow as tf
@@ -188,22 +188,22 @@ def conv2d_transpose(
 
 
 def depthwise_conv2d(
-    x: Any,
-    depthwise_kernel: Any,
-    strides: Any = (1, 1),
+    x: TensorLike,
+    depthwise_kernel: TensorLike,
+    strides: Sequence[int] = (1, 1),
     padding: str = "valid",
     data_format: str | None = None,
-    dilation_rate: Any = (1, 1),
+    dilation_rate: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """Convolution of each channel by itself.
+    """Convolve each channel separately.
 
     Args:
-      x: images [batch, height, width, channels] (or channels first).
-      depthwise_kernel: a tensor [height, width, channels, multiplier].
-      strides: the strides.
+      x: Images [batch, height, width, channels] (or channels first).
+      depthwise_kernel: Tensor [height, width, channels, multiplier].
+      strides: Strides over height and width.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
-      dilation_rate: the distances between the kernel's elements.
+      dilation_rate: Distances between the elements of the kernel.
 
     Example:
       >>> import meshflow as tf
@@ -211,22 +211,22 @@ def depthwise_conv2d(
       TensorShape([1, 3, 3, 6])
     """
     layout = _layout(data_format, 2)
-    steps = [1, 1, *strides] if layout == "NCHW" else [1, *strides, 1]
+    full_strides = [1, 1, *strides] if layout == "NCHW" else [1, *strides, 1]
     return nn.depthwise_conv2d(
-        x, depthwise_kernel, steps, _padding(padding), layout, list(dilation_rate)
+        x, depthwise_kernel, full_strides, _padding(padding), layout, list(dilation_rate)
     )
 
 
 def separable_conv2d(
-    x: Any,
-    depthwise_kernel: Any,
-    pointwise_kernel: Any,
-    strides: Any = (1, 1),
+    x: TensorLike,
+    depthwise_kernel: TensorLike,
+    pointwise_kernel: TensorLike,
+    strides: Sequence[int] = (1, 1),
     padding: str = "valid",
     data_format: str | None = None,
-    dilation_rate: Any = (1, 1),
+    dilation_rate: Sequence[int] = (1, 1),
 ) -> Tensor:
-    """`depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters].
+    """Apply `depthwise_conv2d`, then a convolution with a kernel [1, 1, channels, filters].
 
     Example:
       >>> import meshflow as tf
@@ -239,7 +239,13 @@ def separable_conv2d(
 
 
 def _pool(
-    x: Any, sizes: Any, strides: Any, padding: str, data_format: str | None, mode: str, rank: int
+    x: TensorLike,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: str,
+    data_format: str | None,
+    mode: str,
+    rank: int,
 ) -> Any:
     if mode not in ("max", "avg"):
         raise ValueError(f"Invalid pooling mode: {mode!r}. Expected 'max' or 'avg'.")
@@ -248,25 +254,25 @@ def _pool(
 
 
 def pool2d(
-    x: Any,
-    pool_size: Any,
-    strides: Any = (1, 1),
+    x: TensorLike,
+    pool_size: Sequence[int],
+    strides: Sequence[int] = (1, 1),
     padding: str = "valid",
     data_format: str | None = None,
     pool_mode: str = "max",
 ) -> Tensor:
-    """Largest or mean elements of windows over images.
+    """Pool windows of images.
 
     Args:
-      x: images [batch, height, width, channels] (or channels first).
-      pool_size: height and width of the windows.
-      strides: the distances between windows.
+      x: Images [batch, height, width, channels] (or channels first).
+      pool_size: Height and width of the windows.
+      strides: Distances between windows.
       padding: 'valid' or 'same'.
       data_format: 'channels_last' or 'channels_first'; default `image_data_format()`.
       pool_mode: 'max' or 'avg'.
 
     Raises:
-      ValueError: for another mode or padding.
+      ValueError: If the mode or the padding is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -278,14 +284,14 @@ def pool2d(
 
 
 def pool3d(
-    x: Any,
-    pool_size: Any,
-    strides: Any = (1, 1, 1),
+    x: TensorLike,
+    pool_size: Sequence[int],
+    strides: Sequence[int] = (1, 1, 1),
     padding: str = "valid",
     data_format: str | None = None,
     pool_mode: str = "max",
 ) -> Tensor:
-    """Largest or mean elements of windows over volumes; arguments as in `pool2d`.
+    """Pool windows of volumes; the arguments are as in `pool2d`.
 
     Example:
       >>> import meshflow as tf
@@ -297,18 +303,24 @@ def pool3d(
 
 
 def batch_normalization(
-    x: Any, mean: Any, var: Any, beta: Any, gamma: Any, axis: int = -1, epsilon: float = 1e-3
+    x: TensorLike,
+    mean: TensorLike,
+    var: TensorLike,
+    beta: TensorLike,
+    gamma: TensorLike,
+    axis: int = -1,
+    epsilon: float = 1e-3,
 ) -> Tensor:
-    """`gamma * (x - mean) / sqrt(var + epsilon) + beta`.
+    """Compute `gamma * (x - mean) / sqrt(var + epsilon) + beta`.
 
     Args:
-      x: a tensor.
-      mean: means, which broadcast with `x` or are vectors for the dimension `axis`.
-      var: variances likewise.
-      beta: what is added, or None.
-      gamma: what the normalized values are multiplied by, or None.
-      axis: the dimension of the vectors.
-      epsilon: what is added to the variances.
+      x: A tensor.
+      mean: Means: a vector for the dimension `axis`, or a tensor that broadcasts with `x`.
+      var: Variances, in the same form.
+      beta: Offset, or None.
+      gamma: Scale of the normalized values, or None.
+      axis: Dimension of the vectors.
+      epsilon: Value added to the variances.
 
     Example:
       >>> import meshflow as tf
@@ -320,29 +332,34 @@ def batch_normalization(
     sizes = [1] * x.ndim
     sizes[axis] = -1
 
-    def fitted(value: Any) -> Any:
+    def reshape_vector(value: TensorLike) -> Any:
         if value is None or len(value.shape) != 1:
             return value
         return array.reshape(value, sizes)
 
-    mean, var, beta, gamma = (fitted(value) for value in (mean, var, beta, gamma))
+    mean, var, beta, gamma = (reshape_vector(value) for value in (mean, var, beta, gamma))
     return nn.batch_normalization(x, mean, var, beta, gamma, epsilon)
 
 
 def normalize_batch_in_training(
-    x: Any, gamma: Any, beta: Any, reduction_axes: Sequence[int], epsilon: float = 1e-3
+    x: TensorLike,
+    gamma: TensorLike,
+    beta: TensorLike,
+    reduction_axes: Sequence[int],
+    epsilon: float = 1e-3,
 ) -> tuple[Any, Any, Any]:
-    """Normalizes by the batch's own statistics.
+    """Normalize by the statistics of the batch.
 
     Args:
-      x: a tensor.
-      gamma: what the normalized values are multiplied by, or None.
-      beta: what is added, or None.
-      reduction_axes: the dimensions to average over.
-      epsilon: what is added to the variances.
+      x: A tensor.
+      gamma: Scale of the normalized values, or None.
+      beta: Offset, or None.
+      reduction_axes: Dimensions to average over.
+      epsilon: Value added to the variances.
 
     Returns:
-      The result, the means, and the variances. For images and `reduction_axes` [0, 1, 2] these are
+      The normalized tensor, the means, and the variances. For images and `reduction_axes` [0, 1, 2]
+      these are
       unbiased, as in TensorFlow.
 
     Example:
@@ -357,11 +374,16 @@ def normalize_batch_in_training(
     mean, var = nn.moments(x, axes)
     sizes = [1 if axis in axes else x.shape[axis] for axis in range(x.ndim)]
 
-    def fitted(value: Any) -> Any:
+    def reshape_vector(value: TensorLike) -> Any:
         return None if value is None else array.reshape(value, sizes)
 
     result = nn.batch_normalization(
-        x, fitted(mean), fitted(var), fitted(beta), fitted(gamma), epsilon
+        x,
+        reshape_vector(mean),
+        reshape_vector(var),
+        reshape_vector(beta),
+        reshape_vector(gamma),
+        epsilon,
     )
     if x.ndim == 4 and axes == [0, 1, 2]:
         count = float(x.shape[0] * x.shape[1] * x.shape[2])
@@ -369,8 +391,13 @@ def normalize_batch_in_training(
     return result, mean, var
 
 
-def dropout(x: Any, level: float, noise_shape: Any = None, seed: int | None = None) -> Tensor:
-    """Zeros in place of a random share `level` of the elements; the others grow to make up for it.
+def dropout(
+    x: TensorLike,
+    level: float,
+    noise_shape: ShapeLike | Tensor | None = None,
+    seed: int | None = None,
+) -> Tensor:
+    """Set a random fraction `level` of the elements to zero, and scale the others up.
 
     Example:
       >>> import meshflow as tf
@@ -380,7 +407,7 @@ def dropout(x: Any, level: float, noise_shape: Any = None, seed: int | None = No
     return nn.dropout(x, rate=level, noise_shape=noise_shape, seed=seed)
 
 
-def _checked(target: Any, output: Any) -> None:
+def _checked(target: TensorLike, output: TensorLike) -> None:
     expected, got = convert_to_tensor(target).shape, convert_to_tensor(output).shape
     if not expected.is_compatible_with(got):
         raise ValueError(
@@ -389,18 +416,18 @@ def _checked(target: Any, output: Any) -> None:
 
 
 def categorical_crossentropy(
-    target: Any, output: Any, from_logits: bool = False, axis: int = -1
+    target: TensorLike, output: TensorLike, from_logits: bool = False, axis: int = -1
 ) -> Tensor:
-    """Cross entropy of each example, with one-hot labels.
+    """Compute the cross entropy of each example, for one-hot labels.
 
     Args:
-      target: label distributions.
-      output: probabilities, or logits.
-      from_logits: whether `output` are logits.
-      axis: the dimension of the classes.
+      target: Label distributions.
+      output: Probabilities, or logits.
+      from_logits: Whether `output` holds logits.
+      axis: Dimension of the classes.
 
     Raises:
-      ValueError: when the shapes differ.
+      ValueError: If the shapes differ.
 
     Example:
       >>> import meshflow as tf
@@ -412,20 +439,20 @@ def categorical_crossentropy(
 
 
 def sparse_categorical_crossentropy(
-    target: Any,
-    output: Any,
+    target: TensorLike,
+    output: TensorLike,
     from_logits: bool = False,
     axis: int = -1,
     ignore_class: int | None = None,
 ) -> Tensor:
-    """Cross entropy of each example, with class numbers.
+    """Compute the cross entropy of each example, for integer labels.
 
     Args:
-      target: integers.
-      output: probabilities, or logits.
-      from_logits: whether `output` are logits.
-      axis: the dimension of the classes.
-      ignore_class: a class number whose examples have loss 0.
+      target: Class ids.
+      output: Probabilities, or logits.
+      from_logits: Whether `output` holds logits.
+      axis: Dimension of the classes.
+      ignore_class: Class id for which the loss is 0.
 
     Example:
       >>> import meshflow as tf
@@ -438,16 +465,15 @@ def sparse_categorical_crossentropy(
     )
 
 
-def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> Tensor:
-    """Cross entropy of each element, with labels 0 and 1.
+def binary_crossentropy(
+    target: TensorLike, output: TensorLike, from_logits: bool = False
+) -> Tensor:
+    """Compute the cross entropy of each element, for labels 0 and 1.
 
     Args:
-      target: labels.
-      output: probabilities, or logits.
-      from_logits: whether `output` are logits.
-
-    Returns:
-      A tensor of the shape of `output`.
+      target: Labels.
+      output: Probabilities, or logits.
+      from_logits: Whether `output` holds logits.
 
     Example:
       >>> import meshflow as tf
@@ -459,25 +485,22 @@ def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> 
 
 
 def binary_focal_crossentropy(
-    target: Any,
-    output: Any,
+    target: TensorLike,
+    output: TensorLike,
     apply_class_balancing: bool = False,
     alpha: float = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
 ) -> Tensor:
-    """Cross entropy of each element that counts easy elements less.
+    """Compute the cross entropy of each element, with less weight on easy elements.
 
     Args:
-      target: labels.
-      output: probabilities, or logits.
-      apply_class_balancing: whether the classes are weighted by `alpha`.
-      alpha: weight of class 1; class 0 has `1 - alpha`.
-      gamma: how much less easy elements count.
-      from_logits: whether `output` are logits.
-
-    Returns:
-      A tensor of the shape of `output`.
+      target: Labels.
+      output: Probabilities, or logits.
+      apply_class_balancing: Whether to weight the classes by `alpha`.
+      alpha: Weight of class 1; class 0 has `1 - alpha`.
+      gamma: Exponent of the factor that reduces the weight of easy elements.
+      from_logits: Whether `output` holds logits.
 
     Example:
       >>> import meshflow as tf
@@ -488,22 +511,22 @@ def binary_focal_crossentropy(
 
 
 def categorical_focal_crossentropy(
-    target: Any,
-    output: Any,
+    target: TensorLike,
+    output: TensorLike,
     alpha: float = 0.25,
     gamma: float = 2.0,
     from_logits: bool = False,
     axis: int = -1,
 ) -> Tensor:
-    """Cross entropy of each example, with one-hot labels, that counts easy examples less.
+    """Compute focal cross entropy of each example, for one-hot labels.
 
     Args:
-      target: label distributions.
-      output: probabilities, or logits.
-      alpha: weight of all examples.
-      gamma: how much less easy examples count.
-      from_logits: whether `output` are logits.
-      axis: the dimension of the classes.
+      target: Label distributions.
+      output: Probabilities, or logits.
+      alpha: Weight of all examples.
+      gamma: Exponent of the factor that reduces the weight of easy examples.
+      from_logits: Whether `output` holds logits.
+      axis: Dimension of the classes.
 
     Example:
       >>> import meshflow as tf

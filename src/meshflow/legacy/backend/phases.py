@@ -1,31 +1,47 @@
-"""The learning phase: whether layers that nobody told behave as in training."""
+"""Control flow: the learning phase, conditionals and loops.
+
+The learning phase determines whether a layer without a `training` argument behaves as in training.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
+from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import call_state
-from meshflow.ops import array
+from meshflow.keras.layers.steps import rnn
+from meshflow.ops import array, functional
 from meshflow.ops.control_flow import cond
 
-__all__ = ["in_test_phase", "in_train_phase", "learning_phase", "switch"]
+__all__ = [
+    "foldl",
+    "foldr",
+    "in_test_phase",
+    "in_train_phase",
+    "learning_phase",
+    "map_fn",
+    "rnn",
+    "switch",
+]
+
+T = TypeVar("T")
 
 
 def learning_phase() -> int | Tensor:
-    """1 in training, else 0: as `set_learning_phase` or the layer call in progress says.
+    """Return 1 in training, else 0, by `set_learning_phase` or the current layer call.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.backend.learning_phase()
       0
     """
-    chosen = settings.chosen_learning_phase()
-    if chosen is not None:
-        return chosen
+    explicit = settings.chosen_learning_phase()
+    if explicit is not None:
+        return explicit
     training = call_state.training[-1] if call_state.training else None
     if training is None:
         return 0
@@ -36,13 +52,13 @@ def _value(expression: Any) -> Any:
     return expression() if callable(expression) else expression
 
 
-def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
-    """`x` in training, `alt` otherwise; either may be a function without arguments.
+def in_train_phase(x: TensorLike, alt: Any, training: Any = None) -> Any:
+    """Return `x` in training and `alt` otherwise; either may be a function without arguments.
 
     Args:
-      x: what to return in training.
-      alt: what to return otherwise.
-      training: whether it is training, a bool or a scalar tensor; default the learning phase.
+      x: Value in training.
+      alt: Value outside training.
+      training: Boolean or scalar tensor; default the learning phase.
 
     Example:
       >>> import meshflow as tf
@@ -53,13 +69,13 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
     return switch(training, x, alt) if is_tensor(training) else _value(x if training else alt)
 
 
-def in_test_phase(x: Any, alt: Any, training: Any = None) -> Any:
-    """`alt` in training, `x` otherwise; either may be a function without arguments.
+def in_test_phase(x: TensorLike, alt: Any, training: Any = None) -> Any:
+    """Return `alt` in training and `x` otherwise; either may be a function without arguments.
 
     Args:
-      x: what to return outside training.
-      alt: what to return in training.
-      training: whether it is training; default the learning phase.
+      x: Value outside training.
+      alt: Value in training.
+      training: Boolean or scalar tensor; default the learning phase.
 
     Example:
       >>> import meshflow as tf
@@ -69,20 +85,17 @@ def in_test_phase(x: Any, alt: Any, training: Any = None) -> Any:
     return in_train_phase(alt, x, training)
 
 
-def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
-    """One of two expressions, chosen by a scalar, or element by element by a tensor.
+def switch(condition: TensorLike, then_expression: Any, else_expression: Any) -> Any:
+    """Select one of two expressions by a scalar, or element by element by a tensor.
 
     Args:
-      condition: a bool or tensor; with more dimensions than none, it is repeated over the last
+      condition: Boolean or tensor. If it is not a scalar, it broadcasts over the trailing
         dimensions of the expressions.
-      then_expression: a tensor, or a function without arguments.
-      else_expression: likewise.
-
-    Returns:
-      A tensor.
+      then_expression: Tensor, or a function without arguments.
+      else_expression: Tensor, or a function without arguments.
 
     Raises:
-      ValueError: when the condition has more dimensions than the expressions.
+      ValueError: If the condition has more dimensions than the expressions.
 
     Example:
       >>> import meshflow as tf
@@ -90,22 +103,58 @@ def switch(condition: Any, then_expression: Any, else_expression: Any) -> Any:
       array([[0., 0.],
              [1., 1.]], dtype=float32)
     """
-    chosen = convert_to_tensor(condition)
-    chosen = chosen if chosen.dtype.is_bool else array.where(chosen != 0, True, False)
-    if chosen.ndim == 0:
-        return cond(chosen, _function(then_expression), _function(else_expression))
-    one, other = (
-        convert_to_tensor(_value(then_expression)),
-        convert_to_tensor(_value(else_expression)),
-    )
-    if chosen.ndim > one.ndim:
+    condition = convert_to_tensor(condition)
+    if not condition.dtype.is_bool:
+        condition = array.where(condition != 0, True, False)
+    if condition.ndim == 0:
+        return cond(condition, _function(then_expression), _function(else_expression))
+    x = convert_to_tensor(_value(then_expression))
+    y = convert_to_tensor(_value(else_expression))
+    if condition.ndim > x.ndim:
         raise ValueError(
             "Rank of `condition` should be less than or equal to rank of `then_expression` and "
-            f"`else_expression`. ndim(condition)={chosen.ndim}, ndim(then_expression)={one.ndim}"
+            f"`else_expression`. ndim(condition)={condition.ndim}, ndim(then_expression)={x.ndim}"
         )
-    chosen = array.reshape(chosen, [*chosen.shape, *[1] * (one.ndim - chosen.ndim)])
-    return array.where(chosen, one, other)
+    condition = array.reshape(condition, [*condition.shape, *[1] * (x.ndim - condition.ndim)])
+    return array.where(condition, x, y)
 
 
 def _function(expression: Any) -> Callable[[], Any]:
     return expression if callable(expression) else lambda: array.identity(expression)
+
+
+def map_fn(fn: Callable[..., T], elems: PyTree, name: str | None = None, dtype: PyTree = None) -> T:
+    """Apply `fn` to each slice of the first dimension; see `tf.map_fn`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.backend.map_fn(tf.reduce_sum, tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
+      [3.0, 7.0]
+    """
+    return functional.map_fn(fn, elems, dtype=dtype, name=name)
+
+
+def foldl(
+    fn: Callable[..., T], elems: PyTree, initializer: PyTree = None, name: str | None = None
+) -> T:
+    """Fold the slices of the first dimension, starting with the first; see `tf.foldl`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.backend.foldl(lambda total, x: 10 * total + x, tf.constant([1.0, 2.0, 3.0])))
+      123.0
+    """
+    return functional.foldl(fn, elems, initializer, name=name)
+
+
+def foldr(
+    fn: Callable[..., T], elems: PyTree, initializer: PyTree = None, name: str | None = None
+) -> T:
+    """Fold the slices of the first dimension, starting with the last; see `tf.foldr`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> float(tf.keras.backend.foldr(lambda total, x: 10 * total + x, tf.constant([1.0, 2.0, 3.0])))
+      321.0
+    """
+    return functional.foldr(fn, elems, initializer, name=name)

@@ -1,34 +1,33 @@
-"""Products of tensors as Keras defines them."""
+"""Products of tensors in Keras' conventions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.layers.products import dot
 from meshflow.ops import array, linalg
 
 __all__ = ["batch_dot", "dot"]
 
 
-def batch_dot(x: Any, y: Any, axes: int | Sequence[int] | None = None) -> Tensor:
-    """Products of the examples of two batches.
+def batch_dot(x: TensorLike, y: TensorLike, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Multiply the examples of two batches.
 
     Args:
-      x: a tensor of shape [batch, ...] with two or more dimensions.
-      y: a tensor of shape [batch, ...] with two or more dimensions.
-      axes: the dimension of each to sum over; an int for both the same; default the last of `x`
-        and the last but one of `y` (its last when it has only two).
+      x: Tensor of shape [batch, ...] with two or more dimensions.
+      y: Tensor of shape [batch, ...] with two or more dimensions.
+      axes: Dimension of each tensor to sum over, or one integer for both. By default the last of
+        `x`, and the second to last of `y` (the last if `y` has two dimensions).
 
     Returns:
-      A tensor of shape [batch, the other dimensions of x, the other dimensions of y], and of shape
-      [batch, 1] when there are no others.
+      A tensor of shape [batch, remaining dimensions of x, remaining dimensions of y], or [batch, 1]
+      if no dimensions remain.
 
     Raises:
-      ValueError: for tensors without a second dimension, for sizes that differ, or for a sum over
-        the batch.
+      ValueError: If a tensor has rank below 2, the summed sizes differ, or the sum is over the
+        batch.
 
     Example:
       >>> import meshflow as tf
@@ -49,21 +48,27 @@ def batch_dot(x: Any, y: Any, axes: int | Sequence[int] | None = None) -> Tensor
         raise ValueError(
             f"Multiple target dimensions are not supported by batch_dot. Received axes={axes}"
         )
-    of_x, of_y = axes[0] % x.ndim, axes[1] % y.ndim
-    if 0 in (of_x, of_y):
+    x_axis, y_axis = axes[0] % x.ndim, axes[1] % y.ndim
+    if 0 in (x_axis, y_axis):
         raise ValueError(
             "Cannot perform batch_dot over axis 0. If your inputs are not batched, add a dummy batch dimension "
             "to your inputs using K.expand_dims(x, 0)"
         )
-    if x.shape[of_x] is not None and y.shape[of_y] is not None and x.shape[of_x] != y.shape[of_y]:
+    if (
+        x.shape[x_axis] is not None
+        and y.shape[y_axis] is not None
+        and x.shape[x_axis] != y.shape[y_axis]
+    ):
         raise ValueError(
             f"Cannot do batch_dot on inputs with shapes {x.shape} and {y.shape} with axes={list(axes)}. "
-            f"x.shape[{of_x}] != y.shape[{of_y}] ({x.shape[of_x]} != {y.shape[of_y]})."
+            f"x.shape[{x_axis}] != y.shape[{y_axis}] ({x.shape[x_axis]} != {y.shape[y_axis]})."
         )
     letters = iter("cdefghijklmnopqrstuvwxyz")
     x_letters = ["a", *(next(letters) for _ in range(x.ndim - 1))]
     y_letters = ["a", *(next(letters) for _ in range(y.ndim - 1))]
-    x_letters[of_x] = y_letters[of_y] = "b"
-    kept = [c for c in x_letters if c != "b"] + [c for c in y_letters[1:] if c != "b"]
-    result = linalg.einsum(f"{''.join(x_letters)},{''.join(y_letters)}->{''.join(kept)}", x, y)
-    return array.expand_dims(result, 1) if len(kept) == 1 else result
+    x_letters[x_axis] = y_letters[y_axis] = "b"
+    result_letters = [c for c in x_letters if c != "b"] + [c for c in y_letters[1:] if c != "b"]
+    result = linalg.einsum(
+        f"{''.join(x_letters)},{''.join(y_letters)}->{''.join(result_letters)}", x, y
+    )
+    return array.expand_dims(result, 1) if len(result_letters) == 1 else result

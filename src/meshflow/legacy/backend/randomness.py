@@ -1,9 +1,9 @@
-"""Tensors of random numbers, by the global seed or one of their own."""
+"""Random tensors, drawn with the global seed or an explicit one."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.keras.settings import floatx
 from meshflow.ops import array
@@ -19,20 +19,20 @@ __all__ = [
 
 
 def random_normal(
-    shape: Any,
+    shape: ShapeLike | Tensor,
     mean: float = 0.0,
     stddev: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """Normally distributed numbers.
+    """Draw from a normal distribution.
 
     Args:
-      shape: shape of the result.
-      mean: the mean.
-      stddev: the standard deviation.
-      dtype: a floating dtype; default `floatx()`.
-      seed: makes the numbers repeatable, together with the global seed.
+      shape: Shape of the result.
+      mean: Mean.
+      stddev: Standard deviation.
+      dtype: Floating-point dtype; default `floatx()`.
+      seed: Seed that, together with the global seed, makes the result reproducible.
 
     Example:
       >>> import meshflow as tf
@@ -43,13 +43,15 @@ def random_normal(
 
 
 def truncated_normal(
-    shape: Any,
+    shape: ShapeLike | Tensor,
     mean: float = 0.0,
     stddev: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """Normally distributed numbers within two standard deviations; arguments as in `random_normal`.
+    """Draw from a normal distribution truncated at two standard deviations.
+
+    The arguments are as in `random_normal`.
 
     Example:
       >>> import meshflow as tf
@@ -60,13 +62,13 @@ def truncated_normal(
 
 
 def random_uniform(
-    shape: Any,
+    shape: ShapeLike | Tensor,
     minval: float = 0.0,
     maxval: float = 1.0,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     seed: int | None = None,
 ) -> Tensor:
-    """Numbers that are equally likely between `minval` and `maxval`; see `random_normal`.
+    """Draw from a uniform distribution over [`minval`, `maxval`); see `random_normal`.
 
     Example:
       >>> import meshflow as tf
@@ -78,9 +80,12 @@ def random_uniform(
 
 
 def random_bernoulli(
-    shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None
+    shape: ShapeLike | Tensor,
+    p: float = 0.0,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
 ) -> Tensor:
-    """Ones with probability `p`, zeros otherwise; see `random_normal`.
+    """Draw ones with probability `p`, zeros otherwise; see `random_normal`.
 
     Example:
       >>> import meshflow as tf
@@ -88,14 +93,17 @@ def random_bernoulli(
       [1.0, 1.0, 1.0]
     """
     dtype = dtype or floatx()
-    drawn = random_ops.uniform(shape, seed=seed) < p
-    return array.where(drawn, array.ones(shape, dtype), array.zeros(shape, dtype))
+    is_one = random_ops.uniform(shape, seed=seed) < p
+    return array.where(is_one, array.ones(shape, dtype), array.zeros(shape, dtype))
 
 
 def random_binomial(
-    shape: Any, p: float = 0.0, dtype: Any = None, seed: int | None = None
+    shape: ShapeLike | Tensor,
+    p: float = 0.0,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
 ) -> Tensor:
-    """The old name of `random_bernoulli`.
+    """Draw ones with probability `p`; the old name of `random_bernoulli`.
 
     Example:
       >>> import meshflow as tf

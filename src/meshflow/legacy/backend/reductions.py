@@ -1,11 +1,12 @@
-"""Reductions over dimensions, and running sums and products."""
+"""Reductions over dimensions, and cumulative sums and products."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.settings import floatx
 from meshflow.ops import math, nn
 
@@ -27,17 +28,17 @@ __all__ = [
     "var",
 ]
 
-# The names below hide builtins that this module does not use.
+# The functions of this module shadow builtins, which it does not use.
 
 
-def _numbers(x: Any) -> Any:
-    """Booleans as numbers, which can be averaged."""
+def _numbers(x: TensorLike) -> Any:
+    """Cast Booleans to `floatx()`."""
     x = convert_to_tensor(x)
     return math.cast(x, floatx()) if x.dtype.is_bool else x
 
 
-def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Largest elements.
+def max(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Return the largest elements.
 
     Example:
       >>> import meshflow as tf
@@ -47,8 +48,8 @@ def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_max(x, axis, keepdims)
 
 
-def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Smallest elements.
+def min(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Return the smallest elements.
 
     Example:
       >>> import meshflow as tf
@@ -58,8 +59,8 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_min(x, axis, keepdims)
 
 
-def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Sums.
+def sum(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Compute sums.
 
     Example:
       >>> import meshflow as tf
@@ -69,8 +70,8 @@ def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_sum(x, axis, keepdims)
 
 
-def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Products.
+def prod(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Compute products.
 
     Example:
       >>> import meshflow as tf
@@ -80,13 +81,13 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_prod(x, axis, keepdims)
 
 
-def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Means; of booleans, the share of True.
+def mean(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Compute means; the mean of Booleans is the fraction that is True.
 
     Args:
-      x: a tensor.
-      axis: the dimension or dimensions to average over; default all.
-      keepdims: whether these dimensions stay, with size 1.
+      x: A tensor.
+      axis: Dimension or dimensions to average over; default all.
+      keepdims: Whether to keep these dimensions, with size 1.
 
     Example:
       >>> import meshflow as tf
@@ -96,8 +97,8 @@ def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_mean(_numbers(x), axis, keepdims)
 
 
-def var(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Variances.
+def var(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Compute variances.
 
     Example:
       >>> import meshflow as tf
@@ -107,8 +108,8 @@ def var(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_variance(_numbers(x), axis, keepdims)
 
 
-def std(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Standard deviations.
+def std(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Compute standard deviations.
 
     Example:
       >>> import meshflow as tf
@@ -118,8 +119,8 @@ def std(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_std(_numbers(x), axis, keepdims)
 
 
-def any(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether any element is not zero.
+def any(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Check whether any element is nonzero.
 
     Example:
       >>> import meshflow as tf
@@ -129,8 +130,8 @@ def any(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_any(math.cast(x, "bool"), axis, keepdims)
 
 
-def all(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """Whether no element is zero.
+def all(x: TensorLike, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Check whether all elements are nonzero.
 
     Example:
       >>> import meshflow as tf
@@ -140,8 +141,8 @@ def all(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return math.reduce_all(math.cast(x, "bool"), axis, keepdims)
 
 
-def argmax(x: Any, axis: int = -1) -> Tensor:
-    """Indices of the largest elements.
+def argmax(x: TensorLike, axis: int = -1) -> Tensor:
+    """Return the indices of the largest elements.
 
     Example:
       >>> import meshflow as tf
@@ -151,8 +152,8 @@ def argmax(x: Any, axis: int = -1) -> Tensor:
     return math.argmax(x, axis)
 
 
-def argmin(x: Any, axis: int = -1) -> Tensor:
-    """Indices of the smallest elements.
+def argmin(x: TensorLike, axis: int = -1) -> Tensor:
+    """Return the indices of the smallest elements.
 
     Example:
       >>> import meshflow as tf
@@ -162,8 +163,8 @@ def argmin(x: Any, axis: int = -1) -> Tensor:
     return math.argmin(x, axis)
 
 
-def cumsum(x: Any, axis: int = 0) -> Tensor:
-    """Running sums.
+def cumsum(x: TensorLike, axis: int = 0) -> Tensor:
+    """Compute cumulative sums.
 
     Example:
       >>> import meshflow as tf
@@ -173,8 +174,8 @@ def cumsum(x: Any, axis: int = 0) -> Tensor:
     return math.cumsum(x, axis=axis)
 
 
-def cumprod(x: Any, axis: int = 0) -> Tensor:
-    """Running products.
+def cumprod(x: TensorLike, axis: int = 0) -> Tensor:
+    """Compute cumulative products.
 
     Example:
       >>> import meshflow as tf
@@ -184,8 +185,8 @@ def cumprod(x: Any, axis: int = 0) -> Tensor:
     return math.cumprod(x, axis=axis)
 
 
-def l2_normalize(x: Any, axis: Any = None) -> Tensor:
-    """`x` divided by its Euclidean norm over a dimension, or over all.
+def l2_normalize(x: TensorLike, axis: int | Sequence[int] | None = None) -> Tensor:
+    """Divide `x` by its Euclidean norm over an axis, or over all elements.
 
     Example:
       >>> import meshflow as tf
@@ -195,8 +196,8 @@ def l2_normalize(x: Any, axis: Any = None) -> Tensor:
     return math.l2_normalize(x, axis=axis)
 
 
-def in_top_k(predictions: Any, targets: Any, k: int) -> Tensor:
-    """Whether each target class is among the `k` largest predictions of its row.
+def in_top_k(predictions: TensorLike, targets: TensorLike, k: int) -> Tensor:
+    """Check whether each target class is among the `k` largest predictions of its row.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""Tensors put together, taken apart and laid out anew."""
+"""Functions that reshape, join, repeat, pad and resize tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.settings import standard_data_format
 from meshflow.ops import array, image
 
@@ -35,8 +37,10 @@ __all__ = [
 ]
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") -> Tensor:
-    """Integers from `start` up to but not including `stop`; from 0 to `start` with one argument.
+def arange(
+    start: TensorLike, stop: TensorLike = None, step: TensorLike = 1, dtype: DTypeLike = "int32"
+) -> Tensor:
+    """Return integers in [`start`, `stop`), or in [0, `start`) without `stop`.
 
     Example:
       >>> import meshflow as tf
@@ -48,8 +52,8 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = "int32") ->
     return array.range(start, limit=stop, delta=step, dtype=dtype)
 
 
-def reshape(x: Any, shape: Any) -> Tensor:
-    """The elements of `x` in another shape.
+def reshape(x: TensorLike, shape: ShapeLike | Tensor) -> Tensor:
+    """Reshape `x`.
 
     Example:
       >>> import meshflow as tf
@@ -59,8 +63,8 @@ def reshape(x: Any, shape: Any) -> Tensor:
     return array.reshape(x, shape)
 
 
-def flatten(x: Any) -> Tensor:
-    """All elements in one dimension.
+def flatten(x: TensorLike) -> Tensor:
+    """Flatten `x` to a vector.
 
     Example:
       >>> import meshflow as tf
@@ -70,8 +74,8 @@ def flatten(x: Any) -> Tensor:
     return array.reshape(x, [-1])
 
 
-def batch_flatten(x: Any) -> Tensor:
-    """The elements of each example in one dimension.
+def batch_flatten(x: TensorLike) -> Tensor:
+    """Flatten each example to a vector.
 
     Example:
       >>> import meshflow as tf
@@ -84,8 +88,8 @@ def batch_flatten(x: Any) -> Tensor:
     return array.reshape(x, [-1, size] if size != -1 else [array.shape(x)[0], -1])
 
 
-def expand_dims(x: Any, axis: int = -1) -> Tensor:
-    """`x` with one more dimension, of size 1.
+def expand_dims(x: TensorLike, axis: int = -1) -> Tensor:
+    """Insert a dimension of size 1.
 
     Example:
       >>> import meshflow as tf
@@ -95,8 +99,8 @@ def expand_dims(x: Any, axis: int = -1) -> Tensor:
     return array.expand_dims(x, axis)
 
 
-def squeeze(x: Any, axis: int) -> Tensor:
-    """`x` without a dimension of size 1.
+def squeeze(x: TensorLike, axis: int) -> Tensor:
+    """Remove a dimension of size 1.
 
     Example:
       >>> import meshflow as tf
@@ -106,8 +110,8 @@ def squeeze(x: Any, axis: int) -> Tensor:
     return array.squeeze(x, axis)
 
 
-def transpose(x: Any) -> Tensor:
-    """`x` with its dimensions in reverse order.
+def transpose(x: TensorLike) -> Tensor:
+    """Reverse the order of the dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -117,8 +121,8 @@ def transpose(x: Any) -> Tensor:
     return array.transpose(x)
 
 
-def permute_dimensions(x: Any, pattern: Any) -> Tensor:
-    """`x` with its dimensions in the order of `pattern`.
+def permute_dimensions(x: TensorLike, pattern: Sequence[int]) -> Tensor:
+    """Permute the dimensions to the order of `pattern`.
 
     Example:
       >>> import meshflow as tf
@@ -129,7 +133,7 @@ def permute_dimensions(x: Any, pattern: Any) -> Tensor:
 
 
 def concatenate(tensors: Sequence[Any], axis: int = -1) -> Tensor:
-    """Tensors joined along a dimension.
+    """Join tensors along a dimension.
 
     Example:
       >>> import meshflow as tf
@@ -140,7 +144,7 @@ def concatenate(tensors: Sequence[Any], axis: int = -1) -> Tensor:
 
 
 def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
-    """Tensors joined along a new dimension.
+    """Join tensors along a new dimension.
 
     Example:
       >>> import meshflow as tf
@@ -150,11 +154,11 @@ def stack(x: Sequence[Any], axis: int = 0) -> Tensor:
     return array.stack(list(x), axis)
 
 
-def repeat(x: Any, n: int) -> Tensor:
-    """A matrix [batch, features] repeated `n` times: [batch, n, features].
+def repeat(x: TensorLike, n: int) -> Tensor:
+    """Repeat a matrix [batch, features] `n` times: [batch, n, features].
 
     Raises:
-      ValueError: when `x` is not a matrix.
+      ValueError: If `x` is not a matrix.
 
     Example:
       >>> import meshflow as tf
@@ -167,8 +171,8 @@ def repeat(x: Any, n: int) -> Tensor:
     return array.repeat(array.expand_dims(x, 1), n, axis=1)
 
 
-def repeat_elements(x: Any, rep: int, axis: int) -> Tensor:
-    """Each slice along a dimension `rep` times, as `numpy.repeat` does.
+def repeat_elements(x: TensorLike, rep: int, axis: int) -> Tensor:
+    """Repeat each slice along a dimension `rep` times, as `numpy.repeat` does.
 
     Example:
       >>> import meshflow as tf
@@ -178,8 +182,8 @@ def repeat_elements(x: Any, rep: int, axis: int) -> Tensor:
     return array.repeat(x, rep, axis=axis)
 
 
-def tile(x: Any, n: Any) -> Tensor:
-    """`x` repeated `n` times, a number for each dimension.
+def tile(x: TensorLike, n: int | Sequence[int]) -> Tensor:
+    """Tile `x`: `n` holds one count for each dimension.
 
     Example:
       >>> import meshflow as tf
@@ -189,8 +193,8 @@ def tile(x: Any, n: Any) -> Tensor:
     return array.tile(x, [n] if isinstance(n, int) else n)
 
 
-def reverse(x: Any, axes: Any) -> Tensor:
-    """`x` back to front along one or more dimensions.
+def reverse(x: TensorLike, axes: int | Sequence[int]) -> Tensor:
+    """Reverse the elements along one or more dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -200,8 +204,8 @@ def reverse(x: Any, axes: Any) -> Tensor:
     return array.reverse(x, [axes] if isinstance(axes, int) else axes)
 
 
-def gather(reference: Any, indices: Any) -> Tensor:
-    """Slices of the first dimension at `indices`.
+def gather(reference: TensorLike, indices: TensorLike) -> Tensor:
+    """Gather slices of the first dimension.
 
     Example:
       >>> import meshflow as tf
@@ -211,8 +215,8 @@ def gather(reference: Any, indices: Any) -> Tensor:
     return array.gather(reference, indices)
 
 
-def one_hot(indices: Any, num_classes: int) -> Tensor:
-    """Vectors with a 1 at the index.
+def one_hot(indices: TensorLike, num_classes: int) -> Tensor:
+    """One-hot encode indices.
 
     Example:
       >>> import meshflow as tf
@@ -222,8 +226,8 @@ def one_hot(indices: Any, num_classes: int) -> Tensor:
     return array.one_hot(indices, num_classes, axis=-1)
 
 
-def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Tensor:
-    """Zeros before and after the middle dimension of `x` [batch, time, features].
+def temporal_padding(x: TensorLike, padding: Sequence[int] = (1, 1)) -> Tensor:
+    """Pad the middle dimension of `x` [batch, time, features] with zeros.
 
     Example:
       >>> import meshflow as tf
@@ -233,7 +237,9 @@ def temporal_padding(x: Any, padding: Sequence[int] = (1, 1)) -> Tensor:
     return array.pad(x, [[0, 0], list(padding), [0, 0]])
 
 
-def _spatial_padding(x: Any, padding: Any, data_format: str | None) -> Any:
+def _spatial_padding(
+    x: TensorLike, padding: Sequence[Sequence[int]], data_format: str | None
+) -> Any:
     pairs = [list(pair) for pair in padding]
     if standard_data_format(data_format) == "channels_first":
         return array.pad(x, [[0, 0], [0, 0], *pairs])
@@ -241,9 +247,11 @@ def _spatial_padding(x: Any, padding: Any, data_format: str | None) -> Any:
 
 
 def spatial_2d_padding(
-    x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None
+    x: TensorLike,
+    padding: Sequence[Sequence[int]] = ((1, 1), (1, 1)),
+    data_format: str | None = None,
 ) -> Tensor:
-    """Zeros around images: ((top, bottom), (left, right)).
+    """Pad images with zeros: ((top, bottom), (left, right)).
 
     Example:
       >>> import meshflow as tf
@@ -254,9 +262,11 @@ def spatial_2d_padding(
 
 
 def spatial_3d_padding(
-    x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
+    x: TensorLike,
+    padding: Sequence[Sequence[int]] = ((1, 1), (1, 1), (1, 1)),
+    data_format: str | None = None,
 ) -> Tensor:
-    """Zeros around volumes: a pair for each of depth, height and width.
+    """Pad volumes with zeros: one pair for each of depth, height and width.
 
     Example:
       >>> import meshflow as tf
@@ -267,23 +277,23 @@ def spatial_3d_padding(
 
 
 def resize_images(
-    x: Any,
+    x: TensorLike,
     height_factor: int,
     width_factor: int,
     data_format: str,
     interpolation: str = "nearest",
 ) -> Tensor:
-    """Images enlarged by whole factors.
+    """Enlarge images by integer factors.
 
     Args:
-      x: images [batch, height, width, channels] (or channels first).
-      height_factor: how many times as high.
-      width_factor: how many times as wide.
+      x: Images [batch, height, width, channels] (or channels first).
+      height_factor: Factor of the height.
+      width_factor: Factor of the width.
       data_format: 'channels_last' or 'channels_first'.
       interpolation: 'nearest', 'bilinear' or another method of `tf.image.resize`.
 
     Raises:
-      ValueError: for an unknown layout or method.
+      ValueError: If the data format or the method is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -291,26 +301,26 @@ def resize_images(
       >>> tf.keras.backend.resize_images(x, 1, 2, "channels_last").numpy().ravel().tolist()
       [0.0, 0.0, 1.0, 1.0]
     """
-    first = standard_data_format(data_format) == "channels_first"
+    is_channels_first = standard_data_format(data_format) == "channels_first"
     if interpolation == "nearest":
-        rows = repeat_elements(x, height_factor, 2 if first else 1)
-        return repeat_elements(rows, width_factor, 3 if first else 2)
-    last = array.transpose(x, [0, 2, 3, 1]) if first else convert_to_tensor(x)
-    sizes = array.shape(last)[1:3] * [height_factor, width_factor]
-    resized = image.resize(last, sizes, method=interpolation)
-    return array.transpose(resized, [0, 3, 1, 2]) if first else resized
+        rows = repeat_elements(x, height_factor, 2 if is_channels_first else 1)
+        return repeat_elements(rows, width_factor, 3 if is_channels_first else 2)
+    channels_last = array.transpose(x, [0, 2, 3, 1]) if is_channels_first else convert_to_tensor(x)
+    sizes = array.shape(channels_last)[1:3] * [height_factor, width_factor]
+    resized = image.resize(channels_last, sizes, method=interpolation)
+    return array.transpose(resized, [0, 3, 1, 2]) if is_channels_first else resized
 
 
 def resize_volumes(
-    x: Any, depth_factor: int, height_factor: int, width_factor: int, data_format: str
+    x: TensorLike, depth_factor: int, height_factor: int, width_factor: int, data_format: str
 ) -> Tensor:
-    """Volumes enlarged by whole factors, by repetition.
+    """Enlarge volumes by integer factors, by repetition.
 
     Args:
-      x: volumes [batch, depth, height, width, channels] (or channels first).
-      depth_factor: how many times as deep.
-      height_factor: how many times as high.
-      width_factor: how many times as wide.
+      x: Volumes [batch, depth, height, width, channels] (or channels first).
+      depth_factor: Factor of the depth.
+      height_factor: Factor of the height.
+      width_factor: Factor of the width.
       data_format: 'channels_last' or 'channels_first'.
 
     Example:
@@ -318,7 +328,7 @@ def resize_volumes(
       >>> tf.keras.backend.resize_volumes(tf.ones([1, 2, 3, 4, 5]), 2, 2, 2, "channels_last").shape
       TensorShape([1, 4, 6, 8, 5])
     """
-    first = 2 if standard_data_format(data_format) == "channels_first" else 1
-    for axis, factor in enumerate((depth_factor, height_factor, width_factor), first):
+    first_axis = 2 if standard_data_format(data_format) == "channels_first" else 1
+    for axis, factor in enumerate((depth_factor, height_factor, width_factor), first_axis):
         x = repeat_elements(x, factor, axis)
     return x

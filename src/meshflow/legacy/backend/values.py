@@ -1,4 +1,4 @@
-"""Variables and tensors: making them, asking about them, reading and setting their values."""
+"""Functions that create, inspect, read and assign variables and tensors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 
 from meshflow.core.runtime.names import name_scope
 from meshflow.core.values import convert, nest
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -60,15 +61,18 @@ __all__ = [
 
 
 def variable(
-    value: Any, dtype: Any = None, name: str | None = None, constraint: Any = None
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    name: str | None = None,
+    constraint: Callable[[Tensor], Tensor] | None = None,
 ) -> Variable:
-    """A variable.
+    """Create a variable.
 
     Args:
-      value: its initial value.
-      dtype: its dtype; default `floatx()`.
-      name: its name.
-      constraint: a function applied to it after each update.
+      value: Initial value.
+      dtype: Dtype; default `floatx()`.
+      name: Name of the variable.
+      constraint: Function that is applied to the variable after each update.
 
     Example:
       >>> import meshflow as tf
@@ -76,13 +80,18 @@ def variable(
       >>> tf.keras.backend.dtype(v), tf.keras.backend.int_shape(v)
       ('float32', (2, 2))
     """
-    kind = as_dtype(dtype or floatx())
-    initial = value if is_tensor(value) else np.asarray(value).astype(kind.as_numpy_dtype)
-    return Variable(initial, dtype=kind, name=name, constraint=constraint)
+    dtype = as_dtype(dtype or floatx())
+    initial = value if is_tensor(value) else np.asarray(value).astype(dtype.as_numpy_dtype)
+    return Variable(initial, dtype=dtype, name=name, constraint=constraint)
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
-    """A constant tensor of dtype `floatx()` unless given.
+def constant(
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Create a constant tensor, by default of dtype `floatx()`.
 
     Example:
       >>> import meshflow as tf
@@ -92,8 +101,10 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
     return convert.constant(value, dtype=dtype or floatx(), shape=shape, name=name)
 
 
-def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
-    """A variable of zeros.
+def zeros(
+    shape: Sequence[int], dtype: DTypeLike | None = None, name: str | None = None
+) -> Variable:
+    """Create a variable of zeros.
 
     Example:
       >>> import meshflow as tf
@@ -103,8 +114,8 @@ def zeros(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
     return variable(np.zeros(tuple(shape)), dtype, name)
 
 
-def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
-    """A variable of ones.
+def ones(shape: Sequence[int], dtype: DTypeLike | None = None, name: str | None = None) -> Variable:
+    """Create a variable of ones.
 
     Example:
       >>> import meshflow as tf
@@ -114,8 +125,8 @@ def ones(shape: Any, dtype: Any = None, name: str | None = None) -> Variable:
     return variable(np.ones(tuple(shape)), dtype, name)
 
 
-def eye(size: int, dtype: Any = None, name: str | None = None) -> Variable:
-    """A variable that holds an identity matrix.
+def eye(size: int, dtype: DTypeLike | None = None, name: str | None = None) -> Variable:
+    """Create a variable that holds an identity matrix.
 
     Example:
       >>> import meshflow as tf
@@ -125,8 +136,8 @@ def eye(size: int, dtype: Any = None, name: str | None = None) -> Variable:
     return variable(np.eye(size), dtype, name)
 
 
-def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Zeros in the shape of `x`.
+def zeros_like(x: TensorLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
+    """Return zeros in the shape of `x`.
 
     Example:
       >>> import meshflow as tf
@@ -136,8 +147,8 @@ def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     return array.zeros_like(x, dtype=dtype)
 
 
-def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Ones in the shape of `x`.
+def ones_like(x: TensorLike, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
+    """Return ones in the shape of `x`.
 
     Example:
       >>> import meshflow as tf
@@ -148,14 +159,14 @@ def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
 
 
 def random_uniform_variable(
-    shape: Any,
+    shape: Sequence[int],
     low: float,
     high: float,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
     seed: int | None = None,
 ) -> Variable:
-    """A variable whose initial values are equally likely between `low` and `high`.
+    """Create a variable with initial values uniform in [`low`, `high`).
 
     Example:
       >>> import meshflow as tf
@@ -167,14 +178,14 @@ def random_uniform_variable(
 
 
 def random_normal_variable(
-    shape: Any,
+    shape: Sequence[int],
     mean: float,
     scale: float,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
     seed: int | None = None,
 ) -> Variable:
-    """A variable whose initial values are normally distributed.
+    """Create a variable with normally distributed initial values.
 
     Example:
       >>> import meshflow as tf
@@ -185,25 +196,25 @@ def random_normal_variable(
 
 
 def placeholder(
-    shape: Any = None,
+    shape: Sequence[int | None] | None = None,
     ndim: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sparse: bool = False,
     name: str | None = None,
     ragged: bool = False,
 ) -> KerasTensor:
-    """A symbolic input.
+    """Create a symbolic input.
 
     Args:
-      shape: its shape with the batch dimension, None for sizes that vary.
-      ndim: the number of dimensions, instead of a shape.
-      dtype: its dtype; default `floatx()`.
-      sparse: not supported.
-      name: its name.
-      ragged: not supported.
+      shape: Shape with the batch dimension; None for sizes that vary.
+      ndim: Number of dimensions, instead of a shape.
+      dtype: Dtype; default `floatx()`.
+      sparse: Not supported.
+      name: Name of the input.
+      ragged: Not supported.
 
     Raises:
-      ValueError: without a shape and a number of dimensions; for sparse or ragged ones.
+      ValueError: If neither `shape` nor `ndim` is passed, or for sparse or ragged inputs.
 
     Example:
       >>> import meshflow as tf
@@ -213,8 +224,9 @@ def placeholder(
     if shape is None and ndim is None:
         raise ValueError("K.placeholder needs a `shape`, or the number of dimensions as `ndim`.")
     sizes = tuple(shape) if shape is not None else (None,) * int(ndim or 0)
-    kind = dtype or floatx()
-    return Input(batch_shape=sizes, dtype=kind, sparse=sparse, name=name, ragged=ragged)
+    return Input(
+        batch_shape=sizes, dtype=dtype or floatx(), sparse=sparse, name=name, ragged=ragged
+    )
 
 
 def function(
@@ -224,20 +236,20 @@ def function(
     name: str | None = None,
     **kwargs: Any,
 ) -> Callable[[Any], Any]:
-    """A function of arrays, from symbolic inputs to symbolic outputs.
+    """Create a function of arrays from symbolic inputs and outputs.
 
     Args:
-      inputs: a symbolic tensor or a list of them.
-      outputs: a symbolic tensor or a list of them, made from the inputs.
-      updates: not supported, as there is no graph in which they would wait.
-      name: ignored.
-      **kwargs: not supported.
+      inputs: Symbolic tensor, or a list of them.
+      outputs: Symbolic tensor computed from the inputs, or a list of them.
+      updates: Not supported.
+      name: Ignored.
+      **kwargs: Not supported.
 
     Returns:
       A function from a list of arrays to NumPy arrays in the structure of `outputs`.
 
     Raises:
-      ValueError: for updates or other keywords.
+      ValueError: If updates or other keywords are passed.
 
     Example:
       >>> import meshflow as tf
@@ -257,25 +269,25 @@ def function(
             f"{updates}. Assign variables in a layer's `call` instead."
         )
     model: Any = Model(inputs=inputs, outputs=outputs)
-    wanted = [t.dtype for t in nest.flatten(inputs)]
+    dtypes = [t.dtype for t in nest.flatten(inputs)]
 
-    def call(values: Any) -> Any:
-        given = list(values) if isinstance(inputs, (list, tuple)) else [values]
+    def call(arrays: Any) -> PyTree:
+        arrays = list(arrays) if isinstance(inputs, (list, tuple)) else [arrays]
         tensors = [
-            convert.convert_to_tensor(v, dtype=d) for v, d in zip(given, wanted, strict=True)
+            convert.convert_to_tensor(a, dtype=d) for a, d in zip(arrays, dtypes, strict=True)
         ]
         results = model(tensors if len(tensors) > 1 else tensors[0])
-        # A model gives the one tensor of a list of one.
+        # A model with a list of one output returns the tensor without the list.
         return nest.pack_sequence_as(outputs, [np.asarray(r) for r in nest.flatten(results)])
 
     return call
 
 
-def gradients(loss: Any, variables: Any) -> NoReturn:
-    """Not available where operations run at once.
+def gradients(loss: TensorLike, variables: Any) -> NoReturn:
+    """Raise an error: symbolic gradients are not available; use `tf.GradientTape`.
 
     Raises:
-      RuntimeError: always, as in TensorFlow 2.
+      RuntimeError: Always, as in TensorFlow 2.
 
     Example:
       >>> import meshflow as tf
@@ -290,17 +302,14 @@ def gradients(loss: Any, variables: Any) -> NoReturn:
     )
 
 
-def is_keras_tensor(x: Any) -> bool:
-    """Whether `x` is a symbolic tensor of the Functional API.
+def is_keras_tensor(x: TensorLike) -> bool:
+    """Check whether `x` is a symbolic tensor of the Functional API.
 
     Args:
-      x: a tensor.
-
-    Returns:
-      A bool.
+      x: A tensor.
 
     Raises:
-      ValueError: when `x` is no tensor at all.
+      ValueError: If `x` is not a tensor.
 
     Example:
       >>> import meshflow as tf
@@ -316,8 +325,8 @@ def is_keras_tensor(x: Any) -> bool:
     return hasattr(x, "_keras_history")
 
 
-def int_shape(x: Any) -> tuple[int | None, ...] | None:
-    """The shape as a tuple, with None for sizes that vary; None for an unknown shape.
+def int_shape(x: TensorLike) -> tuple[int | None, ...] | None:
+    """Return the shape as a tuple, with None for sizes that vary; None for an unknown shape.
 
     Example:
       >>> import meshflow as tf
@@ -330,8 +339,8 @@ def int_shape(x: Any) -> tuple[int | None, ...] | None:
     return None if getattr(sizes, "rank", 0) is None else tuple(sizes)
 
 
-def ndim(x: Any) -> int | None:
-    """The number of dimensions.
+def ndim(x: TensorLike) -> int | None:
+    """Return the number of dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -341,8 +350,8 @@ def ndim(x: Any) -> int | None:
     return len(x.shape)
 
 
-def dtype(x: Any) -> str:
-    """The name of the dtype.
+def dtype(x: TensorLike) -> str:
+    """Return the name of the dtype.
 
     Example:
       >>> import meshflow as tf
@@ -352,8 +361,8 @@ def dtype(x: Any) -> str:
     return getattr(x.dtype, "name", None) or str(x.dtype)
 
 
-def is_sparse(tensor: Any) -> bool:
-    """Whether a tensor is sparse.
+def is_sparse(tensor: TensorLike) -> bool:
+    """Check whether a tensor is sparse.
 
     Example:
       >>> import meshflow as tf
@@ -363,8 +372,8 @@ def is_sparse(tensor: Any) -> bool:
     return isinstance(tensor, SparseTensor)
 
 
-def to_dense(tensor: Any) -> Any:
-    """A sparse tensor with its zeros; other tensors as they are.
+def to_dense(tensor: TensorLike) -> Any:
+    """Convert a sparse tensor to a dense one; other tensors are returned unchanged.
 
     Example:
       >>> import meshflow as tf
@@ -376,8 +385,8 @@ def to_dense(tensor: Any) -> Any:
     return dense_of(tensor)
 
 
-def get_value(x: Any) -> Any:
-    """The value of a tensor or variable as a NumPy array; anything else as it is.
+def get_value(x: TensorLike) -> Any:
+    """Return the value of a tensor or variable as a NumPy array; other objects unchanged.
 
     Example:
       >>> import meshflow as tf
@@ -387,8 +396,8 @@ def get_value(x: Any) -> Any:
     return x.numpy() if is_tensor(x) else x
 
 
-def eval(x: Any) -> Any:
-    """The value of a tensor or variable as a NumPy array.
+def eval(x: TensorLike) -> Any:
+    """Return the value of a tensor or variable as a NumPy array.
 
     Example:
       >>> import meshflow as tf
@@ -399,7 +408,7 @@ def eval(x: Any) -> Any:
 
 
 def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
-    """The values of tensors or variables as NumPy arrays.
+    """Return the values of tensors or variables as NumPy arrays.
 
     Example:
       >>> import meshflow as tf
@@ -409,8 +418,8 @@ def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
     return [get_value(x) for x in tensors]
 
 
-def set_value(x: Any, value: Any) -> None:
-    """Sets a variable to the numbers in `value`.
+def set_value(x: TensorLike, value: TensorLike) -> None:
+    """Assign an array to a variable.
 
     Example:
       >>> import meshflow as tf
@@ -423,7 +432,7 @@ def set_value(x: Any, value: Any) -> None:
 
 
 def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
-    """Sets variables, given as (variable, value).
+    """Assign variables from pairs (variable, value).
 
     Example:
       >>> import meshflow as tf
@@ -436,8 +445,8 @@ def batch_set_value(tuples: Sequence[tuple[Any, Any]]) -> None:
         set_value(x, value)
 
 
-def count_params(x: Any) -> int:
-    """The number of elements.
+def count_params(x: TensorLike) -> int:
+    """Return the number of elements.
 
     Example:
       >>> import meshflow as tf
@@ -447,8 +456,8 @@ def count_params(x: Any) -> int:
     return int(np.prod(tuple(x.shape), dtype=np.int64))
 
 
-def update(x: Any, new_x: Any) -> Variable:
-    """Assigns a variable.
+def update(x: TensorLike, new_x: TensorLike) -> Variable:
+    """Assign a new value to a variable.
 
     Example:
       >>> import meshflow as tf
@@ -460,8 +469,8 @@ def update(x: Any, new_x: Any) -> Variable:
     return x.assign(new_x)
 
 
-def update_add(x: Any, increment: Any) -> Variable:
-    """Adds to a variable.
+def update_add(x: TensorLike, increment: TensorLike) -> Variable:
+    """Add to a variable.
 
     Example:
       >>> import meshflow as tf
@@ -473,8 +482,8 @@ def update_add(x: Any, increment: Any) -> Variable:
     return x.assign_add(increment)
 
 
-def update_sub(x: Any, decrement: Any) -> Variable:
-    """Subtracts from a variable.
+def update_sub(x: TensorLike, decrement: TensorLike) -> Variable:
+    """Subtract from a variable.
 
     Example:
       >>> import meshflow as tf
@@ -486,8 +495,8 @@ def update_sub(x: Any, decrement: Any) -> Variable:
     return x.assign_sub(decrement)
 
 
-def moving_average_update(x: Any, value: Any, momentum: float) -> Variable:
-    """Moves a variable to `momentum * x + (1 - momentum) * value`.
+def moving_average_update(x: TensorLike, value: TensorLike, momentum: float) -> Variable:
+    """Set a variable to `momentum * x + (1 - momentum) * value`.
 
     Example:
       >>> import meshflow as tf
@@ -501,7 +510,7 @@ def moving_average_update(x: Any, value: Any, momentum: float) -> Variable:
 
 
 def stop_gradient(variables: Any) -> Any:
-    """Tensors that gradients do not go through: one, or a list.
+    """Stop gradients through a tensor or a list of tensors.
 
     Example:
       >>> import meshflow as tf
@@ -516,8 +525,8 @@ def stop_gradient(variables: Any) -> Any:
     return array.stop_gradient(variables)
 
 
-def print_tensor(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Prints a tensor after a message whenever it is computed, and returns it.
+def print_tensor(x: TensorLike, message: str = "", summarize: int = 3) -> Tensor:
+    """Print a message and a tensor whenever it is computed, and return the tensor.
 
     Example:
       >>> import meshflow as tf

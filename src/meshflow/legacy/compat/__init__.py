@@ -1,4 +1,4 @@
-"""`tf.compat`: text and bytes, and other versions' names."""
+"""`tf.compat`: conversions between text and bytes, and the namespaces `v1` and `v2`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.shapes import TensorShape
 from meshflow.legacy.compat import v1, v2
 
 __all__ = [
@@ -34,15 +35,15 @@ real_types = (numbers.Real, np.integer, np.floating)
 complex_types = (numbers.Complex, np.number)
 
 
-def as_bytes(bytes_or_text: Any, encoding: str = "utf-8") -> bytes:
-    """Text as bytes; bytes stay.
+def as_bytes(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> bytes:
+    """Encode text as bytes; bytes are returned unchanged.
 
     Args:
-      bytes_or_text: text or bytes.
-      encoding: how text is coded.
+      bytes_or_text: Text or bytes.
+      encoding: Encoding of the text.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the argument is neither text nor bytes.
 
     Example:
       >>> import meshflow as tf
@@ -56,15 +57,15 @@ def as_bytes(bytes_or_text: Any, encoding: str = "utf-8") -> bytes:
     raise TypeError(f"Expected binary or unicode string, got {bytes_or_text!r}")
 
 
-def as_text(bytes_or_text: Any, encoding: str = "utf-8") -> str:
-    """Bytes as text; text stays.
+def as_text(bytes_or_text: str | bytes | bytearray, encoding: str = "utf-8") -> str:
+    """Decode bytes as text; text is returned unchanged.
 
     Args:
-      bytes_or_text: text or bytes.
-      encoding: how text is coded.
+      bytes_or_text: Text or bytes.
+      encoding: Encoding of the bytes.
 
     Raises:
-      TypeError: for anything else.
+      TypeError: If the argument is neither text nor bytes.
     """
     if isinstance(bytes_or_text, str):
         return bytes_or_text
@@ -74,38 +75,33 @@ def as_text(bytes_or_text: Any, encoding: str = "utf-8") -> str:
 as_str = as_text
 
 
-def as_str_any(value: Any, encoding: str = "utf-8") -> str:
-    """Anything as text; bytes are decoded.
-
-    Args:
-      value: any object.
-      encoding: how bytes are coded.
-    """
+def as_str_any(value: object, encoding: str = "utf-8") -> str:
+    """Convert any object to text; bytes are decoded."""
     return value.decode(encoding) if isinstance(value, bytes) else str(value)
 
 
 def path_to_str(path: Any) -> Any:
-    """A path object as text; anything else stays."""
+    """Convert a path object to text; other objects are returned unchanged."""
     return as_str_any(os.fspath(path)) if hasattr(path, "__fspath__") else path
 
 
-def dimension_value(dimension: Any) -> Any:
-    """A size of a shape as a number or None; in version 2 it is that already."""
+def dimension_value(dimension: object) -> Any:
+    """Return a dimension as an integer or None; dimensions of version 2 already are."""
     return getattr(dimension, "value", dimension)
 
 
-def dimension_at_index(shape: Any, index: int) -> Any:
-    """The size of a shape at a position; None when the rank is unknown."""
+def dimension_at_index(shape: TensorShape, index: int) -> int | None:
+    """Return one size of a shape, or None if the rank is unknown."""
     return None if shape.rank is None else shape[index]
 
 
 def forward_compatible(year: int, month: int, day: int) -> bool:
-    """Always True: there are no older programs that read new graphs."""
+    """Return True: no older program has to read new graphs."""
     return True
 
 
 class forward_compatibility_horizon:
-    """A context that does nothing, as there are no older programs that read new graphs."""
+    """Context without effect, because no older program has to read new graphs."""
 
     def __init__(self, year: int, month: int, day: int) -> None:
         del year, month, day
@@ -113,5 +109,5 @@ class forward_compatibility_horizon:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         pass

@@ -1,13 +1,14 @@
-"""`tf.compat.v1.lite`: the converter with version 1's class methods and properties."""
+"""`tf.compat.v1.lite`: the converter with the class methods and properties of TensorFlow 1."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.environment.types import StrPath
 from meshflow.legacy.compat.surface import tf
 
 __all__ = [
@@ -32,10 +33,10 @@ constants = SimpleNamespace(
 
 
 class TFLiteConverter(tf.lite.TFLiteConverter):
-    """Converts a saved model, the file of a Keras model, or a frozen graph.
+    """Converter of a SavedModel, a Keras model file, or a frozen graph.
 
     Attributes:
-      post_training_quantize: whether `optimizations` has any; deprecated.
+      post_training_quantize: Whether `optimizations` is not empty; deprecated.
       target_ops: `target_spec.supported_ops`; deprecated.
 
     Example:
@@ -47,24 +48,25 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
     @classmethod
     def from_saved_model(
         cls,
-        saved_model_dir: Any,
-        input_arrays: Any = None,
+        saved_model_dir: StrPath,
+        input_arrays: object = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
-        output_arrays: Any = None,
-        tag_set: Any = None,
+        output_arrays: object = None,
+        tag_set: object = None,
         signature_key: str | None = None,
-    ) -> Any:
-        """A converter of one signature of a saved model.
+    ) -> TFLiteConverter:
+        """Create a converter of one signature of a SavedModel.
 
         Args:
-          saved_model_dir: the folder.
-          input_arrays, output_arrays: accepted: the signature has its inputs and outputs.
-          input_shapes: must be None: sizes that are open stay open.
-          tag_set: accepted.
-          signature_key: the signature; default 'serving_default'.
+          saved_model_dir: Directory of the SavedModel.
+          input_arrays: Ignored; the signature determines the inputs.
+          input_shapes: Must be None; dimensions of unknown size remain unknown.
+          output_arrays: Ignored; the signature determines the outputs.
+          tag_set: Ignored.
+          signature_key: Name of the signature; default 'serving_default'.
 
         Raises:
-          ValueError: for a signature that is not there, and for `input_shapes`.
+          ValueError: If the signature does not exist, or `input_shapes` is passed.
         """
         _refuse_shapes(input_shapes)
         return super().from_saved_model(saved_model_dir, [signature_key or "serving_default"])
@@ -72,22 +74,23 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
     @classmethod
     def from_keras_model_file(
         cls,
-        model_file: Any,
-        input_arrays: Any = None,
+        model_file: StrPath,
+        input_arrays: object = None,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
-        output_arrays: Any = None,
+        output_arrays: object = None,
         custom_objects: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """A converter of a Keras model in a file.
+    ) -> TFLiteConverter:
+        """Create a converter of a Keras model file.
 
         Args:
-          model_file: of `Model.save`.
-          input_arrays, output_arrays: accepted: the model has its inputs and outputs.
-          input_shapes: must be None: sizes that are open stay open.
-          custom_objects: as `tf.keras.models.load_model` takes them.
+          model_file: Path of a file that `Model.save` wrote.
+          input_arrays: Ignored; the model determines the inputs.
+          input_shapes: Must be None; dimensions of unknown size remain unknown.
+          output_arrays: Ignored; the model determines the outputs.
+          custom_objects: Custom objects for `tf.keras.models.load_model`.
 
         Raises:
-          ValueError: for `input_shapes`.
+          ValueError: If `input_shapes` is passed.
         """
         _refuse_shapes(input_shapes)
         model = tf.keras.models.load_model(model_file, custom_objects, compile=False)
@@ -96,58 +99,59 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
     @classmethod
     def from_frozen_graph(
         cls,
-        graph_def_file: Any,
+        graph_def_file: StrPath,
         input_arrays: Sequence[str],
         output_arrays: Sequence[str],
         input_shapes: Mapping[str, Sequence[int]] | None = None,
-    ) -> Any:
-        """A converter of a frozen graph.
+    ) -> TFLiteConverter:
+        """Create a converter of a frozen graph.
 
         Args:
-          graph_def_file: a file with a `GraphDef`.
-          input_arrays, output_arrays: names of nodes.
-          input_shapes: must be None: sizes that are open stay open.
+          graph_def_file: Path of a file with a `GraphDef`.
+          input_arrays: Names of the input nodes.
+          output_arrays: Names of the output nodes.
+          input_shapes: Must be None; dimensions of unknown size remain unknown.
 
         Raises:
-          ValueError: for `input_shapes`.
+          ValueError: If `input_shapes` is passed.
         """
         _refuse_shapes(input_shapes)
         definition = tf.compat.v1.GraphDef()
         with tf.io.gfile.GFile(graph_def_file, "rb") as file:
             definition.ParseFromString(file.read())
-        wrapped = tf.compat.v1.wrap_function(
+        imported = tf.compat.v1.wrap_function(
             lambda: tf.compat.v1.import_graph_def(definition, name=""), []
         )
-        pruned = wrapped.prune(
+        pruned = imported.prune(
             *([_of_node(n) for n in names] for names in (input_arrays, output_arrays))
         )
-        given = [wrapped.graph.get_tensor_by_name(_of_node(n)) for n in input_arrays]
+        inputs = [imported.graph.get_tensor_by_name(_of_node(n)) for n in input_arrays]
         specs = [
             tf.TensorSpec(t.shape, t.dtype, name.split(":")[0])
-            for t, name in zip(given, input_arrays, strict=True)
+            for t, name in zip(inputs, input_arrays, strict=True)
         ]
         function = tf.function(lambda *tensors: pruned(*tensors), input_signature=specs)
         return cls.from_concrete_functions([function.get_concrete_function()])
 
     @classmethod
-    def from_session(cls, sess: Any, input_tensors: Any, output_tensors: Any) -> Any:
-        """There are no sessions.
+    def from_session(cls, sess: object, input_tensors: object, output_tensors: object) -> NoReturn:
+        """Raise an error: sessions do not exist.
 
         Raises:
-          NotAvailableError: always.
+          NotAvailableError: Always.
         """
         raise NotAvailableError(
-            "tf.compat.v1.lite.TFLiteConverter.from_session: sessions do not exist. Make a tf.function of what it runs "
-            "and convert that with from_concrete_functions, or a frozen graph with from_frozen_graph."
+            "tf.compat.v1.lite.TFLiteConverter.from_session: sessions do not exist. Convert a tf.function with "
+            "from_concrete_functions, or a frozen graph with from_frozen_graph."
         )
 
     def get_input_arrays(self) -> list[str]:
-        """The names of the first signature's inputs."""
+        """Return the names of the inputs of the first signature."""
         return list(self._signatures()[0].inputs)
 
     @property
     def post_training_quantize(self) -> bool:
-        """Whether weights are quantized; deprecated for `optimizations`."""
+        """Whether weights are quantized; deprecated, use `optimizations`."""
         return bool(self.optimizations)
 
     @post_training_quantize.setter
@@ -156,12 +160,12 @@ class TFLiteConverter(tf.lite.TFLiteConverter):
         self.optimizations = [Optimize.DEFAULT] if value else []
 
     @property
-    def target_ops(self) -> Any:
-        """The sets of operators; deprecated for `target_spec.supported_ops`."""
+    def target_ops(self) -> Collection[object]:
+        """The supported sets of operators; deprecated, use `target_spec.supported_ops`."""
         return self.target_spec.supported_ops
 
     @target_ops.setter
-    def target_ops(self, value: Any) -> None:
+    def target_ops(self, value: Collection[object]) -> None:
         _deprecated("target_ops", "target_spec.supported_ops")
         self.target_spec.supported_ops = value
 
@@ -177,9 +181,9 @@ def _deprecated(name: str, instead: str) -> None:
     warnings.warn(f"Property {name} is deprecated, please use {instead} instead.", stacklevel=3)
 
 
-def _refuse_shapes(shapes: Any) -> None:
+def _refuse_shapes(shapes: object) -> None:
     if shapes:
         raise ValueError(
-            f"input_shapes={shapes!r}: sizes that are open stay open; resize the interpreter's inputs, or convert a "
-            "function with fixed sizes."
+            f"input_shapes={shapes!r} is not supported: dimensions of unknown size remain unknown. Resize the inputs "
+            "of the interpreter, or convert a function with fixed sizes."
         )

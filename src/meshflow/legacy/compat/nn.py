@@ -1,13 +1,13 @@
-"""`tf.compat.v1.nn`: lookups with version 1's order of arguments and its `partition_strategy`."""
+"""`tf.compat.v1.nn`: embedding lookups with TensorFlow 1's arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array
 from meshflow.ops import nn as _nn
 
@@ -15,29 +15,30 @@ __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup
 
 
 def embedding_lookup(
-    params: Any,
-    ids: Any,
+    params: TensorLike,
+    ids: TensorLike,
     partition_strategy: str = "mod",
     name: str | None = None,
     validate_indices: bool = True,
     max_norm: float | None = None,
-) -> Any:
-    """Rows of a table, or of several that share its rows.
+) -> Tensor:
+    """Look up rows of a table, or of several tables that share its rows.
 
     Args:
-      params: table of shape [rows, ...], or a list of tables.
-      ids: integers of any shape.
-      partition_strategy: how tables of a list share rows: "mod" deals them out in turn, "div" has each hold the next
-        ones. A `ShardedVariable` holds the next ones in any case.
-      name: ignored.
-      validate_indices: ignored.
-      max_norm: when given, rows are scaled down to this L2 norm.
+      params: Table of shape [rows, ...], or a list of tables.
+      ids: Integers of any shape.
+      partition_strategy: How the tables of a list share the rows: "mod" assigns row `i` to table `i
+        % len(params)`, "div" assigns consecutive rows. A `ShardedVariable` always holds consecutive
+        rows.
+      name: Ignored.
+      validate_indices: Ignored.
+      max_norm: Maximum L2 norm; rows with a larger norm are scaled down.
 
     Returns:
       Tensor of shape [*ids.shape, ...].
 
     Raises:
-      ValueError: for another `partition_strategy`.
+      ValueError: If `partition_strategy` is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -51,22 +52,22 @@ def embedding_lookup(
 
 
 def embedding_lookup_sparse(
-    params: Any,
+    params: TensorLike,
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
     partition_strategy: str = "mod",
     name: str | None = None,
     combiner: str | None = None,
     max_norm: float | None = None,
-) -> Any:
-    """`tf.nn.embedding_lookup_sparse` with version 1's `partition_strategy`; see `embedding_lookup`."""
+) -> Tensor:
+    """Look up and combine rows for sparse ids, with `partition_strategy` as in `embedding_lookup`."""
     rows = _consecutive(params, sp_ids.values, partition_strategy)
     ids = SparseTensor(sp_ids.indices, rows, sp_ids.dense_shape)
     return _nn.embedding_lookup_sparse(params, ids, sp_weights, combiner, max_norm)
 
 
 def safe_embedding_lookup_sparse(
-    embedding_weights: Any,
+    embedding_weights: TensorLike,
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None = None,
     combiner: str = "mean",
@@ -74,11 +75,13 @@ def safe_embedding_lookup_sparse(
     name: str | None = None,
     partition_strategy: str = "div",
     max_norm: float | None = None,
-) -> Any:
-    """`tf.nn.safe_embedding_lookup_sparse` with version 1's `partition_strategy`; see `embedding_lookup`."""
-    given = convert_to_tensor(sparse_ids.values)
-    # Negative numbers stay: they stand for no row.
-    rows = array.where(given < 0, given, _consecutive(embedding_weights, given, partition_strategy))
+) -> Tensor:
+    """Look up and combine rows, with defaults for empty rows of ids; see `embedding_lookup`."""
+    values = convert_to_tensor(sparse_ids.values)
+    # Negative ids remain, because they refer to no row.
+    rows = array.where(
+        values < 0, values, _consecutive(embedding_weights, values, partition_strategy)
+    )
     ids = SparseTensor(sparse_ids.indices, rows, sparse_ids.dense_shape)
     if default_id is not None:
         default_id = int(_consecutive(embedding_weights, default_id, partition_strategy))
@@ -87,8 +90,8 @@ def safe_embedding_lookup_sparse(
     )
 
 
-def _consecutive(params: Any, ids: Any, partition_strategy: str) -> Any:
-    """Row numbers as if the tables of a list held consecutive rows."""
+def _consecutive(params: TensorLike, ids: TensorLike, partition_strategy: str) -> TensorLike:
+    """Convert ids to those of a list of tables with consecutive rows."""
     if not isinstance(params, Sequence) or len(params) < 2:
         return ids
     if partition_strategy == "div":
@@ -97,8 +100,8 @@ def _consecutive(params: Any, ids: Any, partition_strategy: str) -> Any:
         raise InvalidValueError(
             f"partition_strategy must be 'mod' or 'div', got {partition_strategy!r}."
         )
-    numbers, firsts = convert_to_tensor(ids), [0]
+    indices, offsets = convert_to_tensor(ids), [0]
     for table in params[:-1]:
-        firsts.append(firsts[-1] + int(table.shape[0]))
-    first = array.gather(convert_to_tensor(firsts, dtype=numbers.dtype), numbers % len(params))
-    return first + numbers // len(params)
+        offsets.append(offsets[-1] + int(table.shape[0]))
+    offset = array.gather(convert_to_tensor(offsets, dtype=indices.dtype), indices % len(params))
+    return offset + indices // len(params)

@@ -1,10 +1,13 @@
-"""Version 1's names of ops: where version 2 has them, and those that version 2 has not."""
+"""Ops of TensorFlow 1: names that TensorFlow 2 changed, and functions that it removed."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
@@ -18,6 +21,8 @@ __all__ = [
     "div",
     "sparse_to_dense",
 ]
+
+T = TypeVar("T")
 
 _MATH = (
     *("angle", "betainc", "bincount", "confusion_matrix", "conj", "cumprod"),
@@ -62,7 +67,7 @@ _SIGNAL = ("fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d")
 _CHECKS = ("assert_integer", "assert_proper_iterable", "assert_same_float_dtype", "assert_scalar")
 
 _REDUCTION = {"reduction_indices": "axis", "keep_dims": "keepdims"}
-# Older names of arguments, by op.
+# New names of arguments by their old names, for each op.
 ARGUMENTS: dict[str, dict[str, str]] = {
     **{
         f"reduce_{n}": _REDUCTION
@@ -76,17 +81,17 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 }
 
 
-def with_older_arguments(function: Any, older: dict[str, str]) -> Any:
-    """The function, which takes version 1's names of arguments too."""
+def with_older_arguments(function: Callable[..., T], aliases: dict[str, str]) -> Callable[..., T]:
+    """Wrap a function so that it also takes TensorFlow 1's argument names."""
 
     @functools.wraps(function)
-    def renamed(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{older.get(k, k): v for k, v in kwargs.items()})
+    def wrapper(*args: Any, **kwargs: Any) -> T:
+        return function(*args, **{aliases.get(k, k): v for k, v in kwargs.items()})
 
-    return renamed
+    return wrapper
 
 
-# Names of version 1's top level that are the same function in version 2, by its path there.
+# Paths of functions in TensorFlow 2, by their names in TensorFlow 1's top-level namespace.
 SAME: dict[str, str] = {
     **{n: f"math.{n}" for n in _MATH},
     **{old: f"linalg.{new}" for old, new in _MATRIX.items()},
@@ -119,14 +124,14 @@ SAME: dict[str, str] = {
 
 
 def sparse_to_dense(
-    sparse_indices: Any,
-    output_shape: Any,
-    sparse_values: Any,
-    default_value: Any = 0,
+    sparse_indices: TensorLike,
+    output_shape: TensorLike,
+    sparse_values: TensorLike,
+    default_value: TensorLike = 0,
     validate_indices: bool = True,
-    name: Any = None,
-) -> Any:
-    """A tensor with values at some coordinates, and a default one elsewhere."""
+    name: str | None = None,
+) -> Tensor:
+    """Create a dense tensor with values at some coordinates and a default value at the others."""
     values = _tf.convert_to_tensor(sparse_values)
     empty = _tf.fill(output_shape, _tf.convert_to_tensor(default_value, dtype=values.dtype))
     indices = _tf.convert_to_tensor(sparse_indices)
@@ -138,34 +143,38 @@ def sparse_to_dense(
 
 
 def assign(
-    ref: Any,
-    value: Any,
+    ref: Variable,
+    value: TensorLike,
     validate_shape: bool = True,
     use_locking: bool | None = None,
-    name: Any = None,
-) -> Any:
-    """`ref.assign(value)`; the other arguments are ignored."""
+    name: str | None = None,
+) -> Variable:
+    """Call `ref.assign(value)`; the other arguments are ignored."""
     return ref.assign(value)
 
 
-def assign_add(ref: Any, value: Any, use_locking: bool | None = None, name: Any = None) -> Any:
-    """`ref.assign_add(value)`; the other arguments are ignored."""
+def assign_add(
+    ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> Variable:
+    """Call `ref.assign_add(value)`; the other arguments are ignored."""
     return ref.assign_add(value)
 
 
-def assign_sub(ref: Any, value: Any, use_locking: bool | None = None, name: Any = None) -> Any:
-    """`ref.assign_sub(value)`; the other arguments are ignored."""
+def assign_sub(
+    ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> Variable:
+    """Call `ref.assign_sub(value)`; the other arguments are ignored."""
     return ref.assign_sub(value)
 
 
-def batch_gather(params: Any, indices: Any, name: Any = None) -> Any:
-    """`tf.gather` along the last dimension of `indices`, the others being shared."""
+def batch_gather(params: TensorLike, indices: TensorLike, name: str | None = None) -> Tensor:
+    """Gather along the last dimension of `indices`; the other dimensions are batch dimensions."""
     indices = _tf.convert_to_tensor(indices)
     return _tf.gather(params, indices, batch_dims=len(indices.shape) - 1)
 
 
-def clip_by_average_norm(t: Any, clip_norm: Any, name: Any = None) -> Any:
-    """Scales a tensor down so that its L2 norm, divided by its size, is at most `clip_norm`."""
+def clip_by_average_norm(t: TensorLike, clip_norm: float, name: str | None = None) -> Tensor:
+    """Scale a tensor down so that its L2 norm divided by its size is at most `clip_norm`."""
     t = _tf.convert_to_tensor(t)
     size = float(t.shape.num_elements())
     average = _tf.norm(t) / size
@@ -173,7 +182,7 @@ def clip_by_average_norm(t: Any, clip_norm: Any, name: Any = None) -> Any:
     return t * clip_norm * factor
 
 
-def div(x: Any, y: Any, name: Any = None) -> Any:
-    """Division as in Python 2: integers are rounded towards minus infinity."""
+def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
+    """Divide as Python 2 does: integers are rounded towards minus infinity."""
     x = _tf.convert_to_tensor(x)
     return _floordiv(x, y) if x.dtype.is_integer else _tf.divide(x, y)

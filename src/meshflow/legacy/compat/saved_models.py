@@ -1,12 +1,17 @@
-"""`tf.compat.v1.saved_model`: version 2's names, signatures as messages, and what a session is needed for."""
+"""`tf.compat.v1.saved_model`: constants, and signatures as protocol messages.
+
+Names that TensorFlow 2 also has refer to `tf.saved_model`. Functions that need a session raise an
+error.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 from meshflow.core.runtime.errors import NotAvailableError
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.io.tensors import make_tensor_proto
 from meshflow.legacy.compat.surface import tf as _tf
@@ -29,25 +34,25 @@ __all__ = [
 
 LEGACY_INIT_OP_KEY, MAIN_OP_KEY = "legacy_init_op", "saved_model_main_op"
 _NEEDS_A_SESSION = ("Builder", "builder", "load", "main_op", "main_op_with_restore", "simple_save")
-_STRING = 7
+_STRING = 7  # DT_STRING in TensorFlow's `DataType` enum.
 
 _own = _tf.saved_model
 load_v2, maybe_saved_model_directory = _own.load, _own.contains_saved_model
 
 
-def build_tensor_info(tensor: Any) -> Any:
-    """A tensor of a graph as a `TensorInfo`.
+def build_tensor_info(tensor: Any) -> TensorInfo:
+    """Describe a tensor of a graph by a `TensorInfo`.
 
     Args:
-      tensor: of an imported graph, such as `graph.get_tensor_by_name("x:0")`.
+      tensor: Tensor of an imported graph, such as `graph.get_tensor_by_name("x:0")`.
 
     Raises:
-      RuntimeError: for a tensor that is no graph's.
+      RuntimeError: If the tensor does not belong to a graph.
     """
     if isinstance(tensor, (Tensor, Variable)) or not hasattr(tensor, "name"):
         raise RuntimeError(
-            f"build_tensor_info takes a tensor of an imported graph, which has a name in files, got {tensor!r}: "
-            "signatures of functions are saved by tf.saved_model.save."
+            f"build_tensor_info: expected a named tensor of an imported graph, got {tensor!r}. Use "
+            "tf.saved_model.save to save the signatures of functions."
         )
     info = TensorInfo(name=tensor.name, dtype=datatype(tensor.dtype))
     put_shape(info.tensor_shape, None if tensor.shape.rank is None else tensor.shape.as_list())
@@ -55,120 +60,124 @@ def build_tensor_info(tensor: Any) -> Any:
 
 
 def get_tensor_from_tensor_info(
-    tensor_info: Any, graph: Any = None, import_scope: str | None = None
+    tensor_info: TensorInfo, graph: Any = None, import_scope: str | None = None
 ) -> Any:
-    """The tensor of a graph that a `TensorInfo` names.
+    """Return the tensor of a graph that a `TensorInfo` names.
 
     Args:
-      tensor_info: the message.
-      graph: an imported graph, such as that of a loaded model of version 1.
-      import_scope: what is put before the name, with a slash.
+      tensor_info: The message.
+      graph: An imported graph, such as that of a loaded model of TensorFlow 1.
+      import_scope: Scope that prefixes the name, without the slash.
 
     Raises:
-      ValueError: without a graph.
-      KeyError: when it has no such tensor.
+      ValueError: If no graph is passed.
+      KeyError: If the graph does not contain the tensor.
     """
     if graph is None:
-        raise ValueError("get_tensor_from_tensor_info: give the graph; there is no default one.")
+        raise ValueError("get_tensor_from_tensor_info: pass `graph`; there is no default graph.")
     prefix = f"{import_scope}/" if import_scope else ""
     return graph.as_graph_element(prefix + tensor_info.name)
 
 
 def build_signature_def(
-    inputs: Any = None, outputs: Any = None, method_name: str | None = None, defaults: Any = None
-) -> Any:
-    """A `SignatureDef`.
+    inputs: Mapping[str, TensorInfo] | None = None,
+    outputs: Mapping[str, TensorInfo] | None = None,
+    method_name: str | None = None,
+    defaults: Mapping[str, TensorLike] | None = None,
+) -> SignatureDef:
+    """Build a `SignatureDef`.
 
     Args:
-      inputs: `TensorInfo`s by name.
-      outputs: those of the results.
-      method_name: of the service that answers by it.
-      defaults: values of inputs that may be left out, by name: tensors, or what becomes one.
+      inputs: `TensorInfo`s of the inputs by name.
+      outputs: `TensorInfo`s of the outputs by name.
+      method_name: Name of the serving method.
+      defaults: Values of optional inputs by name: tensors, or values that can be converted to
+        tensors.
     """
-    made = SignatureDef()
-    for place, given in ((made.inputs, inputs), (made.outputs, outputs)):
-        for name, info in (given or {}).items():
-            place[name].CopyFrom(info)
+    signature = SignatureDef()
+    for target, infos in ((signature.inputs, inputs), (signature.outputs, outputs)):
+        for name, info in (infos or {}).items():
+            target[name].CopyFrom(info)
     for name, value in (defaults or {}).items():
-        made.defaults[name].MergeFromString(make_tensor_proto(value).SerializeToString())
-    made.method_name = method_name or ""
-    return made
+        signature.defaults[name].MergeFromString(make_tensor_proto(value).SerializeToString())
+    signature.method_name = method_name or ""
+    return signature
 
 
-def predict_signature_def(inputs: Any, outputs: Any) -> Any:
-    """The signature of a prediction.
+def predict_signature_def(
+    inputs: Mapping[str, object], outputs: Mapping[str, object]
+) -> SignatureDef:
+    """Build the signature of a prediction.
 
     Args:
-      inputs: tensors of a graph by name.
-      outputs: those of the results.
+      inputs: Tensors of a graph by name.
+      outputs: Tensors of the graph by name.
 
     Raises:
-      ValueError: when there are none.
+      ValueError: If inputs or outputs are empty.
     """
-    for what, given in (("inputs", inputs), ("outputs", outputs)):
-        if not given:
-            raise ValueError(f"Prediction {what} cannot be None or empty.")
+    for role, tensors in (("inputs", inputs), ("outputs", outputs)):
+        if not tensors:
+            raise ValueError(f"Prediction {role} cannot be None or empty.")
     return build_signature_def(_infos(inputs), _infos(outputs), _own.PREDICT_METHOD_NAME)
 
 
-def regression_signature_def(examples: Any, predictions: Any) -> Any:
-    """The signature of a regression of `tf.train.Example`s.
+def regression_signature_def(examples: object, predictions: object) -> SignatureDef:
+    """Build the signature of a regression of `tf.train.Example`s.
 
     Args:
-      examples: a tensor of a graph, of strings.
-      predictions: a tensor of float32.
+      examples: String tensor of a graph.
+      predictions: float32 tensor of the graph.
 
     Raises:
-      ValueError: when one is missing or of another dtype.
+      ValueError: If a tensor is missing or has another dtype.
     """
     inputs, outputs = {_own.REGRESS_INPUTS: examples}, {_own.REGRESS_OUTPUTS: predictions}
     return _of_examples("Regression", inputs, outputs, _own.REGRESS_METHOD_NAME)
 
 
-def classification_signature_def(examples: Any, classes: Any, scores: Any) -> Any:
-    """The signature of a classification of `tf.train.Example`s.
+def classification_signature_def(examples: object, classes: object, scores: object) -> SignatureDef:
+    """Build the signature of a classification of `tf.train.Example`s.
 
     Args:
-      examples: a tensor of a graph, of strings.
-      classes: a tensor of strings, or None.
-      scores: a tensor of float32, or None.
+      examples: String tensor of a graph.
+      classes: String tensor of the graph, or None.
+      scores: float32 tensor of the graph, or None.
 
     Raises:
-      ValueError: when the examples or both results are missing, or of another dtype.
+      ValueError: If the examples or both outputs are missing, or a dtype differs.
     """
     inputs = {_own.CLASSIFY_INPUTS: examples}
-    given = {_own.CLASSIFY_OUTPUT_CLASSES: classes, _own.CLASSIFY_OUTPUT_SCORES: scores}
-    outputs = {name: tensor for name, tensor in given.items() if tensor is not None}
+    candidates = {_own.CLASSIFY_OUTPUT_CLASSES: classes, _own.CLASSIFY_OUTPUT_SCORES: scores}
+    outputs = {name: tensor for name, tensor in candidates.items() if tensor is not None}
     return _of_examples("Classification", inputs, outputs, _own.CLASSIFY_METHOD_NAME)
 
 
-def _of_examples(what: str, inputs: Any, outputs: Any, method: str) -> Any:
+def _of_examples(
+    kind: str, inputs: Mapping[str, object], outputs: Mapping[str, object], method: str
+) -> SignatureDef:
     if not outputs or any(t is None for t in (*inputs.values(), *outputs.values())):
-        raise ValueError(f"{what} signatures have examples and results, got {inputs}, {outputs}.")
-    made = build_signature_def(_infos(inputs), _infos(outputs), method)
-    if not is_valid_signature(made):
+        raise ValueError(f"{kind} signatures need examples and outputs, got {inputs}, {outputs}.")
+    signature = build_signature_def(_infos(inputs), _infos(outputs), method)
+    if not is_valid_signature(signature):
         raise ValueError(
-            f"{what} signatures take strings, give strings as classes and float32 else, got {inputs}, {outputs}."
+            f"{kind} signatures need string inputs, string classes and float32 outputs, got {inputs}, {outputs}."
         )
-    return made
+    return signature
 
 
-def _infos(tensors: Any) -> dict[str, Any]:
+def _infos(tensors: Mapping[str, object]) -> dict[str, TensorInfo]:
     return {name: build_tensor_info(tensor) for name, tensor in tensors.items()}
 
 
-def is_valid_signature(signature_def: Any) -> bool:
-    """Whether a `SignatureDef` has what the service of its method takes and gives.
-
-    Args:
-      signature_def: the message.
-    """
+def is_valid_signature(signature_def: SignatureDef) -> bool:
+    """Check whether a `SignatureDef` has the inputs and outputs that its method requires."""
     method = signature_def.method_name
-    takes, gives = (
+    input_types, output_types = (
         {k: v.dtype for k, v in m.items()} for m in (signature_def.inputs, signature_def.outputs)
     )
     if method == _own.PREDICT_METHOD_NAME:
-        return bool(takes and gives)
+        return bool(input_types and output_types)
     allowed = {
         _own.REGRESS_METHOD_NAME: {_own.REGRESS_OUTPUTS: 1},
         _own.CLASSIFY_METHOD_NAME: {
@@ -179,7 +188,9 @@ def is_valid_signature(signature_def: Any) -> bool:
     if allowed is None:
         return False
     return (
-        takes == {_own.REGRESS_INPUTS: _STRING} and bool(gives) and gives.items() <= allowed.items()
+        input_types == {_own.REGRESS_INPUTS: _STRING}
+        and bool(output_types)
+        and output_types.items() <= allowed.items()
     )
 
 
@@ -187,8 +198,8 @@ def _named(*names: str) -> SimpleNamespace:
     return SimpleNamespace(**{n: globals().get(n) or getattr(_own, n) for n in names})
 
 
-def _constants(*beginnings: str) -> SimpleNamespace:
-    return _named(*(n for n in _own.__all__ if n.isupper() and n.startswith(beginnings)))
+def _constants(*prefixes: str) -> SimpleNamespace:
+    return _named(*(n for n in _own.__all__ if n.isupper() and n.startswith(prefixes)))
 
 
 signature_constants = _constants("CLASSIFY", "DEFAULT", "PREDICT", "REGRESS")
@@ -215,8 +226,8 @@ loader = _Loader()
 def __getattr__(name: str) -> Any:
     if name in _NEEDS_A_SESSION:
         raise NotAvailableError(
-            f"tf.compat.v1.saved_model.{name} needs a session, and version 1's graph mode does not exist here: save by "
-            "tf.saved_model.save, and load by tf.saved_model.load, whose result has the signatures of models of "
-            "version 1, their graph, and prune(feeds, fetches)."
+            f"tf.compat.v1.saved_model.{name} needs a session, and TensorFlow 1's graph mode does not exist here. Save "
+            "with tf.saved_model.save. Load with tf.saved_model.load: its result has the signatures of models of "
+            "TensorFlow 1, their graph, and prune(feeds, fetches)."
         )
     return getattr(_own, name)

@@ -1,11 +1,11 @@
-"""`tf.compat.v1.train.Saver`: variables by their names, in checkpoints without objects."""
+"""`tf.compat.v1.train.Saver`: name-based checkpoints of variables, without an object graph."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from meshflow.checkpoint.assigning import put
 from meshflow.checkpoint.checkpoint import refuse_traces
@@ -16,36 +16,44 @@ from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import parent, text
 
 __all__ = ["Saver", "named"]
 
+SavedVariables: TypeAlias = (
+    Iterable[Variable | ShardedVariable] | Mapping[str, Variable | ShardedVariable]
+)
+
 
 class Saver:
-    """Writes variables under their names, and reads them again; there are no sessions, and None stands for one.
+    """Writer and reader of variables under their names.
+
+    There are no sessions; pass None for one.
 
     Args:
-      var_list: variables, or a dictionary of them by the names that the checkpoint gives them.
-      reshape: whether `restore` gives stored values the shapes of the variables.
-      sharded: accepted for TensorFlow's sake, as all that are not named here.
-      max_to_keep: how many checkpoints are kept; None or 0 for all.
-      keep_checkpoint_every_n_hours: one is kept for ever each time so many hours have passed.
-      name: ignored.
-      restore_sequentially: ignored.
-      saver_def: ignored.
-      builder: ignored.
-      defer_build: ignored.
-      allow_empty: ignored.
-      write_version: ignored.
-      pad_step_number: whether the step in a name has at least eight digits.
-      save_relative_paths: ignored: the paths in the `checkpoint` file are relative where they can be.
-      filename: ignored.
+      var_list: Variables, or a dictionary of variables by their names in the checkpoint.
+      reshape: Whether `restore` reshapes stored values to the shapes of the variables.
+      sharded: Ignored.
+      max_to_keep: Number of checkpoints to keep; None or 0 for all.
+      keep_checkpoint_every_n_hours: Interval, in hours, at which one checkpoint is kept
+        permanently.
+      name: Ignored.
+      restore_sequentially: Ignored.
+      saver_def: Ignored.
+      builder: Ignored.
+      defer_build: Ignored.
+      allow_empty: Ignored.
+      write_version: Ignored.
+      pad_step_number: Whether to pad the step in a path to eight digits.
+      save_relative_paths: Ignored; paths in the `checkpoint` file are relative where possible.
+      filename: Ignored.
 
     Raises:
-      RuntimeError: without variables.
-      TypeError: for what is no variable.
-      ValueError: for several variables of one name.
+      RuntimeError: If no variables are passed.
+      TypeError: If an object is not a variable.
+      ValueError: If several variables have the same name.
 
     Example:
       >>> import meshflow as tf
@@ -63,31 +71,31 @@ class Saver:
 
     def __init__(
         self,
-        var_list: Any = None,
+        var_list: SavedVariables | None = None,
         reshape: bool = False,
         sharded: bool = False,
         max_to_keep: int | None = 5,
         keep_checkpoint_every_n_hours: float = 10000.0,
         name: str | None = None,
         restore_sequentially: bool = False,
-        saver_def: Any = None,
-        builder: Any = None,
+        saver_def: object = None,
+        builder: object = None,
         defer_build: bool = False,
         allow_empty: bool = False,
-        write_version: Any = 2,
+        write_version: object = 2,
         pad_step_number: bool = False,
         save_relative_paths: bool = False,
         filename: str | None = None,
     ) -> None:
         if var_list is None:
             raise RuntimeError(
-                "There are no graphs to find variables in: give `var_list`, a list or dictionary of variables."
+                "Saver: pass `var_list`, a list or dictionary of variables; there is no graph to find them in."
             )
         self._variables = named(var_list)
         self._reshape, self._pad = reshape, pad_step_number
         self._most, self._hours = max_to_keep, keep_checkpoint_every_n_hours
         self._next_kept = time.time() + self._hours * 3600
-        # With the time of each, oldest first.
+        # Paths and times of the checkpoints, oldest first.
         self._last: list[tuple[str, float]] = []
 
     @property
@@ -96,37 +104,37 @@ class Saver:
         return [path for path, _ in self._last]
 
     def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
-        """Replaces the list of checkpoints that are kept.
+        """Replace the list of checkpoints that are kept.
 
         Args:
-          last_checkpoints: their paths, oldest first.
+          last_checkpoints: Paths, oldest first.
         """
         self._last = [(path, float("nan")) for path in last_checkpoints]
 
     def set_last_checkpoints_with_time(
         self, last_checkpoints_with_time: Sequence[tuple[str, float]]
     ) -> None:
-        """The same with the time of each.
+        """Replace the list of checkpoints that are kept, with their times.
 
         Args:
-          last_checkpoints_with_time: pairs of a path and seconds since 1970.
+          last_checkpoints_with_time: Pairs of a path and seconds since 1970, oldest first.
         """
-        self._last = [(path, float(when)) for path, when in last_checkpoints_with_time]
+        self._last = [(path, float(seconds)) for path, seconds in last_checkpoints_with_time]
 
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
-        """Counts checkpoints of an earlier run as kept.
+        """Replace the list of checkpoints that are kept by those of an earlier run.
 
         Args:
-          checkpoint_paths: their paths, oldest first; those that are gone are left out.
+          checkpoint_paths: Paths, oldest first; missing checkpoints are skipped.
         """
-        there = [path for path in map(text, checkpoint_paths) if is_checkpoint(path)]
-        self._last = [(path, gfile.stat(f"{path}.index").mtime_nsec / 1e9) for path in there]
+        existing = [path for path in map(text, checkpoint_paths) if is_checkpoint(path)]
+        self._last = [(path, gfile.stat(f"{path}.index").mtime_nsec / 1e9) for path in existing]
 
     def save(
         self,
-        sess: Any,
-        save_path: Any,
-        global_step: Any = None,
+        sess: object,
+        save_path: StrPath,
+        global_step: int | Variable | None = None,
         latest_filename: str | None = None,
         meta_graph_suffix: str = "meta",
         write_meta_graph: bool = True,
@@ -134,25 +142,26 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str:
-        """Writes the variables.
+        """Write a checkpoint.
 
         Args:
           sess: None.
-          save_path: the path; folders above it are made.
-          global_step: a number or variable whose value is put after the path.
-          latest_filename: name of the file that names the latest checkpoint; default "checkpoint".
-          meta_graph_suffix: ignored: there are no graphs.
-          write_meta_graph: ignored.
-          write_state: whether that file is written.
-          strip_default_attrs: ignored.
-          save_debug_info: ignored.
+          save_path: Path of the checkpoint; missing directories are created.
+          global_step: Number or variable that is appended to the path.
+          latest_filename: Name of the file that records the latest checkpoint; default
+            "checkpoint".
+          meta_graph_suffix: Ignored.
+          write_meta_graph: Ignored.
+          write_state: Whether to write the file `latest_filename`.
+          strip_default_attrs: Ignored.
+          save_debug_info: Ignored.
 
         Returns:
-          The path, with the step.
+          The path of the checkpoint, with the step.
 
         Raises:
-          ValueError: for a `latest_filename` in another folder.
-          NotImplementedError: inside a function that is being traced.
+          ValueError: If `latest_filename` contains a directory.
+          NotImplementedError: If called inside a traced function.
         """
         refuse_traces()
         if os.path.dirname(latest_filename or ""):
@@ -168,88 +177,91 @@ class Saver:
         return path
 
     def _note(self, path: str, name: str) -> None:
-        """Names a checkpoint as the latest, and deletes those that are too many."""
-        doomed = []
+        """Record a checkpoint as the latest, and delete the oldest ones beyond `max_to_keep`."""
+        expired = []
         if self._most:
             self._last = [pair for pair in self._last if pair[0] != path] + [(path, time.time())]
         while self._most and len(self._last) > self._most:
-            old, when = self._last.pop(0)
-            if when > self._next_kept:
+            old, written_at = self._last.pop(0)
+            if written_at > self._next_kept:
                 self._next_kept += self._hours * 3600
             else:
-                doomed.append(old)
+                expired.append(old)
         write_state(
             parent(path) or ".", CheckpointState(path, self.last_checkpoints or [path]), name
         )
-        for old in doomed:
+        for old in expired:
             remove(old)
 
-    def restore(self, sess: Any, save_path: Any) -> None:
-        """Reads the variables.
+    def restore(self, sess: object, save_path: StrPath | None) -> None:
+        """Read the variables from a checkpoint.
 
         Args:
           sess: None.
-          save_path: what `save` returned, or the path of a `tf.train.Checkpoint` of variables with these names.
+          save_path: Path that `save` returned, or the path of a `tf.train.Checkpoint` of variables
+            with these names.
 
         Raises:
-          ValueError: when there is no checkpoint, or a value does not fit its variable.
-          NotFoundError: when a variable is not in it.
+          ValueError: If the checkpoint does not exist, or a value does not fit its variable.
+          NotFoundError: If the checkpoint does not contain a variable.
         """
         if save_path is None:
             raise ValueError("Can't load save_path when it is None.")
         path = text(save_path)
         if not is_checkpoint(path):
             raise ValueError(f"The passed save_path is not a valid checkpoint: {path}")
-        folder = open_checkpoint(path)
-        keys = {name: key_of(folder, name) for name in self._variables}
+        checkpoint = open_checkpoint(path)
+        keys = {name: key_of(checkpoint, name) for name in self._variables}
         for name, variable in self._variables.items():
-            put(folder, keys[name], variable, self._reshape)
+            put(checkpoint, keys[name], variable, self._reshape)
 
 
 def key_of(folder: Stored, name: str) -> str:
-    """The key of a variable's value: its name, or that of the object that it was.
+    """Find the key of a variable in a name-based or object-based checkpoint.
 
     Args:
-      folder: the checkpoint.
-      name: the variable's.
+      folder: The checkpoint.
+      name: Name of the variable.
 
     Raises:
-      NotFoundError: when there is none.
+      NotFoundError: If the checkpoint does not contain the variable.
     """
     if name in folder.entries:
         return name
-    known = keys_by_full_name(folder.read(GRAPH).item()) if GRAPH in folder.entries else {}
-    if name not in known:
+    keys = keys_by_full_name(folder.read(GRAPH).item()) if GRAPH in folder.entries else {}
+    if name not in keys:
         raise NotFoundError(
-            f"Key {name} not found in checkpoint {folder.path}: it holds {sorted(known or folder.entries)[:10]}."
+            f"Key {name} not found in checkpoint {folder.path}: it holds {sorted(keys or folder.entries)[:10]}."
         )
-    return known[name]
+    return keys[name]
 
 
-def named(variables: Any) -> dict[str, Any]:
-    """Variables by the names that a checkpoint gives them.
+def named(variables: SavedVariables) -> dict[str, Variable | ShardedVariable]:
+    """Map names in the checkpoint to variables.
 
     Args:
-      variables: a list, whose own names count, or a dictionary.
+      variables: List of variables, which uses their own names, or a dictionary.
 
     Raises:
-      TypeError: for what is no variable.
-      ValueError: for several of one name.
+      TypeError: If an object is not a variable.
+      ValueError: If several variables have the same name.
     """
-    if not isinstance(variables, Mapping):
-        if not isinstance(variables, Iterable):
-            raise TypeError(f"Expected variables, got {variables!r}.")
-        variables = list(variables)
-    of = variables.values() if isinstance(variables, Mapping) else variables
-    for variable in of:
-        if not isinstance(variable, (Variable, ShardedVariable)):
-            raise TypeError(f"Expected a variable to save, got {variable!r}.")
     if isinstance(variables, Mapping):
+        for variable in variables.values():
+            _check_variable(variable)
         return dict(variables)
-    found: dict[str, Any] = {}
+    if not isinstance(variables, Iterable):
+        raise TypeError(f"Expected variables, got {variables!r}.")
+    by_name: dict[str, Variable | ShardedVariable] = {}
     for variable in variables:
-        if found.setdefault(variable._shared_name, variable) is not variable:
+        _check_variable(variable)
+        if by_name.setdefault(variable._shared_name, variable) is not variable:
             raise ValueError(
-                f"At least two variables have the same name: {variable._shared_name}. Give a dictionary of variables."
+                f"At least two variables have the same name: {variable._shared_name}. Pass a dictionary of variables."
             )
-    return found
+    return by_name
+
+
+def _check_variable(variable: object) -> None:
+    if not isinstance(variable, (Variable, ShardedVariable)):
+        raise TypeError(f"Expected a variable to save, got {variable!r}.")

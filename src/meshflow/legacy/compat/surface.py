@@ -1,6 +1,6 @@
-"""The package around this one: what `tf.compat.v1` and `tf.compat.v2` give other names to.
+"""The public package that contains this one; `tf.compat.v1` and `tf.compat.v2` re-export its names.
 
-It is looked up, not imported: its face knows this package.
+It is looked up instead of imported, because it imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tf.compat.v1.train`: `tf.train` with what version 1 has for checkpoints, and its step counter."""
+"""`tf.compat.v1.train`: `tf.train`, with TensorFlow 1's checkpoint functions and global step."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import text
 from meshflow.legacy.compat.saver import Saver, key_of
@@ -39,68 +40,71 @@ _own = _tf.train
 _steps: list[Variable] = []
 
 
-def NewCheckpointReader(filepattern: Any) -> CheckpointReader:
-    """Opens a checkpoint; see `tf.train.load_checkpoint`.
+def NewCheckpointReader(filepattern: StrPath) -> CheckpointReader:
+    """Open a checkpoint; see `tf.train.load_checkpoint`.
 
     Args:
-      filepattern: its path, not that of a folder.
+      filepattern: Path of the checkpoint, not of a directory.
 
     Raises:
-      NotFoundError: when there is none.
+      NotFoundError: If the checkpoint does not exist.
     """
     return CheckpointReader(open_checkpoint(filepattern))
 
 
-def checkpoint_exists(checkpoint_prefix: Any) -> bool:
-    """Whether a checkpoint lies at a path.
+def checkpoint_exists(checkpoint_prefix: StrPath) -> bool:
+    """Check whether a checkpoint exists.
 
     Args:
-      checkpoint_prefix: the path.
+      checkpoint_prefix: Path of the checkpoint.
     """
     return is_checkpoint(text(checkpoint_prefix))
 
 
-def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[Any]) -> list[float]:
-    """When checkpoints were written, in seconds since 1970.
+def get_checkpoint_mtimes(checkpoint_prefixes: Sequence[StrPath]) -> list[float]:
+    """Return the modification times of checkpoints, in seconds since 1970.
 
     Args:
-      checkpoint_prefixes: their paths; those that are not there are left out.
+      checkpoint_prefixes: Paths; missing checkpoints are skipped.
     """
-    there = [path for path in map(text, checkpoint_prefixes) if is_checkpoint(path)]
-    return [gfile.stat(f"{path}.index").mtime_nsec / 1e9 for path in there]
+    existing = [path for path in map(text, checkpoint_prefixes) if is_checkpoint(path)]
+    return [gfile.stat(f"{path}.index").mtime_nsec / 1e9 for path in existing]
 
 
 def remove_checkpoint(
-    checkpoint_prefix: Any, checkpoint_format_version: Any = 2, meta_graph_suffix: str = "meta"
+    checkpoint_prefix: StrPath,
+    checkpoint_format_version: object = 2,
+    meta_graph_suffix: str = "meta",
 ) -> None:
-    """Deletes a checkpoint.
+    """Delete a checkpoint.
 
     Args:
-      checkpoint_prefix: its path.
-      checkpoint_format_version: ignored.
-      meta_graph_suffix: ignored.
+      checkpoint_prefix: Path of the checkpoint.
+      checkpoint_format_version: Ignored.
+      meta_graph_suffix: Ignored.
     """
     remove(text(checkpoint_prefix))
 
 
 def generate_checkpoint_state_proto(
-    save_dir: Any,
-    model_checkpoint_path: Any,
-    all_model_checkpoint_paths: Sequence[Any] | None = None,
+    save_dir: StrPath,
+    model_checkpoint_path: StrPath,
+    all_model_checkpoint_paths: Sequence[StrPath] | None = None,
     all_model_checkpoint_timestamps: Sequence[float] | None = None,
     last_preserved_timestamp: float | None = None,
 ) -> CheckpointState:
-    """What a `checkpoint` file is to say.
+    """Build the contents of a `checkpoint` file.
 
     Args:
-      save_dir: the folder.
-      model_checkpoint_path: path of the latest checkpoint.
-      all_model_checkpoint_paths: paths of all that are kept, oldest first; the latest one is added.
-      all_model_checkpoint_timestamps: when each was written.
-      last_preserved_timestamp: when the last one that is kept for ever was written.
+      save_dir: Ignored.
+      model_checkpoint_path: Path of the latest checkpoint.
+      all_model_checkpoint_paths: Paths of all checkpoints that are kept, oldest first; the latest
+        one is added.
+      all_model_checkpoint_timestamps: Time of each checkpoint, in seconds since 1970.
+      last_preserved_timestamp: Time of the last checkpoint that is kept permanently.
 
     Raises:
-      ValueError: for times that are not as many as paths.
+      ValueError: If the numbers of times and paths differ.
     """
     latest = text(model_checkpoint_path)
     paths = [text(path) for path in all_model_checkpoint_paths or []]
@@ -115,22 +119,22 @@ def generate_checkpoint_state_proto(
 
 
 def update_checkpoint_state(
-    save_dir: Any,
-    model_checkpoint_path: Any,
-    all_model_checkpoint_paths: Sequence[Any] | None = None,
+    save_dir: StrPath,
+    model_checkpoint_path: StrPath,
+    all_model_checkpoint_paths: Sequence[StrPath] | None = None,
     latest_filename: str | None = None,
     all_model_checkpoint_timestamps: Sequence[float] | None = None,
     last_preserved_timestamp: float | None = None,
 ) -> None:
-    """Writes the `checkpoint` file of a folder.
+    """Write the `checkpoint` file of a directory.
 
     Args:
-      save_dir: the folder.
-      model_checkpoint_path: as in `generate_checkpoint_state_proto`, like those below.
-      all_model_checkpoint_paths: see there.
-      latest_filename: the file's name; default "checkpoint".
-      all_model_checkpoint_timestamps: see there.
-      last_preserved_timestamp: see there.
+      save_dir: The directory.
+      model_checkpoint_path: Path of the latest checkpoint.
+      all_model_checkpoint_paths: As in `generate_checkpoint_state_proto`.
+      latest_filename: Name of the file; default "checkpoint".
+      all_model_checkpoint_timestamps: As in `generate_checkpoint_state_proto`.
+      last_preserved_timestamp: As in `generate_checkpoint_state_proto`.
     """
     state = generate_checkpoint_state_proto(
         save_dir,
@@ -142,56 +146,57 @@ def update_checkpoint_state(
     write_state(save_dir, state, latest_filename or "checkpoint")
 
 
-def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Mapping[str, Any]) -> None:
-    """Gives variables the values of a checkpoint, at once.
+def init_from_checkpoint(ckpt_dir_or_file: StrPath, assignment_map: Mapping[str, Variable]) -> None:
+    """Assign the values of a checkpoint to variables immediately.
 
     Args:
-      ckpt_dir_or_file: path of a checkpoint, or the folder of its `checkpoint` file.
-      assignment_map: variables by their names in the checkpoint.
+      ckpt_dir_or_file: Path of a checkpoint, or of a directory with a `checkpoint` file.
+      assignment_map: Variables by their names in the checkpoint.
 
     Raises:
-      ValueError: for a name of a variable, or a scope of names, in a variable's place: there are no graphs to find it in;
-        for a value that does not fit.
-      NotFoundError: when there is no such value.
+      ValueError: If `assignment_map` holds the name of a variable or scope instead of a variable,
+        or a value does not
+        fit its variable.
+      NotFoundError: If the checkpoint does not contain a value.
     """
-    folder = open_latest(ckpt_dir_or_file)
+    checkpoint = open_latest(ckpt_dir_or_file)
     for name, variable in dict(assignment_map).items():
         if not hasattr(variable, "assign"):
             raise ValueError(
-                f"init_from_checkpoint: expected a variable for {name!r}, got {variable!r}; there are no graphs to "
-                "find variables in by their names."
+                f"init_from_checkpoint: expected a variable for {name!r}, got {variable!r}. Variables cannot be looked "
+                "up by name, because there are no graphs."
             )
-        put(folder, key_of(folder, name), variable)
+        put(checkpoint, key_of(checkpoint, name), variable)
 
 
-def create_global_step(graph: Any = None) -> Variable:
-    """Makes the step counter of this process, an int64 variable.
+def create_global_step(graph: object = None) -> Variable:
+    """Create the global step of this process, an int64 variable.
 
     Args:
-      graph: ignored.
+      graph: Ignored.
 
     Raises:
-      ValueError: when there is one.
+      ValueError: If it already exists.
     """
     if _steps:
         raise ValueError('"global_step" already exists.')
     return get_or_create_global_step()
 
 
-def get_global_step(graph: Any = None) -> Variable | None:
-    """The step counter of this process, or None.
+def get_global_step(graph: object = None) -> Variable | None:
+    """Return the global step of this process, or None.
 
     Args:
-      graph: ignored.
+      graph: Ignored.
     """
     return _steps[0] if _steps else None
 
 
-def get_or_create_global_step(graph: Any = None) -> Variable:
-    """The step counter of this process, an int64 variable that is made when it is asked for first.
+def get_or_create_global_step(graph: object = None) -> Variable:
+    """Return the global step of this process, an int64 variable; create it if necessary.
 
     Args:
-      graph: ignored.
+      graph: Ignored.
     """
     if not _steps:
         with init_scope():
@@ -199,12 +204,12 @@ def get_or_create_global_step(graph: Any = None) -> Variable:
     return _steps[0]
 
 
-def global_step(sess: Any, global_step_tensor: Any) -> int:
-    """The value of a step counter.
+def global_step(sess: object, global_step_tensor: Variable) -> int:
+    """Return the value of a global step.
 
     Args:
       sess: None.
-      global_step_tensor: the variable.
+      global_step_tensor: The variable.
     """
     return int(global_step_tensor)
 
@@ -219,8 +224,8 @@ _GRAPH_MODE = (
 def __getattr__(name: str) -> Any:
     if name in _GRAPH_MODE:
         raise NotAvailableError(
-            f"tf.compat.v1.train.{name} belongs to version 1's graph mode, which does not exist here: write for "
-            "version 2 (tf.train.Checkpoint, Keras and its callbacks)."
+            f"tf.compat.v1.train.{name} belongs to TensorFlow 1's graph mode, which does not exist here. Use "
+            "TensorFlow 2's API (tf.train.Checkpoint, Keras and its callbacks)."
         )
     return getattr(_own, name)
 

@@ -1,6 +1,7 @@
-"""`tf.compat.v1`: the names of version 1 that training code written for version 2 uses.
+"""`tf.compat.v1`: the names of TensorFlow 1 that training code written for TensorFlow 2 uses.
 
-Names that version 2 has too are version 2's. Graphs, sessions and placeholders do not exist.
+Names that TensorFlow 2 also has refer to its functions. Graphs, sessions and placeholders do not
+exist.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging as _logging
 import operator as _operator
 from types import SimpleNamespace as _SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
@@ -21,7 +22,17 @@ from meshflow.legacy.compat.surface import tf as _tf
 from meshflow.ops import random as _random
 from meshflow.ops.math import ceil, log, rsqrt
 
-# Lets its namespaces be imported by their paths.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from meshflow.core.values.tensor import Tensor, TensorLike
+    from meshflow.environment.types import PyTree, StrPath
+
+    T = TypeVar("T")
+
+# A module with `__path__` is a package, so that the namespaces below can be imported by their
+# paths.
 __path__: list[str] = []
 
 __all__ = [
@@ -69,74 +80,74 @@ _GRAPH_MODE = (
 
 
 def enable_v2_behavior() -> None:
-    """Nothing: version 2's behaviour is the only one."""
+    """Do nothing: TensorFlow 2's behavior is the only one."""
 
 
-def enable_eager_execution(*args: Any, **kwargs: Any) -> None:
-    """Nothing: execution is eager."""
+def enable_eager_execution(*args: object, **kwargs: object) -> None:
+    """Do nothing: execution is always eager."""
 
 
 def enable_resource_variables() -> None:
-    """Nothing: there is one kind of variable."""
+    """Do nothing: all variables are resource variables."""
 
 
 def resource_variables_enabled() -> bool:
-    """Always True."""
+    """Return True."""
     return True
 
 
 def executing_eagerly_outside_functions() -> bool:
-    """Always True."""
+    """Return True."""
     return True
 
 
 def disable_eager_execution() -> None:
-    """Not available.
+    """Raise an error: graph mode is not available.
 
     Raises:
-      NotImplementedError: always: graphs and sessions of version 1 do not exist here.
+      NotImplementedError: Always.
     """
     raise NotImplementedError("Graph mode of TensorFlow 1 is not supported; use tf.function.")
 
 
 def disable_v2_behavior() -> None:
-    """Not available.
+    """Raise an error: TensorFlow 1's behavior is not available.
 
     Raises:
-      NotImplementedError: always: graphs and sessions of version 1 do not exist here.
+      NotImplementedError: Always.
     """
     disable_eager_execution()
 
 
 def global_variables_initializer() -> None:
-    """Nothing: variables have values when they are made."""
+    """Do nothing: variables are initialized when they are created."""
 
 
 local_variables_initializer = tables_initializer = global_variables_initializer
 
 
 def set_random_seed(seed: int) -> None:
-    """`tf.random.set_seed`."""
+    """Set the global seed; see `tf.random.set_seed`."""
     _tf.random.set_seed(seed)
 
 
-def to_float(x: Any, name: str = "ToFloat") -> Any:
-    """`tf.cast(x, tf.float32)`."""
+def to_float(x: TensorLike, name: str = "ToFloat") -> Tensor:
+    """Cast `x` to float32."""
     return _tf.cast(x, _tf.float32)
 
 
-def to_double(x: Any, name: str = "ToDouble") -> Any:
-    """`tf.cast(x, tf.float64)`."""
+def to_double(x: TensorLike, name: str = "ToDouble") -> Tensor:
+    """Cast `x` to float64."""
     return _tf.cast(x, _tf.float64)
 
 
-def to_int32(x: Any, name: str = "ToInt32") -> Any:
-    """`tf.cast(x, tf.int32)`."""
+def to_int32(x: TensorLike, name: str = "ToInt32") -> Tensor:
+    """Cast `x` to int32."""
     return _tf.cast(x, _tf.int32)
 
 
-def to_int64(x: Any, name: str = "ToInt64") -> Any:
-    """`tf.cast(x, tf.int64)`."""
+def to_int64(x: TensorLike, name: str = "ToInt64") -> Tensor:
+    """Cast `x` to int64."""
     return _tf.cast(x, _tf.int64)
 
 
@@ -144,25 +155,25 @@ random_uniform, random_normal = _random.uniform, _random.normal
 random_shuffle, truncated_normal = _random.shuffle, _random.truncated_normal
 
 
-def _version_1(check: Any, operands: int) -> Any:
-    """A check with version 1's order of arguments: `data` before `summarize` and `message`."""
+def _version_1(check: Callable[..., T], num_operands: int) -> Callable[..., T]:
+    """Wrap a check so that it takes TensorFlow 1's keywords `data` and `summarize`."""
 
-    def checked(
-        *args: Any,
-        data: Any = None,
+    def wrapper(
+        *args: TensorLike,
+        data: object = None,
         summarize: int | None = None,
-        message: Any = None,
+        message: str | None = None,
         name: str | None = None,
-    ) -> Any:
-        if len(args) > operands:
-            raise TypeError(f"{check.__name__}: give data, summarize and message by keyword.")
+    ) -> T:
+        if len(args) > num_operands:
+            raise TypeError(f"{check.__name__}: pass data, summarize and message by keyword.")
         return check(*args, message=message)
 
-    checked.__name__ = checked.__qualname__ = check.__name__
-    checked.__doc__ = (
+    wrapper.__name__ = wrapper.__qualname__ = check.__name__
+    wrapper.__doc__ = (
         f"`tf.debugging.{check.__name__}`; `data` and `summarize` are accepted as keywords."
     )
-    return checked
+    return wrapper
 
 
 assert_equal = _version_1(_tf.debugging.assert_equal, 2)
@@ -175,7 +186,7 @@ assert_rank_at_least = _version_1(_tf.debugging.assert_rank_at_least, 2)
 
 
 class logging:
-    """Version 1's logging levels and functions, through Python's `logging`."""
+    """TensorFlow 1's logging levels and functions, through Python's `logging`."""
 
     DEBUG, INFO, WARN, ERROR, FATAL = 10, 20, 30, 40, 50
 
@@ -189,23 +200,23 @@ class logging:
 
     @staticmethod
     def set_verbosity(v: int) -> None:
-        """Sets the least level that is shown."""
+        """Set the lowest level that is logged."""
         logging._log.setLevel(v)
 
     @staticmethod
     def get_verbosity() -> int:
-        """The least level that is shown."""
+        """Return the lowest level that is logged."""
         return logging._log.getEffectiveLevel()
 
 
-# More checks with version 1's order of arguments, and the number of their operands.
+# Numbers of operands of further checks with TensorFlow 1's keywords.
 _CHECKS = {
     **dict.fromkeys(["assert_greater_equal", "assert_less_equal", "assert_none_equal"], 2),
     **dict.fromkeys(["assert_negative", "assert_non_positive"], 1),
     "assert_rank_in": 2,
 }
 
-# Names of version 1's top level that version 2 has in `tf.io`.
+# Names of TensorFlow 1's top-level namespace that TensorFlow 2 has in `tf.io`.
 _IO = (
     *("FixedLenFeature", "FixedLenSequenceFeature", "SparseFeature", "VarLenFeature"),
     *("decode_base64", "decode_csv", "decode_raw", "encode_base64", "matching_files"),
@@ -214,21 +225,21 @@ _IO = (
 )
 
 
-# Graphs in files of their own.
+# Functions for frozen graphs.
 _FROZEN = ("GraphDef", "import_graph_def", "wrap_function")
 
 # Messages of event files.
 _EVENTS = ("Event", "Summary", "SummaryMetadata")
 
 
-def _record_iterator(path: Any, options: Any = None) -> Any:
-    """The records of a file, one after another."""
+def _record_iterator(path: StrPath, options: object = None) -> Iterator[bytes]:
+    """Iterate over the records of a file."""
     return _read_records(path, options)
 
 
-def _parts(data: Any, part: Any) -> Any:
-    """Something of each part of a dataset's elements."""
-    return _tf.nest.map_structure(part, data.element_spec)
+def _parts(dataset: Any, function: Callable[[Any], object]) -> PyTree:
+    """Apply a function to the spec of each component of a dataset's elements."""
+    return _tf.nest.map_structure(function, dataset.element_spec)
 
 
 def __getattr__(name: str) -> Any:
@@ -256,7 +267,7 @@ def __getattr__(name: str) -> Any:
     if name == "train":
         return _train
     if name == "lite":
-        from meshflow.legacy.compat import lite  # noqa: PLC0415 - it stands beside this package
+        from meshflow.legacy.compat import lite  # noqa: PLC0415 - it inherits from a class of the public package
 
         return lite
     if name in _EVENTS:
@@ -277,23 +288,23 @@ def __getattr__(name: str) -> Any:
         names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
     if name == "nn":
-        older = {n: getattr(_nn, n) for n in _nn.__all__}
-        return _SimpleNamespace(**{n: getattr(_tf.nn, n) for n in _tf.nn.__all__} | older)
+        v1_functions = {n: getattr(_nn, n) for n in _nn.__all__}
+        return _SimpleNamespace(**{n: getattr(_tf.nn, n) for n in _tf.nn.__all__} | v1_functions)
     if name == "mixed_precision":
-        rewrite = _tf.train.experimental
+        experimental = _tf.train.experimental
         return _SimpleNamespace(
-            DynamicLossScale=rewrite.DynamicLossScale,
-            FixedLossScale=rewrite.FixedLossScale,
-            LossScale=rewrite.LossScale,
+            DynamicLossScale=experimental.DynamicLossScale,
+            FixedLossScale=experimental.FixedLossScale,
+            LossScale=experimental.LossScale,
             MixedPrecisionLossScaleOptimizer=_tf.keras.mixed_precision.experimental.LossScaleOptimizer,
-            disable_mixed_precision_graph_rewrite=rewrite.disable_mixed_precision_graph_rewrite,
-            enable_mixed_precision_graph_rewrite=rewrite.enable_mixed_precision_graph_rewrite,
+            disable_mixed_precision_graph_rewrite=experimental.disable_mixed_precision_graph_rewrite,
+            enable_mixed_precision_graph_rewrite=experimental.enable_mixed_precision_graph_rewrite,
             experimental=_tf.mixed_precision.experimental,
         )
     if name in _GRAPH_MODE:
         raise _NotAvailableError(
-            f"tf.compat.v1.{name} belongs to version 1's graph mode, which does not exist here: write for "
-            "version 2 (eager execution, tf.function, tf.Variable, Keras)."
+            f"tf.compat.v1.{name} belongs to TensorFlow 1's graph mode, which does not exist here. Use "
+            "TensorFlow 2's API (eager execution, tf.function, tf.Variable, Keras)."
         )
     if not hasattr(_tf, name):
         raise AttributeError(

@@ -2,7 +2,7 @@
 
 from meshflow.legacy.compat.surface import tf as _tf
 
-# Lets its namespaces be imported by their paths.
+# A module with `__path__` is a package, so that its namespaces can be imported by their paths.
 __path__: list[str] = []
 
 __all__ = list(_tf.__all__)

@@ -1,4 +1,4 @@
-"""`tf.feature_column`: how features of structured data become the inputs of a model.
+"""`tf.feature_column`: conversion of structured data to the inputs of a model.
 
 >>> import meshflow as tf
 >>> age = tf.feature_column.numeric_column("age")
@@ -51,7 +51,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name.startswith("sequence_"):
         raise NotAvailableError(
-            f"tf.feature_column.{name}: columns of sequences are not available; use "
+            f"tf.feature_column.{name}: sequence columns are not available. Use "
             "tf.keras.layers.Embedding or TextVectorization on padded sequences."
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,10 @@
-"""What all feature columns are, and the features of a batch that they read."""
+"""Base classes of feature columns, and access to the features of a batch."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,17 +12,23 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.io.features import FixedLenFeature, VarLenFeature
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.ops import array
+
+# Specifications of features for `tf.io.parse_example`, by key.
+ParseSpec: TypeAlias = dict[str, FixedLenFeature | VarLenFeature]
 
 __all__ = ["CategoricalColumn", "DenseColumn", "FeatureColumn", "Features", "Ids"]
 
 
 class Ids(NamedTuple):
-    """Numbers of categories, and what each counts.
+    """Category ids of a batch, and their weights.
 
     Attributes:
-      numbers: int64 tensor [batch, n]; -1 where a row has fewer than n.
-      weights: float32 tensor of the same shape, or None for 1.
+      ids: int64 tensor [batch, n]; -1 pads rows with fewer than n categories.
+      weights: float32 tensor of the same shape, or None for weights of 1.
     """
 
     numbers: Tensor
@@ -30,31 +36,35 @@ class Ids(NamedTuple):
 
 
 class Features:
-    """The features of a batch, by key.
+    """Features of a batch, by key.
 
     Args:
-      features: tensors or sparse tensors by key; vectors stand for one value a row.
-      given: numbers that columns have found already, by column.
+      features: Tensors or sparse tensors by key; a vector holds one value for each row.
+      precomputed: Category ids that are already known, by column.
 
     Raises:
-      ValueError: when it is no dictionary.
+      ValueError: If `features` is not a dictionary.
     """
 
-    def __init__(self, features: Any, given: Mapping[Any, Ids] | None = None) -> None:
+    def __init__(
+        self,
+        features: object,
+        precomputed: Mapping[CategoricalColumn, Ids] | None = None,
+    ) -> None:
         if not isinstance(features, Mapping):
             raise ValueError(f"We expected a dictionary here. Instead we got: {features}")
-        self._features, self._given = features, given or {}
+        self._features, self._given = features, precomputed or {}
 
     def check(self, key: str) -> None:
-        """Raises a `ValueError` when there is no such feature."""
+        """Raise `ValueError` unless the feature exists."""
         if key not in self._features:
             raise ValueError(f"Feature {key} is not in features dictionary.")
 
-    def raw(self, key: str) -> Any:
-        """The feature as it was given, of rank 2 at least.
+    def raw(self, key: str) -> Tensor | SparseTensor:
+        """Return a feature with a rank of at least 2; vectors become columns.
 
         Raises:
-          ValueError: when there is none, or it is a scalar.
+          ValueError: If the feature does not exist or is a scalar.
         """
         self.check(key)
         value = self._features[key]
@@ -66,10 +76,10 @@ class Features:
         return array.expand_dims(tensor, -1) if tensor.ndim == 1 else tensor
 
     def categories(self, key: str) -> Tensor:
-        """The feature as [batch, n] strings or integers, where '' and -1 are no category.
+        """Return a feature as [batch, n] strings or integers, with '' and -1 for missing values.
 
         Raises:
-          ValueError: when it holds neither.
+          ValueError: If the feature holds neither strings nor integers.
         """
         value = self.raw(key)
         if not (value.dtype.is_integer or value.dtype is string):
@@ -80,67 +90,67 @@ class Features:
         return array.reshape(tensor, [tensor.shape[0], -1])
 
     def ids(self, column: CategoricalColumn) -> Ids:
-        """The numbers that a column finds in the features."""
-        found = self._given.get(column)
-        return column.ids(self) if found is None else found
+        """Return the category ids of a column."""
+        ids = self._given.get(column)
+        return column.ids(self) if ids is None else ids
 
 
-def padded(sparse: SparseTensor, missing: Any = None) -> Tensor:
-    """A sparse tensor's values row by row, as [batch, n].
+def padded(sparse: SparseTensor, missing: str | bytes | float | None = None) -> Tensor:
+    """Collect the values of a sparse tensor row by row, as [batch, n].
 
     Args:
-      sparse: the sparse tensor.
-      missing: what fills shorter rows; default '' or -1.
+      sparse: The sparse tensor.
+      missing: Padding of shorter rows; default '' or -1.
     """
-    places, values = sparse.indices.numpy(), sparse.values.numpy()
-    counts = np.bincount(places[:, 0], minlength=sparse.shape.as_list()[0])
+    indices, values = sparse.indices.numpy(), sparse.values.numpy()
+    counts = np.bincount(indices[:, 0], minlength=sparse.shape.as_list()[0])
     if missing is None:
         missing = b"" if values.dtype == object else -1
     rows = np.full((len(counts), max(1, counts.max(initial=0))), missing, values.dtype)
-    order = np.argsort(places[:, 0], kind="stable")
-    within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-    rows[places[order, 0], within] = values[order]
+    order = np.argsort(indices[:, 0], kind="stable")
+    columns = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows[indices[order, 0], columns] = values[order]
     return convert_to_tensor(rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureColumn:
-    """How one or several features are read."""
+    """Description of how to read one or several features."""
 
     @property
     def name(self) -> str:
-        """The column's name, made of the keys of its features."""
+        """Name of the column, made of the keys of its features."""
         raise NotImplementedError
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """What `tf.io.parse_example` is told about the features."""
+    def parse_example_spec(self) -> ParseSpec:
+        """Specification of the features for `tf.io.parse_example`."""
         raise NotImplementedError
 
 
 class DenseColumn(FeatureColumn):
-    """A column that gives each row a vector of numbers."""
+    """Column that produces a vector of numbers for each row."""
 
     @property
     def variable_shape(self) -> tuple[int, ...]:
-        """Shape of a row."""
+        """Shape of the vector of a row."""
         raise NotImplementedError
 
     @property
     def categories(self) -> CategoricalColumn | None:
-        """The column whose categories it stands for, if any."""
+        """Categorical column that this column converts to vectors, or None."""
         return None
 
-    def make_state(self, layer: Any) -> Any:
-        """The column's variable as a weight of a layer; None for columns without one."""
+    def make_state(self, layer: Layer) -> Variable | None:
+        """Create the variable of the column as a weight of a layer; None for columns without one."""
         return None
 
-    def dense(self, features: Features, state: Any) -> Tensor:
-        """The vectors.
+    def dense(self, features: Features, state: Variable | None) -> Tensor:
+        """Compute the vectors of a batch.
 
         Args:
-          features: the features of a batch.
-          state: what `make_state` gave.
+          features: Features of the batch.
+          state: Variable that `create_variable` returned.
 
         Returns:
           float32 tensor [batch, *variable_shape].
@@ -149,40 +159,42 @@ class DenseColumn(FeatureColumn):
 
 
 class CategoricalColumn(FeatureColumn):
-    """A column that gives each row numbers of categories."""
+    """Column that produces category ids for each row."""
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         raise NotImplementedError
 
     @property
     def on_host(self) -> bool:
-        """Whether the features must be known values, as strings and what is hashed."""
+        """Whether the ids are computed on the host, for example because strings are hashed."""
         return False
 
     def ids(self, features: Features) -> Ids:
-        """The numbers of the categories in a batch."""
+        """Compute the category ids of a batch."""
         raise NotImplementedError
 
 
-def check_key(key: Any) -> None:
-    """Raises a `ValueError` for a key that is no string."""
+def check_key(key: object) -> None:
+    """Raise `ValueError` unless the key is a string."""
     if not isinstance(key, str):
         raise ValueError(f"key must be a string, got {type(key)}: {key!r}.")
 
 
-def make_parse_example_spec(feature_columns: Iterable[Any]) -> dict[str, Any]:
-    """What `tf.io.parse_example` needs to know to read the features of columns.
+def make_parse_example_spec(
+    feature_columns: Iterable[FeatureColumn],
+) -> ParseSpec:
+    """Collect the specifications of the features of columns for `tf.io.parse_example`.
 
     Args:
-      feature_columns: columns.
+      feature_columns: Feature columns.
 
     Returns:
       `tf.io.FixedLenFeature` or `tf.io.VarLenFeature` by key.
 
     Raises:
-      ValueError: for something that is no column, or columns that read one key differently.
+      ValueError: If an object is not a column, or columns read a key differently.
 
     Example:
       >>> import meshflow as tf
@@ -190,15 +202,15 @@ def make_parse_example_spec(feature_columns: Iterable[Any]) -> dict[str, Any]:
       >>> spec["age"].shape
       (1,)
     """
-    found: dict[str, Any] = {}
+    specs: ParseSpec = {}
     for column in feature_columns:
         if not isinstance(column, FeatureColumn):
             raise ValueError(
                 f"All feature_columns must be FeatureColumn instances. Given: {column}"
             )
         for key, value in column.parse_example_spec.items():
-            if found.setdefault(key, value) != value:
+            if specs.setdefault(key, value) != value:
                 raise ValueError(
-                    f"feature_columns contain different parse_spec for key {key}. Given {value} and {found[key]}"
+                    f"feature_columns contain different parse_spec for key {key}. Given {value} and {specs[key]}"
                 )
-    return found
+    return specs

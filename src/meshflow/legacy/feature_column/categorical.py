@@ -1,17 +1,25 @@
-"""Columns of categories that need no vocabulary: numbers, hashes, and categories with weights."""
+"""Categorical columns without a vocabulary: integers, hashes, and weighted categories."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor
 from meshflow.io.features import VarLenFeature
-from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids, check_key, padded
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    Features,
+    Ids,
+    ParseSpec,
+    check_key,
+    padded,
+)
 from meshflow.ops import array, hashing, math
 
 __all__ = [
@@ -26,7 +34,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class IdentityCategoricalColumn(CategoricalColumn):
-    """Numbers that are categories; made by `categorical_column_with_identity`."""
+    """Integers that are category ids; created by `categorical_column_with_identity`."""
 
     key: str
     number_buckets: int
@@ -38,46 +46,46 @@ class IdentityCategoricalColumn(CategoricalColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """A feature of any number of integers."""
+    def parse_example_spec(self) -> ParseSpec:
+        """A variable-length integer feature."""
         return {self.key: VarLenFeature(dtypes.int64)}
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return self.number_buckets
 
     def ids(self, features: Features) -> Ids:
-        """The numbers themselves, or the default where they are out of range.
+        """Return the integers, with the default value for integers that are out of range.
 
         Raises:
-          ValueError: when the feature is not of integers.
+          ValueError: If the feature does not hold integers.
         """
         values = features.categories(self.key)
         if not values.dtype.is_integer:
             raise ValueError(f"Invalid input, not integer. key: {self.key} dtype: {values.dtype}")
-        numbers = math.cast(values, dtypes.int64)
+        ids = math.cast(values, dtypes.int64)
         if self.default_value is None:
-            return Ids(math.maximum(numbers, -1))
-        outside = math.logical_or(numbers < -1, numbers >= self.number_buckets)
+            return Ids(math.maximum(ids, -1))
+        is_out_of_range = math.logical_or(ids < -1, ids >= self.number_buckets)
         return Ids(
-            array.where(outside, array.fill(numbers.shape, np.int64(self.default_value)), numbers)
+            array.where(is_out_of_range, array.fill(ids.shape, np.int64(self.default_value)), ids)
         )
 
 
 def categorical_column_with_identity(
     key: str, num_buckets: int, default_value: int | None = None
 ) -> IdentityCategoricalColumn:
-    """Integers in [0, num_buckets) that are the numbers of categories.
+    """Create a column of integers in [0, num_buckets) that are category ids.
 
     Args:
-      key: the feature's key; -1 is no category.
-      num_buckets: how many categories there are.
-      default_value: the category of integers out of range; without one, an indicator is zero for them
-        and an embedding an error.
+      key: Key of the feature; -1 means no category.
+      num_buckets: Number of categories.
+      default_value: Category of integers that are out of range. Without it, an indicator is zero
+        for them, and an embedding raises an error.
 
     Raises:
-      ValueError: when `num_buckets` is not positive or the default is out of range.
+      ValueError: If `num_buckets` is not positive or the default is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -97,7 +105,7 @@ def categorical_column_with_identity(
 
 
 class KeyedColumn(CategoricalColumn):
-    """Categories of the values of one feature."""
+    """Categorical column of the values of one feature."""
 
     key: str
     dtype: dtypes.DType
@@ -108,14 +116,14 @@ class KeyedColumn(CategoricalColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """A feature of any number of values."""
+    def parse_example_spec(self) -> ParseSpec:
+        """A variable-length feature."""
         return {self.key: VarLenFeature(self.dtype)}
 
 
 @dataclasses.dataclass(frozen=True)
 class HashedCategoricalColumn(KeyedColumn):
-    """Hashes that are categories; made by `categorical_column_with_hash_bucket`."""
+    """Hashes that are category ids; created by `categorical_column_with_hash_bucket`."""
 
     key: str
     hash_bucket_size: int
@@ -123,40 +131,41 @@ class HashedCategoricalColumn(KeyedColumn):
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return self.hash_bucket_size
 
     @property
     def on_host(self) -> bool:
-        """Always: text is hashed."""
+        """True, because text is hashed on the host."""
         return True
 
     def ids(self, features: Features) -> Ids:
-        """Hashes of the values' text."""
+        """Hash the text of the values."""
         tensor = features.categories(self.key)
         check_kind(tensor, self.dtype, self.key)
         values = tensor._concrete("values to be hashed")
-        words = values.reshape(-1).tolist()
-        text = words if values.dtype == object else [b"%d" % word for word in words]
-        prints = [
+        items = values.reshape(-1).tolist()
+        encoded_items = items if values.dtype == object else [b"%d" % word for word in items]
+        ids = [
             -1 if word in (b"", -1) else hashing.farm_fingerprint(letters) % self.hash_bucket_size
-            for word, letters in zip(words, text, strict=True)
+            for word, letters in zip(items, encoded_items, strict=True)
         ]
-        return Ids(convert_to_tensor(np.asarray(prints, np.int64).reshape(values.shape)))
+        return Ids(convert_to_tensor(np.asarray(ids, np.int64).reshape(values.shape)))
 
 
 def categorical_column_with_hash_bucket(
-    key: str, hash_bucket_size: int, dtype: Any = dtypes.string
+    key: str, hash_bucket_size: int, dtype: DTypeLike = dtypes.string
 ) -> HashedCategoricalColumn:
-    """Strings or integers whose hashes are the numbers of categories.
+    """Create a column of strings or integers that are hashed to category ids.
 
     Args:
-      key: the feature's key; '' and -1 are no category.
-      hash_bucket_size: how many categories there are.
-      dtype: string or an integer type.
+      key: Key of the feature; '' and -1 mean no category.
+      hash_bucket_size: Number of categories.
+      dtype: string or an integer dtype.
 
     Raises:
-      ValueError: when `hash_bucket_size` is missing or not positive, or for another dtype.
+      ValueError: If `hash_bucket_size` is missing or not positive, or the dtype is neither string
+        nor integer.
 
     Example:
       >>> import meshflow as tf
@@ -170,13 +179,12 @@ def categorical_column_with_hash_bucket(
         raise ValueError(
             f"hash_bucket_size must be at least 1. hash_bucket_size: {hash_bucket_size}, key: {key}"
         )
-    kind = category_dtype(dtype, key)
-    return HashedCategoricalColumn(key, hash_bucket_size, kind)
+    return HashedCategoricalColumn(key, hash_bucket_size, category_dtype(dtype, key))
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedCategoricalColumn(CategoricalColumn):
-    """Categories with weights; made by `weighted_categorical_column`."""
+    """Categories with weights; created by `weighted_categorical_column`."""
 
     categorical_column: CategoricalColumn
     weight_feature_key: str
@@ -184,12 +192,12 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def name(self) -> str:
-        """The names of the categories and of the weights."""
+        """The names of the categorical column and of the weights."""
         return f"{self.categorical_column.name}_weighted_by_{self.weight_feature_key}"
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """That of the categories, and a feature of any number of weights."""
+    def parse_example_spec(self) -> ParseSpec:
+        """The features of the categorical column, and a variable-length feature of weights."""
         spec = self.categorical_column.parse_example_spec
         if self.weight_feature_key in spec:
             raise ValueError(
@@ -199,37 +207,39 @@ class WeightedCategoricalColumn(CategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return self.categorical_column.num_buckets
 
     @property
     def on_host(self) -> bool:
-        """As the categories."""
+        """Whether the ids of the categorical column are computed on the host."""
         return self.categorical_column.on_host
 
     def ids(self, features: Features) -> Ids:
-        """The categories, each with its weight."""
+        """Return the category ids, each with its weight."""
         weights = features.raw(self.weight_feature_key)
         if weights.dtype != self.dtype and not weights.dtype.is_floating:
             raise ValueError(f"Bad dtype, expected {self.dtype}, but got {weights.dtype}")
         if isinstance(weights, SparseTensor):
             weights = padded(weights, 0.0)
-        numbers = features.ids(self.categorical_column).numbers
-        return Ids(numbers, array.reshape(math.cast(weights, dtypes.float32), numbers.shape))
+        ids = features.ids(self.categorical_column).numbers
+        return Ids(ids, array.reshape(math.cast(weights, dtypes.float32), ids.shape))
 
 
 def weighted_categorical_column(
-    categorical_column: Any, weight_feature_key: str, dtype: Any = dtypes.float32
+    categorical_column: CategoricalColumn,
+    weight_feature_key: str,
+    dtype: DTypeLike = dtypes.float32,
 ) -> WeightedCategoricalColumn:
-    """Categories that count by the weights in another feature.
+    """Create a column of categories that are weighted by another feature.
 
     Args:
-      categorical_column: a column of categories.
-      weight_feature_key: the key of the weights, as many as there are categories in a row.
-      dtype: dtype of the weights.
+      categorical_column: Column of categories.
+      weight_feature_key: Key of the weights; each row has as many weights as categories.
+      dtype: Dtype of the weights.
 
     Raises:
-      ValueError: when the dtype is no number.
+      ValueError: If the dtype is not numeric.
 
     Example:
       >>> import meshflow as tf
@@ -239,22 +249,22 @@ def weighted_categorical_column(
       >>> layer({"word": [[0, 2]], "count": [[0.5, 2.0]]}).numpy().tolist()
       [[0.5, 0.0, 2.0]]
     """
-    kind = dtypes.as_dtype(dtype)
-    if not (kind.is_integer or kind.is_floating):
+    weight_dtype = dtypes.as_dtype(dtype)
+    if not (weight_dtype.is_integer or weight_dtype.is_floating):
         raise ValueError(f"dtype {dtype} is not convertible to float.")
-    return WeightedCategoricalColumn(categorical_column, weight_feature_key, kind)
+    return WeightedCategoricalColumn(categorical_column, weight_feature_key, weight_dtype)
 
 
-def category_dtype(dtype: Any, key: str) -> dtypes.DType:
-    """The dtype of categories; raises a `ValueError` unless it is string or an integer type."""
-    kind = dtypes.as_dtype(dtype)
-    if not (kind is dtypes.string or kind.is_integer):
+def category_dtype(dtype: DTypeLike, key: str) -> dtypes.DType:
+    """Convert a dtype; raise `ValueError` unless it is string or an integer dtype."""
+    category_type = dtypes.as_dtype(dtype)
+    if not (category_type is dtypes.string or category_type.is_integer):
         raise ValueError(f"dtype must be string or integer. dtype: {dtype}, column_name: {key}")
-    return kind
+    return category_type
 
 
-def check_kind(tensor: Any, dtype: dtypes.DType, key: str) -> None:
-    """Raises a `ValueError` when one of a feature and its column is of strings and the other is not."""
+def check_kind(tensor: Tensor, dtype: dtypes.DType, key: str) -> None:
+    """Raise `ValueError` if either the feature or its column holds strings, but not both."""
     if tensor.dtype.is_integer != dtype.is_integer:
         raise ValueError(
             f"Column dtype and the feature's dtype must be compatible. key: {key}, column dtype: {dtype}, "

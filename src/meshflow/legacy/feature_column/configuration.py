@@ -1,4 +1,4 @@
-"""Columns as configurations of a layer, and back."""
+"""Serialization of feature columns as configurations of a layer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.environment.types import Config, Json
 from meshflow.keras import initializers, registry, serialization
 from meshflow.keras.safe_mode import HeldName, refuse
 from meshflow.legacy.feature_column import categorical, crossing, dense, numeric, vocabulary
@@ -16,7 +17,7 @@ from meshflow.legacy.feature_column.base import FeatureColumn
 
 @functools.cache
 def _classes() -> dict[str, type]:
-    """The columns that configurations name, once their modules are complete."""
+    """Map the names of column classes to the classes, once their modules are complete."""
     return {
         name: value
         for module in (categorical, crossing, dense, numeric, vocabulary)
@@ -25,15 +26,15 @@ def _classes() -> dict[str, type]:
     }
 
 
-# Fields that say which file to read.
+# Fields with the name of a file that is read.
 _FILES = ("vocabulary_file", "ckpt_to_restore", "ckpt_to_load_from")
 
 
-def serialize(column: FeatureColumn) -> dict[str, Any]:
-    """The configuration of a column: `{'class_name': ..., 'config': ...}`.
+def serialize(column: FeatureColumn) -> Config:
+    """Serialize a column: `{'class_name': ..., 'config': ...}`.
 
     Args:
-      column: the column.
+      column: The column.
     """
     fields = {f.name: getattr(column, f.name) for f in dataclasses.fields(column) if f.compare}
     return {
@@ -42,7 +43,7 @@ def serialize(column: FeatureColumn) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any, name: str = "") -> Any:
+def _plain(value: object, name: str = "") -> Json:
     if isinstance(value, FeatureColumn):
         return serialize(value)
     if isinstance(value, DType):
@@ -53,39 +54,45 @@ def _plain(value: Any, name: str = "") -> Any:
         return [_plain(item) for item in value]
     if not callable(value):
         return value
-    made = serialization.legacy(value)
-    return HeldName(made, value) if isinstance(made, str) else made
+    serialized = serialization.legacy(value)
+    return HeldName(serialized, value) if isinstance(serialized, str) else serialized
 
 
 def deserialize_all(
-    configs: list[Any], custom_objects: Mapping[str, Any] | None = None
+    configs: list[Config | FeatureColumn], custom_objects: Mapping[str, Any] | None = None
 ) -> list[FeatureColumn]:
-    """The columns of configurations; those that shared a table share one again.
+    """Deserialize columns; columns that shared a table share one again.
 
     Args:
-      configs: what `serialize` gave; columns stay.
-      custom_objects: functions and classes by name.
+      configs: Configurations that `serialize` returned; columns are returned unchanged.
+      custom_objects: Functions and classes by name.
 
     Raises:
-      ValueError: for an unknown class or function, or in safe mode for a file that is to be read.
+      ValueError: If a class or function is unknown, or a file must be read in safe mode.
     """
     tables: dict[str, dict[str, Any]] = {}
     return [_column(config, dict(custom_objects or {}), tables) for config in configs]
 
 
-def _column(config: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]]) -> FeatureColumn:
+def _column(
+    config: Mapping[str, Any] | FeatureColumn,
+    custom_objects: dict[str, Any],
+    tables: dict[str, dict[str, Any]],
+) -> FeatureColumn:
     if isinstance(config, FeatureColumn):
         return config
     if config["class_name"] not in _classes():
         raise ValueError(f"Unknown feature column: {config['class_name']}")
-    values = {k: _value(k, v, known, tables) for k, v in config["config"].items()}
+    values = {k: _value(k, v, custom_objects, tables) for k, v in config["config"].items()}
     if "collection" in values:
         values["shared"] = tables.setdefault(values["collection"], {})
-    made: FeatureColumn = _classes()[config["class_name"]](**values)
-    return made
+    column: FeatureColumn = _classes()[config["class_name"]](**values)
+    return column
 
 
-def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[str, Any]]) -> Any:
+def _value(
+    name: str, value: Json, custom_objects: dict[str, Any], tables: dict[str, dict[str, Any]]
+) -> Any:
     if isinstance(value, HeldName):
         return value.value
     if name in _FILES and isinstance(value, str):
@@ -94,13 +101,13 @@ def _value(name: str, value: Any, known: dict[str, Any], tables: dict[str, dict[
             "This reads a file that the configuration names.",
         )
     if isinstance(value, Mapping) and value.get("class_name") in _classes():
-        return _column(value, known, tables)
+        return _column(value, custom_objects, tables)
     if isinstance(value, (list, tuple)):
-        return tuple(_value("", item, known, tables) for item in value)
+        return tuple(_value("", item, custom_objects, tables) for item in value)
     if name == "dtype":
         return as_dtype(value)
     if name == "initializer":
-        return initializers.deserialize(value, known)
+        return initializers.deserialize(value, custom_objects)
     if name == "normalizer_fn" and value is not None:
-        return registry.Family("function").get(value, known)
+        return registry.Family("function").get(value, custom_objects)
     return value

@@ -1,11 +1,10 @@
-"""Columns of combinations of categories."""
+"""Categorical columns of combinations of categories (feature crosses)."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.io.features import VarLenFeature
-from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids
+from meshflow.legacy.feature_column.base import CategoricalColumn, Features, Ids, ParseSpec
 from meshflow.legacy.feature_column.categorical import HashedCategoricalColumn
 from meshflow.ops import hashing
 
@@ -22,21 +21,21 @@ __all__ = ["CrossedColumn", "crossed_column"]
 
 @dataclasses.dataclass(frozen=True)
 class CrossedColumn(CategoricalColumn):
-    """Hashes of combinations; made by `crossed_column`."""
+    """Hashed combinations of categories; created by `crossed_column`."""
 
-    keys: tuple[Any, ...]
+    keys: tuple[str | CategoricalColumn, ...]
     hash_bucket_size: int
     hash_key: int | None
 
     @property
     def name(self) -> str:
-        """The sorted names of what is crossed."""
+        """The sorted names of the crossed features and columns."""
         return "_X_".join(sorted(p if isinstance(p, str) else p.name for p in self._parts()))
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """Those of what is crossed; keys are of strings."""
-        spec: dict[str, Any] = {}
+    def parse_example_spec(self) -> ParseSpec:
+        """The features of the crossed columns; crossed keys are string features."""
+        spec: ParseSpec = {}
         for part in self.keys:
             spec |= (
                 {part: VarLenFeature(string)} if isinstance(part, str) else part.parse_example_spec
@@ -45,16 +44,16 @@ class CrossedColumn(CategoricalColumn):
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return self.hash_bucket_size
 
     @property
     def on_host(self) -> bool:
-        """Always: combinations are hashed."""
+        """True, because combinations are hashed on the host."""
         return True
 
-    def _parts(self) -> list[Any]:
-        """What is crossed, with the parts of other crosses instead of these."""
+    def _parts(self) -> list[str | CategoricalColumn]:
+        """Return the crossed keys and columns, with nested crosses flattened."""
         return [
             leaf
             for part in self.keys
@@ -62,7 +61,7 @@ class CrossedColumn(CategoricalColumn):
         ]
 
     def ids(self, features: Features) -> Ids:
-        """Hashes of all combinations of a row's values."""
+        """Hash all combinations of the values of each row."""
         # TensorFlow crosses sparse values before dense ones.
         parts = sorted(self._parts(), key=lambda part: not _is_sparse(features, part))
         columns = [_fingerprints(features, part) for part in parts]
@@ -75,40 +74,42 @@ class CrossedColumn(CategoricalColumn):
             for values in zip(*columns, strict=True)
         ]
         table = np.full((len(rows), max([1, *map(len, rows)])), -1, np.int64)
-        for row, numbers in zip(table, rows, strict=True):
-            row[: len(numbers)] = numbers
+        for row, ids in zip(table, rows, strict=True):
+            row[: len(ids)] = ids
         return Ids(convert_to_tensor(table))
 
 
-def _is_sparse(features: Features, part: Any) -> bool:
+def _is_sparse(features: Features, part: str | CategoricalColumn) -> bool:
     return not isinstance(part, str) or isinstance(features.raw(part), SparseTensor)
 
 
-def _fingerprints(features: Features, part: Any) -> list[list[int]]:
-    """The values of each row as 64-bit numbers."""
+def _fingerprints(features: Features, part: str | CategoricalColumn) -> list[list[int]]:
+    """Compute a 64-bit integer for each value of each row."""
     sparse = _is_sparse(features, part)
-    found = features.categories(part) if isinstance(part, str) else features.ids(part).numbers
-    values = found._concrete("values to be crossed")
+    tensor = features.categories(part) if isinstance(part, str) else features.ids(part).numbers
+    values = tensor._concrete("values to be crossed")
     if values.dtype == object:
-        kept = [[v for v in row if v or not sparse] for row in values.tolist()]
-        return [[hashing.farm_fingerprint(v) for v in row] for row in kept]
+        return [
+            [hashing.farm_fingerprint(v) for v in row if v or not sparse] for row in values.tolist()
+        ]
     return [
         [v & 0xFFFFFFFFFFFFFFFF for v in row if v != -1 or not sparse] for row in values.tolist()
     ]
 
 
 def crossed_column(
-    keys: Sequence[Any], hash_bucket_size: int, hash_key: int | None = None
+    keys: Sequence[str | CategoricalColumn], hash_bucket_size: int, hash_key: int | None = None
 ) -> CrossedColumn:
-    """Combinations of categories, whose hashes are the numbers of categories.
+    """Create a column of combinations of categories, hashed to category ids.
 
     Args:
-      keys: two or more: keys of features, or columns of categories that are not hashed.
-      hash_bucket_size: how many categories there are.
-      hash_key: the key of the hash; default TensorFlow's.
+      keys: Two or more keys of features, or categorical columns that are not hashed.
+      hash_bucket_size: Number of categories.
+      hash_key: Key of the hash; default TensorFlow's.
 
     Raises:
-      ValueError: when `hash_bucket_size` is not positive, or for fewer or other keys.
+      ValueError: If `hash_bucket_size` is not positive, or there are fewer than two keys or
+        unsupported ones.
 
     Example:
       >>> import meshflow as tf

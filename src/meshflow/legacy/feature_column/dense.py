@@ -1,18 +1,28 @@
-"""Columns that turn categories into vectors."""
+"""Dense columns that convert categories to vectors: indicators and embeddings."""
 
 from __future__ import annotations
 
 import dataclasses
 import math as python_math
 from collections.abc import Callable, Sequence
-from typing import Any
+
+import numpy as np
 
 from meshflow.checkpoint import load_variable
 from meshflow.core.values import dtypes
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.initializers import TruncatedNormal
-from meshflow.legacy.feature_column.base import CategoricalColumn, DenseColumn, Features, Ids
+from meshflow.legacy.feature_column.base import (
+    CategoricalColumn,
+    DenseColumn,
+    Features,
+    Ids,
+    ParseSpec,
+)
 from meshflow.ops import array, math
 from meshflow.ops.nn import embedding_lookup
 
@@ -28,37 +38,37 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class _OfCategories(DenseColumn):
-    """What is made of a column of categories."""
+    """Dense column of a categorical column."""
 
     categorical_column: CategoricalColumn
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """That of the categories."""
+    def parse_example_spec(self) -> ParseSpec:
+        """The features of the categorical column."""
         return self.categorical_column.parse_example_spec
 
     @property
     def categories(self) -> CategoricalColumn:
-        """The categories."""
+        """The categorical column."""
         return self.categorical_column
 
 
 @dataclasses.dataclass(frozen=True)
 class IndicatorColumn(_OfCategories):
-    """How often each category occurs in a row; made by `indicator_column`."""
+    """Number of occurrences of each category in a row; created by `indicator_column`."""
 
     @property
     def name(self) -> str:
-        """The categories' name, marked."""
+        """The name of the categorical column with a suffix."""
         return f"{self.categorical_column.name}_indicator"
 
     @property
     def variable_shape(self) -> tuple[int, ...]:
-        """A place for each category."""
+        """Shape of the vector: one element for each category."""
         return (1, self.categorical_column.num_buckets)
 
-    def dense(self, features: Features, state: Any) -> Tensor:
-        """The sums of ones, or of weights, at each category's place."""
+    def dense(self, features: Features, state: Variable | None) -> Tensor:
+        """Sum ones, or weights, for each category."""
         ids = features.ids(self.categorical_column)
         ones = array.one_hot(ids.numbers, self.categorical_column.num_buckets, dtype=dtypes.float32)
         if ids.weights is not None:
@@ -66,14 +76,14 @@ class IndicatorColumn(_OfCategories):
         return math.reduce_sum(ones, axis=1)
 
 
-def indicator_column(categorical_column: Any) -> IndicatorColumn:
-    """Vectors with the number of times that each category occurs in a row.
+def indicator_column(categorical_column: CategoricalColumn) -> IndicatorColumn:
+    """Create a column of vectors that count how often each category occurs in a row.
 
     Args:
-      categorical_column: a column of categories.
+      categorical_column: Column of categories.
 
     Raises:
-      ValueError: for another column.
+      ValueError: If the column is not categorical.
 
     Example:
       >>> import meshflow as tf
@@ -85,7 +95,7 @@ def indicator_column(categorical_column: Any) -> IndicatorColumn:
     return IndicatorColumn(_categories(categorical_column))
 
 
-def _categories(column: Any) -> CategoricalColumn:
+def _categories(column: object) -> CategoricalColumn:
     if not isinstance(column, CategoricalColumn):
         raise ValueError(
             f"Unsupported input type. Input must be a CategoricalColumn. Given: {column}"
@@ -95,11 +105,11 @@ def _categories(column: Any) -> CategoricalColumn:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingColumn(_OfCategories):
-    """Trained vectors of categories; made by `embedding_column`."""
+    """Trained vectors of categories; created by `embedding_column`."""
 
     dimension: int
     combiner: str
-    initializer: Any
+    initializer: Callable[..., TensorLike]
     ckpt_to_load_from: str | None
     tensor_name_in_ckpt: str | None
     max_norm: float | None
@@ -108,81 +118,84 @@ class EmbeddingColumn(_OfCategories):
 
     @property
     def name(self) -> str:
-        """The categories' name, marked."""
+        """The name of the categorical column with a suffix."""
         return f"{self.categorical_column.name}_embedding"
 
     @property
     def variable_shape(self) -> tuple[int, ...]:
-        """Shape of a vector."""
+        """Shape of the vectors."""
         return (self.dimension,)
 
-    def make_state(self, layer: Any) -> Variable:
-        """The table of vectors."""
+    def make_state(self, layer: Layer) -> Variable:
+        """Create the table of vectors."""
         return _table(self, layer, f"{self.name}/embedding_weights")
 
-    def dense(self, features: Features, state: Any) -> Tensor:
-        """Each row's vectors, combined."""
+    def dense(self, features: Features, state: Variable | None) -> Tensor:
+        """Combine the vectors of each row."""
         return _combined(self, features.ids(self.categorical_column), state)
 
 
-def _table(column: Any, layer: Any, name: str) -> Variable:
+def _table(column: EmbeddingColumn, layer: Layer, name: str) -> Variable:
     shape = (column.categorical_column.num_buckets, column.dimension)
-    initializer: Callable[..., Any] = column.initializer
-    if column.ckpt_to_load_from is not None:
+    initializer = column.initializer
+    path, tensor_name = column.ckpt_to_load_from, column.tensor_name_in_ckpt
+    if path is not None and tensor_name is not None:
 
-        def initializer(shape: Any, dtype: Any = None) -> Any:
-            return load_variable(column.ckpt_to_load_from, column.tensor_name_in_ckpt)
+        def initializer(shape: ShapeLike, dtype: DTypeLike | None = None) -> np.ndarray:
+            return load_variable(path, tensor_name)
 
     return layer.add_weight(
         name, shape, "float32", initializer, trainable=column.trainable and layer.trainable
     )
 
 
-def _combined(column: Any, ids: Ids, table: Any) -> Tensor:
-    present = ids.numbers >= 0
+def _combined(column: EmbeddingColumn, ids: Ids, table: TensorLike) -> Tensor:
+    is_present = ids.numbers >= 0
     if ids.weights is None:
-        weights = math.cast(present, table.dtype)
+        weights = math.cast(is_present, table.dtype)
     else:
         if column.combiner != "sum":
-            present = math.logical_and(present, ids.weights > 0)
-        weights = ids.weights * math.cast(present, ids.weights.dtype)
+            is_present = math.logical_and(is_present, ids.weights > 0)
+        weights = ids.weights * math.cast(is_present, ids.weights.dtype)
     rows = embedding_lookup(table, math.maximum(ids.numbers, 0), column.max_norm)
     total = math.reduce_sum(rows * array.expand_dims(weights, -1), axis=1)
     if column.combiner == "sum":
         return total
     if column.combiner == "mean":
         return math.divide_no_nan(total, math.reduce_sum(weights, axis=1, keepdims=True))
-    size = math.reduce_sum(math.square(weights), axis=1, keepdims=True)
-    return math.divide_no_nan(total, math.sqrt(size))
+    squared_norm = math.reduce_sum(math.square(weights), axis=1, keepdims=True)
+    return math.divide_no_nan(total, math.sqrt(squared_norm))
 
 
 def embedding_column(
-    categorical_column: Any,
+    categorical_column: CategoricalColumn,
     dimension: int,
     combiner: str = "mean",
-    initializer: Any = None,
+    initializer: Callable[..., TensorLike] | None = None,
     ckpt_to_load_from: str | None = None,
     tensor_name_in_ckpt: str | None = None,
     max_norm: float | None = None,
     trainable: bool = True,
     use_safe_embedding_lookup: bool = True,
 ) -> EmbeddingColumn:
-    """Trained vectors for categories; those of a row are combined into one.
+    """Create a column of trained vectors; the vectors of a row are combined into one.
 
     Args:
-      categorical_column: a column of categories.
-      dimension: size of the vectors.
-      combiner: 'mean', 'sum' or 'sqrtn', the sum divided by the root of the number of vectors.
-      initializer: of the table of vectors; default a truncated normal of deviation 1/sqrt(dimension).
-      ckpt_to_load_from: a checkpoint with the table, instead of an initializer.
-      tensor_name_in_ckpt: the table's name there.
-      max_norm: vectors are scaled down to this L2 norm.
-      trainable: whether the table is trained.
-      use_safe_embedding_lookup: accepted; rows without categories always get zeros.
+      categorical_column: Column of categories.
+      dimension: Size of the vectors.
+      combiner: 'mean', 'sum' or 'sqrtn', the sum divided by the square root of the number of
+        vectors.
+      initializer: Initializer of the table; default a truncated normal distribution with a standard
+        deviation of 1/sqrt(dimension).
+      ckpt_to_load_from: Checkpoint with the table, instead of an initializer.
+      tensor_name_in_ckpt: Name of the table in the checkpoint.
+      max_norm: Maximum L2 norm of the vectors; longer vectors are scaled down.
+      trainable: Whether the table is trained.
+      use_safe_embedding_lookup: Ignored; rows without categories always get zeros.
 
     Raises:
-      ValueError: for a dimension that is not positive, another combiner, an initializer that cannot be
-        called, or one of the two arguments of checkpoints alone.
+      ValueError: If the dimension is not positive, the combiner is unknown, the initializer is not
+        callable, or only one of the two checkpoint arguments is passed.
 
     Example:
       >>> import meshflow as tf
@@ -206,7 +219,9 @@ def embedding_column(
     )
 
 
-def _initializer(dimension: Any, combiner: str, initializer: Any) -> Any:
+def _initializer(
+    dimension: int | None, combiner: str, initializer: Callable[..., TensorLike] | None
+) -> Callable[..., TensorLike]:
     if dimension is None or dimension < 1:
         raise ValueError(f"Invalid dimension {dimension}.")
     if combiner not in ("mean", "sqrtn", "sum"):
@@ -227,34 +242,35 @@ def _check_checkpoint(path: str | None, name: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SharedEmbeddingColumn(EmbeddingColumn):
-    """Trained vectors that several columns of categories share; made by `shared_embeddings`."""
+    """Trained vectors that several categorical columns share; created by `shared_embeddings`."""
 
-    # The columns of one call hold one dictionary, which holds the table once a layer made it.
-    shared: dict[str, Any] = dataclasses.field(
+    # All columns of one `shared_embeddings` call hold this dictionary. It holds the table once a
+    # layer created it.
+    shared: dict[str, Variable] = dataclasses.field(
         default_factory=dict, repr=False, compare=False, hash=False
     )
     collection: str = ""
 
     @property
     def name(self) -> str:
-        """The categories' name, marked."""
+        """The name of the categorical column with a suffix."""
         return f"{self.categorical_column.name}_shared_embedding"
 
-    def make_state(self, layer: Any) -> Variable:
-        """The table of vectors, made by the first layer."""
+    def make_state(self, layer: Layer) -> Variable:
+        """Return the table of vectors; the first layer creates it."""
         if "table" not in self.shared:
             self.shared["table"] = _table(self, layer, self.collection)
-        table: Variable = self.shared["table"]
-        if all(table is not own for own in layer._own_weights):
+        table = self.shared["table"]
+        if all(table is not weight for weight in layer._own_weights):
             layer._own_weights.append(table)
         return table
 
 
 def shared_embeddings(
-    categorical_columns: Sequence[Any],
+    categorical_columns: Sequence[CategoricalColumn],
     dimension: int,
     combiner: str = "mean",
-    initializer: Any = None,
+    initializer: Callable[..., TensorLike] | None = None,
     shared_embedding_collection_name: str | None = None,
     ckpt_to_load_from: str | None = None,
     tensor_name_in_ckpt: str | None = None,
@@ -262,25 +278,28 @@ def shared_embeddings(
     trainable: bool = True,
     use_safe_embedding_lookup: bool = True,
 ) -> list[SharedEmbeddingColumn]:
-    """Trained vectors for categories that occur in several features.
+    """Create columns of trained vectors for categories that occur in several features.
 
     Args:
-      categorical_columns: columns of the same categories.
-      dimension: size of the vectors.
+      categorical_columns: Columns of the same categories.
+      dimension: Size of the vectors.
       combiner: 'mean', 'sum' or 'sqrtn'.
-      initializer: of the table of vectors; default a truncated normal of deviation 1/sqrt(dimension).
-      shared_embedding_collection_name: the table's name; default made of the columns' names.
-      ckpt_to_load_from: a checkpoint with the table, instead of an initializer.
-      tensor_name_in_ckpt: the table's name there.
-      max_norm: vectors are scaled down to this L2 norm.
-      trainable: whether the table is trained.
-      use_safe_embedding_lookup: accepted; rows without categories always get zeros.
+      initializer: Initializer of the table; default a truncated normal distribution with a standard
+        deviation of 1/sqrt(dimension).
+      shared_embedding_collection_name: Name of the table; by default made of the names of the
+        columns.
+      ckpt_to_load_from: Checkpoint with the table, instead of an initializer.
+      tensor_name_in_ckpt: Name of the table in the checkpoint.
+      max_norm: Maximum L2 norm of the vectors; longer vectors are scaled down.
+      trainable: Whether the table is trained.
+      use_safe_embedding_lookup: Ignored; rows without categories always get zeros.
 
     Returns:
-      A column for each column of categories, in their order.
+      One column for each categorical column, in their order.
 
     Raises:
-      ValueError: as `embedding_column`, and for columns with different kinds or numbers of categories.
+      ValueError: As for `embedding_column`, or if the columns differ in type or in the number of
+        categories.
 
     Example:
       >>> import meshflow as tf
@@ -306,7 +325,7 @@ def shared_embeddings(
     name = shared_embedding_collection_name
     if not name:
         name = "_".join(c.name for c in columns) + "_shared_embedding"
-    shared: dict[str, Any] = {}
+    shared: dict[str, Variable] = {}
     return [
         SharedEmbeddingColumn(
             column,

@@ -1,9 +1,9 @@
-"""`DenseFeatures`: the inputs of a model from feature columns."""
+"""`DenseFeatures`: a layer that converts features to the inputs of a model by feature columns."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.legacy.feature_column import configuration
@@ -23,25 +25,23 @@ __all__ = ["DenseFeatures"]
 
 
 class DenseFeatures(Layer):
-    """One vector for each row of structured data, as feature columns say.
-
-    The vectors of the columns are put side by side, in the order of the columns' names.
+    """Layer that concatenates the vectors of feature columns, in the order of the columns' names.
 
     Args:
-      feature_columns: columns that give vectors: of numbers, ranges, embeddings or indicators.
-      trainable: whether embeddings are trained.
-      name: the layer's name.
-      partitioner: accepted; where variables lie is decided by layouts.
-      **kwargs: arguments of `Layer`.
+      feature_columns: Dense columns: numeric, bucketized, embedding or indicator columns.
+      trainable: Whether embeddings are trained.
+      name: Name of the layer.
+      partitioner: Ignored; layouts determine how variables are sharded.
+      **kwargs: Arguments of `Layer`.
 
     Input shape:
-      A dictionary of features: (batch,) or (batch, size) each.
+      A dictionary of features with shapes (batch,) or (batch, size).
 
     Output shape:
-      (batch, size), where size is the sum of those of the columns.
+      (batch, size), where size is the sum of the sizes of the columns.
 
     Raises:
-      ValueError: for no column, columns of categories that are not wrapped, or two columns of one name.
+      ValueError: If there is no column, a column is categorical, or two columns have the same name.
 
     Example:
       >>> import meshflow as tf
@@ -54,48 +54,49 @@ class DenseFeatures(Layer):
 
     def __init__(
         self,
-        feature_columns: Any,
+        feature_columns: DenseColumn | Iterable[DenseColumn],
         trainable: bool = True,
         name: str | None = None,
-        partitioner: Any = None,
+        partitioner: object = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, name=name, **kwargs)
         self._feature_columns = _sorted_columns(feature_columns)
         self._partitioner = partitioner
-        self._states: dict[str, Any] = {}
-        # What the host found for the step that is traced.
+        self._states: dict[str, Variable | None] = {}
+        # Category ids that the host computed for the step that is traced.
         self._given: dict[CategoricalColumn, Ids] = {}
 
     @property
     def runs_on_host(self) -> bool:
-        """Whether some features must be known values, such as strings."""
+        """Whether some category ids are computed on the host, for example those of strings."""
         return bool(self._host_columns())
 
     def _host_columns(self) -> list[CategoricalColumn]:
-        found = [column.categories for column in self._feature_columns]
-        return list(dict.fromkeys(c for c in found if c is not None and c.on_host))
+        columns = [column.categories for column in self._feature_columns]
+        return list(dict.fromkeys(c for c in columns if c is not None and c.on_host))
 
-    def host_values(self, features: Any) -> list[np.ndarray]:
-        """What a step needs to be told of features that it cannot hold.
+    def host_values(self, features: Mapping[str, TensorLike]) -> list[np.ndarray]:
+        """Compute the category ids of the columns that need the host.
 
         Args:
-          features: the features of a batch.
+          features: Features of a batch.
 
         Returns:
-          Numbers of categories, and weights where there are any.
+          Category ids of each column, followed by weights if the column has any.
         """
-        read = Features(features)
-        ids = [read.ids(column) for column in self._host_columns()]
+        batch = Features(features)
+        ids = [batch.ids(column) for column in self._host_columns()]
         return [np.asarray(t._value) for pair in ids for t in pair if t is not None]
 
     @contextlib.contextmanager
     def given(self, tensors: list[Tensor]) -> Iterator[None]:
-        """While a step is traced with what `host_values` found."""
-        rest = iter(tensors)
+        """Use the results of `compute_host_values` within this context, while a step is traced."""
+        remaining = iter(tensors)
         self._given = {
             column: Ids(
-                next(rest), next(rest) if isinstance(column, WeightedCategoricalColumn) else None
+                next(remaining),
+                next(remaining) if isinstance(column, WeightedCategoricalColumn) else None,
             )
             for column in self._host_columns()
         }
@@ -104,38 +105,34 @@ class DenseFeatures(Layer):
         finally:
             self._given = {}
 
-    def build(self, input_shape: Any) -> None:
-        """Makes the tables of the embeddings.
-
-        Args:
-          input_shape: not needed.
-        """
+    def build(self, input_shape: object) -> None:
+        """Create the tables of the embeddings."""
         for column in self._feature_columns:
             self._states[column.name] = column.make_state(self)
         self.built = True
 
     def call(
         self,
-        features: Any,
-        cols_to_output_tensors: dict[Any, Any] | None = None,
-        training: Any = None,
+        features: Mapping[str, TensorLike],
+        cols_to_output_tensors: dict[DenseColumn, Tensor] | None = None,
+        training: object = None,
     ) -> Tensor:
-        """The vectors.
+        """Compute the vectors.
 
         Args:
-          features: tensors or sparse tensors by key; vectors hold one value for each row.
-          cols_to_output_tensors: a dictionary that gets each column's vectors.
-          training: accepted.
+          features: Tensors or sparse tensors by key; a vector holds one value for each row.
+          cols_to_output_tensors: Dictionary to which the vectors of each column are added.
+          training: Ignored.
 
         Returns:
           float32 tensor [batch, total size].
 
         Raises:
-          ValueError: when it is no dictionary, or lacks a feature.
+          ValueError: If `features` is not a dictionary, or lacks a feature.
         """
-        read, parts = Features(features, self._given), []
+        batch, parts = Features(features, self._given), []
         for column in self._feature_columns:
-            vectors = column.dense(read, self._states.get(column.name))
+            vectors = column.dense(batch, self._states.get(column.name))
             size = int(np.prod(column.variable_shape))
             part = array.reshape(vectors, [vectors.shape[0], size])
             if cols_to_output_tensors is not None:
@@ -144,49 +141,53 @@ class DenseFeatures(Layer):
         return array.concat(parts, axis=-1)
 
     def _cast_inputs(self, inputs: Any) -> Any:
-        # Columns decide what becomes of a feature.
+        # The columns cast the features.
         return inputs
 
-    def _infer_outputs(self, inputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        read = Features(inputs if isinstance(inputs, dict) else None)
+    def _infer_outputs(
+        self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> KerasTensor:
+        batch = Features(inputs if isinstance(inputs, dict) else None)
         for column in self._feature_columns:
             for key in column.parse_example_spec:
-                read.check(key)
+                batch.check(key)
         shape = self.compute_output_shape({key: t.shape for key, t in inputs.items()})
         return KerasTensor(TensorSpec(shape, dtypes.float32))
 
-    def compute_output_shape(self, input_shape: Any) -> TensorShape:
-        """The shape of the vectors."""
-        first = next(iter(input_shape.values())) if isinstance(input_shape, dict) else input_shape
+    def compute_output_shape(self, input_shape: PyTree) -> TensorShape:
+        """Return the shape of the output."""
+        feature_shape = (
+            next(iter(input_shape.values())) if isinstance(input_shape, dict) else input_shape
+        )
         sizes = [int(np.prod(column.variable_shape)) for column in self._feature_columns]
-        return TensorShape([TensorShape(first).as_list()[0], sum(sizes)])
+        return TensorShape([TensorShape(feature_shape).as_list()[0], sum(sizes)])
 
-    def get_config(self) -> dict[str, Any]:
-        """The configuration."""
+    def get_config(self) -> Config:
+        """Return the configuration."""
         columns = [configuration.serialize(column) for column in self._feature_columns]
         return {**super().get_config(), "feature_columns": columns, "partitioner": None}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> DenseFeatures:
-        """The layer with a configuration."""
+    def from_config(
+        cls, config: Config, custom_objects: Mapping[str, Any] | None = None
+    ) -> DenseFeatures:
+        """Create a layer from a configuration."""
         columns = configuration.deserialize_all(config["feature_columns"], custom_objects)
         return cls(**{**config, "feature_columns": columns})
 
 
-def _sorted_columns(columns: Any) -> list[DenseColumn]:
-    listed = list(columns) if isinstance(columns, (list, tuple, set)) else [columns]
-    if not isinstance(columns, (list, tuple, set)) and hasattr(columns, "__iter__"):
-        listed = list(columns)
-    for column in listed:
+def _sorted_columns(columns: DenseColumn | Iterable[DenseColumn]) -> list[DenseColumn]:
+    columns = list(columns) if isinstance(columns, Iterable) else [columns]
+    for column in columns:
         if not isinstance(column, DenseColumn):
             raise ValueError(
                 "Items of feature_columns must be a DenseColumn. You can wrap a categorical column with an "
                 f"embedding_column or indicator_column. Given (type {type(column)}): {column}."
             )
-    if not listed:
+    if not columns:
         raise ValueError("feature_columns must not be empty.")
     by_name: dict[str, DenseColumn] = {}
-    for column in listed:
+    for column in columns:
         if column.name in by_name:
             raise ValueError(
                 f"Duplicate feature column name found for columns: {column} and {by_name[column.name]}. This usually "

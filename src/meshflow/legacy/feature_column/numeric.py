@@ -1,4 +1,4 @@
-"""Columns of numbers, and of the ranges they lie in."""
+"""Columns of numbers, and of the buckets that contain them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import dtypes
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.io.features import FixedLenFeature
 from meshflow.legacy.feature_column.base import (
     CategoricalColumn,
     DenseColumn,
     Features,
     Ids,
+    ParseSpec,
     check_key,
 )
 from meshflow.ops import array, math
@@ -27,13 +31,13 @@ __all__ = ["BucketizedColumn", "NumericColumn", "bucketized_column", "numeric_co
 
 @dataclasses.dataclass(frozen=True)
 class NumericColumn(DenseColumn):
-    """Numbers as they are; made by `numeric_column`."""
+    """Numbers; created by `numeric_column`."""
 
     key: str
     shape: tuple[int, ...]
-    default_value: Any
+    default_value: TensorLike | None
     dtype: dtypes.DType
-    normalizer_fn: Callable[[Any], Any] | None
+    normalizer_fn: Callable[[Tensor], Tensor] | None
 
     @property
     def name(self) -> str:
@@ -41,8 +45,8 @@ class NumericColumn(DenseColumn):
         return self.key
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """A feature of fixed length."""
+    def parse_example_spec(self) -> ParseSpec:
+        """A fixed-length feature."""
         return {self.key: FixedLenFeature(self.shape, self.dtype, self.default_value)}
 
     @property
@@ -50,8 +54,8 @@ class NumericColumn(DenseColumn):
         """Shape of a row."""
         return self.shape
 
-    def dense(self, features: Features, state: Any) -> Tensor:
-        """The numbers in float32, normalized."""
+    def dense(self, features: Features, state: Variable | None) -> Tensor:
+        """Return the normalized numbers as float32."""
         value = features.raw(self.key)
         if isinstance(value, SparseTensor):
             raise ValueError(
@@ -65,24 +69,24 @@ class NumericColumn(DenseColumn):
 
 def numeric_column(
     key: str,
-    shape: Any = (1,),
-    default_value: Any = None,
-    dtype: Any = dtypes.float32,
-    normalizer_fn: Callable[[Any], Any] | None = None,
+    shape: int | Sequence[int] = (1,),
+    default_value: TensorLike = None,
+    dtype: DTypeLike = dtypes.float32,
+    normalizer_fn: Callable[[Tensor], Tensor] | None = None,
 ) -> NumericColumn:
-    """Numbers that are inputs as they are.
+    """Create a column of numbers.
 
     Args:
-      key: the feature's key.
-      shape: shape of a row's numbers, or how many there are.
-      default_value: what records without the feature have: a number, or numbers of that shape.
-      dtype: dtype of the feature in records.
-      normalizer_fn: a function of the numbers, applied first, such as `lambda x: (x - 3.0) / 4.2`.
+      key: Key of the feature.
+      shape: Shape of a row, or its number of elements.
+      default_value: Value for records without the feature: a number, or an array of that shape.
+      dtype: Dtype of the feature in records.
+      normalizer_fn: Function that is applied to the numbers, such as `lambda x: (x - 3.0) / 4.2`.
 
     Raises:
-      TypeError: for a function that cannot be called, or a default of another type.
-      ValueError: for a key that is no string, sizes that are not positive, a dtype that is no number, or a
-        default of another shape.
+      TypeError: If `normalizer_fn` is not callable, or the default has another type.
+      ValueError: If the key is not a string, a size is not positive, the dtype is not numeric, or
+        the default has another shape.
 
     Example:
       >>> import meshflow as tf
@@ -94,22 +98,24 @@ def numeric_column(
     sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(shape, object)).tolist())
     if not sizes or min(sizes) < 1:
         raise ValueError(f"shape dimensions must be greater than 0. shape: {shape}")
-    kind = dtypes.as_dtype(dtype)
-    if not (kind.is_integer or kind.is_floating):
+    feature_dtype = dtypes.as_dtype(dtype)
+    if not (feature_dtype.is_integer or feature_dtype.is_floating):
         raise ValueError(f"dtype must be convertible to float. dtype: {dtype}, key: {key}")
     if normalizer_fn is not None and not callable(normalizer_fn):
         raise TypeError(f"normalizer_fn must be a callable. Given: {normalizer_fn}")
-    return NumericColumn(key, sizes, _default(default_value, sizes, kind, key), kind, normalizer_fn)
+    return NumericColumn(
+        key, sizes, _default(default_value, sizes, feature_dtype, key), feature_dtype, normalizer_fn
+    )
 
 
-def _default(value: Any, shape: tuple[int, ...], kind: dtypes.DType, key: str) -> Any:
-    """The default as nested tuples of the column's shape."""
+def _default(value: TensorLike, shape: tuple[int, ...], dtype: dtypes.DType, key: str) -> PyTree:
+    """Convert the default value to nested tuples of the column's shape."""
     if value is None:
         return None
     values = np.asarray(value)
-    if values.dtype.kind not in ("iu" if kind.is_integer else "iuf"):
+    if values.dtype.kind not in ("iu" if dtype.is_integer else "iuf"):
         raise TypeError(
-            f"default_value must be compatible with dtype. default_value: {value}, dtype: {kind}, key: {key}"
+            f"default_value must be compatible with dtype. default_value: {value}, dtype: {dtype}, key: {key}"
         )
     if values.shape not in ((), shape):
         raise ValueError(
@@ -119,61 +125,66 @@ def _default(value: Any, shape: tuple[int, ...], kind: dtypes.DType, key: str) -
     def as_tuples(item: Any) -> Any:
         return tuple(map(as_tuples, item)) if isinstance(item, list) else item
 
-    return as_tuples(np.broadcast_to(values.astype(kind.as_numpy_dtype), shape).tolist())
+    return as_tuples(np.broadcast_to(values.astype(dtype.as_numpy_dtype), shape).tolist())
 
 
 @dataclasses.dataclass(frozen=True)
 class BucketizedColumn(DenseColumn, CategoricalColumn):
-    """Ranges of numbers; made by `bucketized_column`."""
+    """Buckets of numbers; created by `bucketized_column`."""
 
     source_column: NumericColumn
     boundaries: tuple[float, ...]
 
     @property
     def name(self) -> str:
-        """The key of the numbers, marked."""
+        """The name of the numeric column with a suffix."""
         return f"{self.source_column.name}_bucketized"
 
     @property
-    def parse_example_spec(self) -> dict[str, Any]:
-        """That of the numbers."""
+    def parse_example_spec(self) -> ParseSpec:
+        """The feature of the numeric column."""
         return self.source_column.parse_example_spec
 
     @property
     def variable_shape(self) -> tuple[int, ...]:
-        """Shape of a row: the numbers' shape and one place for each range."""
+        """Shape of a row: the shape of the numbers, and one element for each bucket."""
         return (*self.source_column.shape, len(self.boundaries) + 1)
 
     @property
     def num_buckets(self) -> int:
-        """How many ranges there are, for all numbers of a row together."""
+        """Number of buckets of all numbers of a row."""
         return (len(self.boundaries) + 1) * self.source_column.shape[0]
 
     def _ranges(self, features: Features) -> Tensor:
         numbers = self.source_column.dense(features, None)
-        edges = np.asarray(self.boundaries, np.float32)
-        flat = array.searchsorted(edges, array.reshape(numbers, [-1]), side="right")
+        boundaries = np.asarray(self.boundaries, np.float32)
+        flat = array.searchsorted(boundaries, array.reshape(numbers, [-1]), side="right")
         return array.reshape(math.cast(flat, dtypes.int64), numbers.shape)
 
-    def dense(self, features: Features, state: Any) -> Tensor:
-        """A 1 at the place of each number's range."""
+    def dense(self, features: Features, state: Variable | None) -> Tensor:
+        """One-hot encode the bucket of each number."""
         return array.one_hot(self._ranges(features), len(self.boundaries) + 1, dtype=dtypes.float32)
 
     def ids(self, features: Features) -> Ids:
-        """Numbers of the ranges, others for each of a row's numbers."""
-        first = np.arange(self.source_column.shape[0]) * (len(self.boundaries) + 1)
-        return Ids(self._ranges(features) + first)
+        """Return the bucket ids; each number of a row has its own range of ids."""
+        offsets = np.arange(self.source_column.shape[0]) * (len(self.boundaries) + 1)
+        return Ids(self._ranges(features) + offsets)
 
 
-def bucketized_column(source_column: Any, boundaries: Sequence[float]) -> BucketizedColumn:
-    """The ranges that numbers lie in, as vectors with a 1, or as categories.
+def bucketized_column(
+    source_column: NumericColumn, boundaries: Sequence[float]
+) -> BucketizedColumn:
+    """Create a column of the buckets that contain numbers.
+
+    It is a dense column of one-hot vectors, and a categorical column.
 
     Args:
-      source_column: a `numeric_column` of one dimension.
-      boundaries: sorted numbers; `[0, 10]` makes the ranges below 0, from 0 to below 10, and from 10 on.
+      source_column: A `numeric_column` of one dimension.
+      boundaries: Sorted numbers; `[0, 10]` creates the buckets (-inf, 0), [0, 10) and [10, inf).
 
     Raises:
-      ValueError: for another column, or boundaries that are not sorted.
+      ValueError: If the source is not a one-dimensional numeric column, or the boundaries are not
+        sorted.
 
     Example:
       >>> import meshflow as tf
@@ -188,9 +199,11 @@ def bucketized_column(source_column: Any, boundaries: Sequence[float]) -> Bucket
         )
     if len(source_column.shape) > 1:
         raise ValueError(f"source_column must be one-dimensional column. Given: {source_column}")
-    edges = tuple(boundaries) if isinstance(boundaries, (list, tuple, np.ndarray)) else ()
-    if not edges:
+    sorted_boundaries = (
+        tuple(boundaries) if isinstance(boundaries, (list, tuple, np.ndarray)) else ()
+    )
+    if not sorted_boundaries:
         raise ValueError("boundaries must not be empty.")
-    if any(a >= b for a, b in itertools.pairwise(edges)):
+    if any(a >= b for a, b in itertools.pairwise(sorted_boundaries)):
         raise ValueError("boundaries must be a sorted list.")
-    return BucketizedColumn(source_column, edges)
+    return BucketizedColumn(source_column, sorted_boundaries)

@@ -1,15 +1,15 @@
-"""Columns of categories that a list or a file names."""
+"""Categorical columns with a vocabulary in a list or a file."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.values import dtypes
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.io import gfile
 from meshflow.legacy.feature_column.base import Features, Ids, check_key
 from meshflow.legacy.feature_column.categorical import KeyedColumn, category_dtype, check_kind
@@ -31,77 +31,79 @@ __all__ = [
 
 
 class _VocabularyColumn(KeyedColumn):
-    """What both columns have in common."""
+    """Base class of columns with a vocabulary."""
 
     default_value: int
     num_oov_buckets: int
 
     @property
     def on_host(self) -> bool:
-        """For strings, and when unknown values are hashed."""
+        """Whether the column holds strings, or hashes values that are not in the vocabulary."""
         return self.dtype is dtypes.string or bool(self.num_oov_buckets)
 
-    def _content(self) -> Any:
+    def _content(self) -> KeyValueTensorInitializer | TextFileInitializer:
         raise NotImplementedError
 
     @functools.cached_property
-    def _table(self) -> Any:
+    def _table(self) -> StaticHashTable | StaticVocabularyTable:
         if self.num_oov_buckets:
             return StaticVocabularyTable(self._content(), self.num_oov_buckets)
         return StaticHashTable(self._content(), self.default_value)
 
     def ids(self, features: Features) -> Ids:
-        """Places of the values in the vocabulary."""
+        """Look up the values in the vocabulary."""
         values = features.categories(self.key)
         check_kind(values, self.dtype, self.key)
-        missing: Any = ""
+        missing: str | np.int64 = ""
         if values.dtype.is_integer:
             values, missing = math.cast(values, dtypes.int64), np.int64(-1)
         present = math.cast(math.not_equal(values, missing), dtypes.int64)
-        # A missing value is no category, not an unknown one.
+        # A missing value has no category, and thus must not get the default category.
         return Ids((self._table.lookup(values) + 1) * present - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyListCategoricalColumn(_VocabularyColumn):
-    """Values of a list; made by `categorical_column_with_vocabulary_list`."""
+    """Values of a list; created by `categorical_column_with_vocabulary_list`."""
 
     key: str
-    vocabulary_list: tuple[Any, ...]
+    vocabulary_list: tuple[str | bytes | int, ...]
     dtype: dtypes.DType
     default_value: int
     num_oov_buckets: int
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return len(self.vocabulary_list) + self.num_oov_buckets
 
-    def _content(self) -> Any:
-        kind = dtypes.int64 if self.dtype.is_integer else self.dtype
-        places = np.arange(len(self.vocabulary_list), dtype=np.int64)
-        return KeyValueTensorInitializer(list(self.vocabulary_list), places, kind, dtypes.int64)
+    def _content(self) -> KeyValueTensorInitializer:
+        key_dtype = dtypes.int64 if self.dtype.is_integer else self.dtype
+        indices = np.arange(len(self.vocabulary_list), dtype=np.int64)
+        return KeyValueTensorInitializer(
+            list(self.vocabulary_list), indices, key_dtype, dtypes.int64
+        )
 
 
 def categorical_column_with_vocabulary_list(
     key: str,
-    vocabulary_list: Sequence[Any],
-    dtype: Any = None,
+    vocabulary_list: Sequence[str | bytes | int],
+    dtype: DTypeLike | None = None,
     default_value: int = -1,
     num_oov_buckets: int = 0,
 ) -> VocabularyListCategoricalColumn:
-    """Strings or integers whose places in a list are the numbers of categories.
+    """Create a column of categories that a list of strings or integers defines.
 
     Args:
-      key: the feature's key; '' and -1 are no category.
-      vocabulary_list: the values, each once.
-      dtype: string or an integer type; default that of the list.
-      default_value: the category of values that are not in the list; -1 for none.
-      num_oov_buckets: how many categories the hashes of other values have, which come last.
+      key: Key of the feature; '' and -1 mean no category.
+      vocabulary_list: Values, without duplicates.
+      dtype: string or an integer dtype; default that of the list.
+      default_value: Category of values that are not in the list; -1 for none.
+      num_oov_buckets: Number of additional categories, to which other values are hashed.
 
     Raises:
-      ValueError: for an empty list, values that occur twice, a dtype that does not fit, a negative
-        `num_oov_buckets`, or one together with a default.
+      ValueError: If the list is empty or has duplicates, a dtype does not match, `num_oov_buckets`
+        is negative, or both it and a default are passed.
 
     Example:
       >>> import meshflow as tf
@@ -118,24 +120,26 @@ def categorical_column_with_vocabulary_list(
         raise ValueError(f"vocabulary_list {vocabulary_list} must be non-empty, column_name: {key}")
     if len(set(values)) != len(values):
         raise ValueError(f"Duplicate keys in vocabulary_list {vocabulary_list}, column_name: {key}")
-    own = (
+    list_dtype = (
         dtypes.string
         if isinstance(values[0], (str, bytes))
         else dtypes.as_dtype(np.asarray(values).dtype)
     )
-    kind = category_dtype(own if dtype is None else dtype, key)
-    category_dtype(own, key)
-    if kind.is_integer != own.is_integer:
+    column_dtype = category_dtype(list_dtype if dtype is None else dtype, key)
+    category_dtype(list_dtype, key)
+    if column_dtype.is_integer != list_dtype.is_integer:
         raise ValueError(
-            f"dtype {kind} and vocabulary dtype {own} do not match, column_name: {key}"
+            f"dtype {column_dtype} and vocabulary dtype {list_dtype} do not match, column_name: {key}"
         )
     _check_unknown(key, default_value, num_oov_buckets)
-    return VocabularyListCategoricalColumn(key, tuple(values), kind, default_value, num_oov_buckets)
+    return VocabularyListCategoricalColumn(
+        key, tuple(values), column_dtype, default_value, num_oov_buckets
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyFileCategoricalColumn(_VocabularyColumn):
-    """Lines of a file; made by `categorical_column_with_vocabulary_file`."""
+    """Lines of a file; created by `categorical_column_with_vocabulary_file`."""
 
     key: str
     vocabulary_file: str
@@ -146,14 +150,17 @@ class VocabularyFileCategoricalColumn(_VocabularyColumn):
 
     @property
     def num_buckets(self) -> int:
-        """How many categories there are."""
+        """Number of categories."""
         return self.vocabulary_size + self.num_oov_buckets
 
-    def _content(self) -> Any:
-        kind = dtypes.int64 if self.dtype.is_integer else self.dtype
-        line, number = TextFileIndex.WHOLE_LINE, TextFileIndex.LINE_NUMBER
+    def _content(self) -> TextFileInitializer:
         return TextFileInitializer(
-            self.vocabulary_file, kind, line, dtypes.int64, number, self.vocabulary_size
+            self.vocabulary_file,
+            dtypes.int64 if self.dtype.is_integer else self.dtype,
+            TextFileIndex.WHOLE_LINE,
+            dtypes.int64,
+            TextFileIndex.LINE_NUMBER,
+            self.vocabulary_size,
         )
 
 
@@ -161,32 +168,32 @@ def categorical_column_with_vocabulary_file(
     key: str,
     vocabulary_file: str,
     vocabulary_size: int | None = None,
-    dtype: Any = dtypes.string,
+    dtype: DTypeLike = dtypes.string,
     default_value: int | None = None,
     num_oov_buckets: int = 0,
     file_format: str | None = None,
 ) -> VocabularyFileCategoricalColumn:
-    """Strings or integers whose lines in a file are the numbers of categories.
+    r"""Create a column of categories that the lines of a file define.
 
     Args:
-      key: the feature's key; '' and -1 are no category.
-      vocabulary_file: a text file with a value in each line.
-      vocabulary_size: how many lines count; default all.
-      dtype: string or an integer type.
-      default_value: the category of values that are not in the file; default -1, none.
-      num_oov_buckets: how many categories the hashes of other values have, which come last.
-      file_format: 'text', also by default.
+      key: Key of the feature; '' and -1 mean no category.
+      vocabulary_file: Path of a text file with one value in each line.
+      vocabulary_size: Number of lines to use; default all.
+      dtype: string or an integer dtype.
+      default_value: Category of values that are not in the file; default -1, none.
+      num_oov_buckets: Number of additional categories, to which other values are hashed.
+      file_format: 'text', or None for the same.
 
     Raises:
-      ValueError: for no file name, a size that is not positive, a negative `num_oov_buckets`, or one
-        together with a default, or another format.
-      NotFoundError: when there is no such file.
+      ValueError: If the file name is missing, the size is not positive, `num_oov_buckets` is
+        negative, both it and a default are passed, or the format is unknown.
+      NotFoundError: If the file does not exist.
 
     Example:
       >>> import os, tempfile
       >>> import meshflow as tf
       >>> path = os.path.join(tempfile.mkdtemp(), "colours.txt")
-      >>> tf.io.write_file(path, "red\\nblue\\n")
+      >>> tf.io.write_file(path, "red\nblue\n")
       >>> colour = tf.feature_column.categorical_column_with_vocabulary_file("colour", path)
       >>> layer = tf.keras.layers.DenseFeatures([tf.feature_column.indicator_column(colour)])
       >>> layer({"colour": ["blue", "grey"]}).numpy().tolist()

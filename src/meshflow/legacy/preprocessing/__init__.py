@@ -1,4 +1,4 @@
-"""`tf.keras.preprocessing`: data from folders and arrays."""
+"""`tf.keras.preprocessing`: loading and augmentation of images, text and sequences."""
 
 from meshflow.keras.utils.directories import (
     image_dataset_from_directory,

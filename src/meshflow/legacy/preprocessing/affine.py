@@ -1,8 +1,8 @@
-"""Images turned, shifted, sheared, zoomed, and made brighter, as NumPy arrays."""
+"""Affine transforms and color shifts of images, as NumPy arrays."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,25 +37,25 @@ def apply_affine_transform(
     cval: float = 0.0,
     order: int = 1,
 ) -> np.ndarray:
-    """An image turned, shifted, sheared and zoomed about its middle.
+    """Rotate, shift, shear and zoom an image about its center.
 
     Args:
-      x: an image of three dimensions.
-      theta: degrees to turn.
-      tx: pixels to shift along rows.
-      ty: pixels to shift along columns.
-      shear: degrees to shear.
-      zx: factor of zoom along rows; below 1 things get larger.
-      zy: factor of zoom along columns.
-      row_axis: which dimension rows are.
-      col_axis: which dimension columns are.
-      channel_axis: which dimension channels are, the first or the last.
-      fill_mode: what is outside: 'constant', 'nearest', 'reflect' or 'wrap'.
-      cval: the number outside for 'constant'.
-      order: degree of the splines between pixels.
+      x: Image with three dimensions.
+      theta: Rotation in degrees.
+      tx: Shift along rows, in pixels.
+      ty: Shift along columns, in pixels.
+      shear: Shear angle in degrees.
+      zx: Zoom factor along rows; a factor below 1 enlarges the image.
+      zy: Zoom factor along columns.
+      row_axis: Axis of the rows.
+      col_axis: Axis of the columns.
+      channel_axis: Axis of the channels, the first or the last.
+      fill_mode: How to fill pixels outside the image: 'constant', 'nearest', 'reflect' or 'wrap'.
+      cval: Value of pixels outside the image for 'constant'.
+      order: Degree of the splines that interpolate between pixels.
 
     Raises:
-      ValueError: for axes that are not three different ones, or another rank.
+      ValueError: If the axes are not 0, 1 and 2 in some order, or the image has another rank.
 
     Example:
       >>> import numpy as np
@@ -74,20 +74,24 @@ def apply_affine_transform(
         raise ValueError(f"Expected one image of three dimensions, got shape {x.shape}.")
     if not (theta or tx or ty or shear) and zx == zy == 1:
         return x
-    from scipy import ndimage  # noqa: PLC0415 - JAX brings SciPy, whose images few programs need
+    from scipy import ndimage  # noqa: PLC0415 - the import is slow, and few programs need it
 
-    turn, lean = np.deg2rad(theta), np.deg2rad(shear)
+    rotation_angle, shear_angle = np.deg2rad(theta), np.deg2rad(shear)
     rotation = np.array(
-        [[np.cos(turn), -np.sin(turn), 0], [np.sin(turn), np.cos(turn), 0], [0, 0, 1]]
+        [
+            [np.cos(rotation_angle), -np.sin(rotation_angle), 0],
+            [np.sin(rotation_angle), np.cos(rotation_angle), 0],
+            [0, 0, 1],
+        ]
     )
     shift = np.array([[1, 0, tx], [0, 1, ty], [0, 0, 1]])
-    shearing = np.array([[1, -np.sin(lean), 0], [0, np.cos(lean), 0], [0, 0, 1]])
-    matrix = rotation @ shift @ shearing @ np.diag([zx, zy, 1])
-    middle = np.eye(3)
-    middle[:2, 2] = x.shape[row_axis] / 2 - 0.5, x.shape[col_axis] / 2 - 0.5
-    matrix = middle @ matrix @ np.linalg.inv(middle)
+    shear_matrix = np.array([[1, -np.sin(shear_angle), 0], [0, np.cos(shear_angle), 0], [0, 0, 1]])
+    matrix = rotation @ shift @ shear_matrix @ np.diag([zx, zy, 1])
+    center = np.eye(3)
+    center[:2, 2] = x.shape[row_axis] / 2 - 0.5, x.shape[col_axis] / 2 - 0.5
+    matrix = center @ matrix @ np.linalg.inv(center)
     if col_axis > row_axis:
-        # The first coordinate of a matrix is x, that of an array is the row.
+        # The first coordinate of the matrix is x, but that of an array is the row.
         matrix = matrix[[1, 0, 2]][:, [1, 0, 2]]
     channels = [
         ndimage.affine_transform(
@@ -99,12 +103,12 @@ def apply_affine_transform(
 
 
 def apply_channel_shift(x: np.ndarray, intensity: float, channel_axis: int = 0) -> np.ndarray:
-    """An image with a number added, within the range of its numbers.
+    """Add a value to an image, and clip to the range of the image.
 
     Args:
-      x: the image.
-      intensity: the number.
-      channel_axis: accepted.
+      x: The image.
+      intensity: The value.
+      channel_axis: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -117,19 +121,19 @@ def apply_channel_shift(x: np.ndarray, intensity: float, channel_axis: int = 0) 
 
 
 def apply_brightness_shift(x: np.ndarray, brightness: float, scale: bool = True) -> np.ndarray:
-    """An image made brighter by a factor, through Pillow's images of 8 bits.
+    """Multiply the brightness of an image by a factor, through 8-bit Pillow images.
 
     Args:
-      x: the image.
-      brightness: the factor.
-      scale: whether its range becomes 0 to 255 first.
+      x: The image.
+      brightness: The factor.
+      scale: Whether to scale the image to [0, 255] first.
     """
     enhance = extras.load("PIL.ImageEnhance", "images", "Brighter images need Pillow")
     low, high = x.min(), x.max()
-    outside = bool(low < 0 or high > 255)
-    image = enhance.Brightness(array_to_img(x, scale=outside or scale)).enhance(brightness)
-    found = img_to_array(image)
-    return found / 255 * (high - low) + low if outside and not scale else found
+    is_out_of_range = bool(low < 0 or high > 255)
+    image = enhance.Brightness(array_to_img(x, scale=is_out_of_range or scale)).enhance(brightness)
+    shifted = img_to_array(image)
+    return shifted / 255 * (high - low) + low if is_out_of_range and not scale else shifted
 
 
 def random_rotation(
@@ -142,17 +146,9 @@ def random_rotation(
     cval: float = 0.0,
     interpolation_order: int = 1,
 ) -> np.ndarray:
-    """An image turned by a random angle.
+    """Rotate an image by a random angle of at most `rg` degrees.
 
-    Args:
-      x: the image.
-      rg: the largest angle in degrees.
-      row_axis: as for `apply_affine_transform`.
-      col_axis: as for `apply_affine_transform`.
-      channel_axis: as for `apply_affine_transform`.
-      fill_mode: as for `apply_affine_transform`.
-      cval: as for `apply_affine_transform`.
-      interpolation_order: degree of the splines between pixels.
+    The other arguments are as in `apply_affine_transform`.
 
     Example:
       >>> import meshflow as tf
@@ -161,8 +157,8 @@ def random_rotation(
       (8, 8, 3)
     """
     axes = {"row_axis": row_axis, "col_axis": col_axis, "channel_axis": channel_axis}
-    outside = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
-    return apply_affine_transform(x, theta=np.random.uniform(-rg, rg), **axes, **outside)  # type: ignore[arg-type]
+    fill = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
+    return apply_affine_transform(x, theta=np.random.uniform(-rg, rg), **axes, **fill)  # type: ignore[arg-type]
 
 
 def random_shift(
@@ -176,24 +172,15 @@ def random_shift(
     cval: float = 0.0,
     interpolation_order: int = 1,
 ) -> np.ndarray:
-    """An image shifted by random distances.
+    """Shift an image by random fractions of at most `wrg` of the width and `hrg` of the height.
 
-    Args:
-      x: the image.
-      wrg: the largest shift, as a part of the width.
-      hrg: the largest shift, as a part of the height.
-      row_axis: as for `apply_affine_transform`.
-      col_axis: as for `apply_affine_transform`.
-      channel_axis: as for `apply_affine_transform`.
-      fill_mode: as for `apply_affine_transform`.
-      cval: as for `apply_affine_transform`.
-      interpolation_order: degree of the splines between pixels.
+    The other arguments are as in `apply_affine_transform`.
     """
     axes = {"row_axis": row_axis, "col_axis": col_axis, "channel_axis": channel_axis}
-    outside = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
+    fill = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
     tx = np.random.uniform(-hrg, hrg) * x.shape[row_axis]
     ty = np.random.uniform(-wrg, wrg) * x.shape[col_axis]
-    return apply_affine_transform(x, tx=tx, ty=ty, **axes, **outside)  # type: ignore[arg-type]
+    return apply_affine_transform(x, tx=tx, ty=ty, **axes, **fill)  # type: ignore[arg-type]
 
 
 def random_shear(
@@ -206,27 +193,19 @@ def random_shear(
     cval: float = 0.0,
     interpolation_order: int = 1,
 ) -> np.ndarray:
-    """An image sheared by a random angle.
+    """Shear an image by a random angle of at most `intensity` degrees.
 
-    Args:
-      x: the image.
-      intensity: the largest angle in degrees.
-      row_axis: as for `apply_affine_transform`.
-      col_axis: as for `apply_affine_transform`.
-      channel_axis: as for `apply_affine_transform`.
-      fill_mode: as for `apply_affine_transform`.
-      cval: as for `apply_affine_transform`.
-      interpolation_order: degree of the splines between pixels.
+    The other arguments are as in `apply_affine_transform`.
     """
     axes = {"row_axis": row_axis, "col_axis": col_axis, "channel_axis": channel_axis}
-    outside = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
+    fill = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
     shear = np.random.uniform(-intensity, intensity)
-    return apply_affine_transform(x, shear=shear, **axes, **outside)  # type: ignore[arg-type]
+    return apply_affine_transform(x, shear=shear, **axes, **fill)  # type: ignore[arg-type]
 
 
 def random_zoom(
     x: np.ndarray,
-    zoom_range: Any,
+    zoom_range: Sequence[float],
     row_axis: int = 1,
     col_axis: int = 2,
     channel_axis: int = 0,
@@ -234,54 +213,42 @@ def random_zoom(
     cval: float = 0.0,
     interpolation_order: int = 1,
 ) -> np.ndarray:
-    """An image zoomed by random factors.
+    """Zoom an image by random factors in `zoom_range`.
 
-    Args:
-      x: the image.
-      zoom_range: the smallest and the largest factor.
-      row_axis: as for `apply_affine_transform`.
-      col_axis: as for `apply_affine_transform`.
-      channel_axis: as for `apply_affine_transform`.
-      fill_mode: as for `apply_affine_transform`.
-      cval: as for `apply_affine_transform`.
-      interpolation_order: degree of the splines between pixels.
+    The other arguments are as in `apply_affine_transform`.
 
     Raises:
-      ValueError: when `zoom_range` is not two numbers.
+      ValueError: If `zoom_range` does not hold two numbers.
     """
     axes = {"row_axis": row_axis, "col_axis": col_axis, "channel_axis": channel_axis}
-    outside = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
+    fill = {"fill_mode": fill_mode, "cval": cval, "order": interpolation_order}
     if len(zoom_range) != 2:
         raise ValueError(f"`zoom_range` should be two floats, got {zoom_range}.")
     low, high = zoom_range
     zx, zy = (1, 1) if low == high == 1 else np.random.uniform(low, high, 2)
-    return apply_affine_transform(x, zx=zx, zy=zy, **axes, **outside)  # type: ignore[arg-type]
+    return apply_affine_transform(x, zx=zx, zy=zy, **axes, **fill)  # type: ignore[arg-type]
 
 
 def random_channel_shift(
     x: np.ndarray, intensity_range: float, channel_axis: int = 0
 ) -> np.ndarray:
-    """An image with a random number added.
-
-    Args:
-      x: the image.
-      intensity_range: the largest number.
-      channel_axis: accepted.
-    """
+    """Add a random value of at most `intensity_range` to an image; see `apply_channel_shift`."""
     intensity = np.random.uniform(-intensity_range, intensity_range)
     return apply_channel_shift(x, intensity, channel_axis)
 
 
-def random_brightness(x: np.ndarray, brightness_range: Any, scale: bool = True) -> np.ndarray:
-    """An image made brighter by a random factor.
+def random_brightness(
+    x: np.ndarray, brightness_range: Sequence[float], scale: bool = True
+) -> np.ndarray:
+    """Multiply the brightness of an image by a random factor.
 
     Args:
-      x: the image.
-      brightness_range: the smallest and the largest factor.
-      scale: whether its range becomes 0 to 255 first.
+      x: The image.
+      brightness_range: Minimum and maximum factor.
+      scale: Whether to scale the image to [0, 255] first.
 
     Raises:
-      ValueError: when `brightness_range` is not two numbers.
+      ValueError: If `brightness_range` does not hold two numbers.
     """
     if len(brightness_range) != 2:
         raise ValueError(f"`brightness_range` should be two floats, got {brightness_range}.")

@@ -1,19 +1,22 @@
-"""Batches of changed images from folders and data frames."""
+"""Iterators over augmented images from directories and data frames."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.listing import files_below, folders_in
 from meshflow.files.paths import text
 from meshflow.keras import settings
 from meshflow.keras.utils.images import img_to_array, load_img
-from meshflow.legacy.preprocessing.iterators import FORMATS, Images
+from meshflow.legacy.preprocessing.iterators import FORMATS, Images, ImageTransformer
 
 __all__ = ["DataFrameIterator", "DirectoryIterator"]
 
@@ -22,18 +25,18 @@ _CHANNELS = {"grayscale": 1, "rgb": 3, "rgba": 4}
 
 
 class _FileImages(Images):
-    """Batches of images of files."""
+    """Batches of images from files."""
 
     class_mode: str | None
-    classes: Any
+    classes: Any  # The index of the class of each file, or a list of several.
     class_indices: dict[Any, int]
     _filepaths: list[str]
-    _sample_weight: Any = None
+    _sample_weight: np.ndarray | None = None
     _targets: Any = None
 
     def _configure_files(
         self,
-        target_size: Any,
+        target_size: Sequence[int],
         color_mode: str,
         data_format: str | None,
         subset: str | None,
@@ -47,26 +50,26 @@ class _FileImages(Images):
         self.target_size, self.color_mode = tuple(target_size), color_mode
         self.data_format = data_format or settings.image_data_format()
         channels = (_CHANNELS[color_mode],)
-        last = self.data_format == "channels_last"
+        is_channels_last = self.data_format == "channels_last"
         self.image_shape = (
-            (*self.target_size, *channels) if last else (*channels, *self.target_size)
+            (*self.target_size, *channels) if is_channels_last else (*channels, *self.target_size)
         )
         self.interpolation, self.keep_aspect_ratio = interpolation, keep_aspect_ratio
         if subset not in (None, "training", "validation"):
             raise ValueError(f"Invalid subset name: {subset}; expected 'training' or 'validation'.")
         self.subset, self.split = subset, None
         if subset is not None:
-            part = self.image_data_generator._validation_split
-            self.split = (0, part) if subset == "validation" else (part, 1)
+            fraction = self.image_data_generator._validation_split
+            self.split = (0, fraction) if subset == "validation" else (fraction, 1)
 
     def _of_subset(self, count: int) -> slice:
         if self.split is None:
             return slice(None)
         return slice(int(self.split[0] * count), int(self.split[1] * count))
 
-    def _image(self, number: int) -> np.ndarray:
+    def _image(self, index: int) -> np.ndarray:
         image = load_img(
-            self._filepaths[number],
+            self._filepaths[index],
             color_mode=self.color_mode,
             target_size=self.target_size,
             interpolation=self.interpolation,
@@ -76,17 +79,17 @@ class _FileImages(Images):
 
     @property
     def filepaths(self) -> list[str]:
-        """The files."""
+        """Paths of the files."""
         return self._filepaths
 
     @property
     def labels(self) -> Any:
-        """The label of each file."""
+        """Labels of the files."""
         return self.classes if self._targets is None else self._targets
 
     @property
-    def sample_weight(self) -> Any:
-        """The weight of each file, or None."""
+    def sample_weight(self) -> np.ndarray | None:
+        """Weights of the files, or None."""
         return self._sample_weight
 
     def _get_batches_of_transformed_samples(self, index_array: np.ndarray) -> Any:
@@ -103,64 +106,64 @@ class _FileImages(Images):
             y = [target[index_array] for target in self._targets]
         elif mode == "categorical":
             y = np.zeros((len(x), len(self.class_indices)), self.dtype)
-            for row, number in zip(y, index_array, strict=True):
-                row[self.classes[number]] = 1
+            for row, index in zip(y, index_array, strict=True):
+                row[self.classes[index]] = 1
         else:
-            y = np.array([self.classes[number] for number in index_array], self.dtype)
+            y = np.array([self.classes[index] for index in index_array], self.dtype)
         weights = self._sample_weight
         return (x, y) if weights is None else (x, y, weights[index_array])
 
 
 class DirectoryIterator(_FileImages):
-    """Batches of changed images of a folder; made by `ImageDataGenerator.flow_from_directory`.
+    """Batches of augmented images of a directory; created by `ImageDataGenerator.flow_from_directory`.
 
     Args:
-      directory: the folder, with one folder for each class.
-      image_data_generator: what changes the images.
+      directory: Directory with one subdirectory for each class.
+      image_data_generator: Generator that augments the images.
       target_size: (height, width) of the images.
       color_mode: 'grayscale', 'rgb' or 'rgba'.
-      classes: the folders' names in the order of the labels; default sorted.
-      class_mode: labels as 'categorical', 'binary' or 'sparse'; 'input' for the images themselves;
-        None for none.
-      batch_size: images of a batch.
-      shuffle: whether in random order.
-      seed: makes everything random the same each time.
+      classes: Names of the subdirectories in the order of the labels; default sorted.
+      class_mode: 'categorical', 'binary' or 'sparse' labels; 'input' for the images as labels; None
+        for no labels.
+      batch_size: Number of images in a batch.
+      shuffle: Whether to shuffle the images.
+      seed: Seed of the order and of all random transforms.
       data_format: 'channels_last' or 'channels_first'.
-      save_to_dir: a folder to write the changed images to.
-      save_prefix: begin of their names.
-      save_format: their format.
-      follow_links: whether folders are entered that are links.
+      save_to_dir: Directory to which the augmented images are written.
+      save_prefix: Prefix of the names of these files.
+      save_format: Format of these files.
+      follow_links: Whether to follow links to directories.
       subset: 'training' or 'validation', by the generator's `validation_split`.
-      interpolation: as for `load_img`.
-      keep_aspect_ratio: as for `load_img`.
-      dtype: of the images.
+      interpolation: As in `load_img`.
+      keep_aspect_ratio: As in `load_img`.
+      dtype: Dtype of the images.
 
     Raises:
-      ValueError: for another class mode, colour mode or subset.
+      ValueError: If the class mode, color mode or subset is unknown.
     """
 
     allowed_class_modes = {"categorical", "binary", "sparse", "input", None}
 
     def __init__(
         self,
-        directory: Any,
-        image_data_generator: Any,
-        target_size: Any = (256, 256),
+        directory: StrPath,
+        image_data_generator: ImageTransformer,
+        target_size: Sequence[int] = (256, 256),
         color_mode: str = "rgb",
-        classes: Any = None,
+        classes: Sequence[str] | None = None,
         class_mode: str | None = "categorical",
         batch_size: int = 32,
         shuffle: bool = True,
         seed: int | None = None,
         data_format: str | None = None,
-        save_to_dir: Any = None,
+        save_to_dir: StrPath | None = None,
         save_prefix: str = "",
         save_format: str = "png",
         follow_links: bool = False,
         subset: str | None = None,
         interpolation: str = "nearest",
         keep_aspect_ratio: bool = False,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self._configure(image_data_generator, (save_to_dir, save_prefix, save_format), dtype)
         self._configure_files(
@@ -174,59 +177,60 @@ class DirectoryIterator(_FileImages):
         if not classes:
             classes = folders_in(self.directory)
         self.num_classes = len(classes)
-        self.class_indices = {name: number for number, name in enumerate(classes)}
+        self.class_indices = {name: index for index, name in enumerate(classes)}
         self.filenames: list[str] = []
-        numbers: list[int] = []
-        for name, number in self.class_indices.items():
-            found = self._files(name, follow_links)
-            self.filenames += found
-            numbers += [number] * len(found)
-        self.classes = np.array(numbers, np.int32)
+        indices: list[int] = []
+        for name, index in self.class_indices.items():
+            filenames = self._files(name, follow_links)
+            self.filenames += filenames
+            indices += [index] * len(filenames)
+        self.classes = np.array(indices, np.int32)
         self.samples = len(self.filenames)
         print(f"Found {self.samples} images belonging to {self.num_classes} classes.")
         self._filepaths = [gfile.join(self.directory, name) for name in self.filenames]
         super().__init__(self.samples, batch_size, shuffle, seed)
 
     def _files(self, name: str, follow_links: bool) -> list[str]:
-        """The images of a class, by their names within the folder."""
-        below = os.path.normpath(name)
-        place = self.directory if below == os.curdir else gfile.join(self.directory, below)
-        paths = files_below(place, FORMATS, follow_links)
-        found = [os.path.normpath(gfile.join(name, os.path.relpath(p, place))) for p in paths]
-        return found[self._of_subset(len(found))]
+        """List the images of a class, by their paths relative to the directory."""
+        relative = os.path.normpath(name)
+        root = self.directory if relative == os.curdir else gfile.join(self.directory, relative)
+        paths = files_below(root, FORMATS, follow_links)
+        filenames = [os.path.normpath(gfile.join(name, os.path.relpath(p, root))) for p in paths]
+        return filenames[self._of_subset(len(filenames))]
 
 
 class DataFrameIterator(_FileImages):
-    """Batches of changed images that a pandas data frame names; made by `flow_from_dataframe`.
+    """Batches of augmented images of a pandas data frame; created by `flow_from_dataframe`.
 
     Args:
-      dataframe: the data frame.
-      directory: the folder of the files; None when their names are whole paths.
-      image_data_generator: what changes the images.
-      x_col: the column of the files' names.
-      y_col: the column of the labels; columns for 'multi_output'.
-      weight_col: a column of weights, or None.
+      dataframe: Data frame.
+      directory: Directory of the files; None if the data frame has full paths.
+      image_data_generator: Generator that augments the images.
+      x_col: Column of the file names.
+      y_col: Column of the labels; a list of columns for 'multi_output'.
+      weight_col: Column of the weights, or None.
       target_size: (height, width) of the images.
       color_mode: 'grayscale', 'rgb' or 'rgba'.
-      classes: the classes in the order of the labels; default sorted.
-      class_mode: labels as 'categorical', 'binary', 'sparse', 'raw' or 'multi_output'; 'input' for
-        the images themselves; None for none.
-      batch_size: images of a batch.
-      shuffle: whether in random order.
-      seed: makes everything random the same each time.
+      classes: Classes in the order of the labels; default sorted.
+      class_mode: 'categorical', 'binary', 'sparse', 'raw' or 'multi_output' labels; 'input' for the
+        images as labels; None for no labels.
+      batch_size: Number of images in a batch.
+      shuffle: Whether to shuffle the images.
+      seed: Seed of the order and of all random transforms.
       data_format: 'channels_last' or 'channels_first'.
-      save_to_dir: a folder to write the changed images to.
-      save_prefix: begin of their names.
-      save_format: their format.
+      save_to_dir: Directory to which the augmented images are written.
+      save_prefix: Prefix of the names of these files.
+      save_format: Format of these files.
       subset: 'training' or 'validation', by the generator's `validation_split`.
-      interpolation: as for `load_img`.
-      keep_aspect_ratio: as for `load_img`.
-      dtype: of the images.
-      validate_filenames: whether rows whose file is not there are left out.
+      interpolation: As in `load_img`.
+      keep_aspect_ratio: As in `load_img`.
+      dtype: Dtype of the images.
+      validate_filenames: Whether to skip rows with missing files.
 
     Raises:
-      ValueError: for another class mode, colour mode, subset or number of classes.
-      TypeError: for labels or names that are not strings.
+      ValueError: If the class mode, color mode or subset is unknown, or 'binary' labels do not have
+        two classes.
+      TypeError: If labels or file names are not strings.
     """
 
     allowed_class_modes = {
@@ -237,26 +241,26 @@ class DataFrameIterator(_FileImages):
     def __init__(
         self,
         dataframe: Any,
-        directory: Any = None,
-        image_data_generator: Any = None,
+        directory: StrPath | None = None,
+        image_data_generator: ImageTransformer | None = None,
         x_col: str = "filename",
-        y_col: Any = "class",
+        y_col: str | list[str] = "class",
         weight_col: str | None = None,
-        target_size: Any = (256, 256),
+        target_size: Sequence[int] = (256, 256),
         color_mode: str = "rgb",
-        classes: Any = None,
+        classes: Sequence[str] | None = None,
         class_mode: str | None = "categorical",
         batch_size: int = 32,
         shuffle: bool = True,
         seed: int | None = None,
         data_format: str | None = "channels_last",
-        save_to_dir: Any = None,
+        save_to_dir: StrPath | None = None,
         save_prefix: str = "",
         save_format: str = "png",
         subset: str | None = None,
         interpolation: str = "nearest",
         keep_aspect_ratio: bool = False,
-        dtype: Any = "float32",
+        dtype: DTypeLike | None = "float32",
         validate_filenames: bool = True,
     ) -> None:
         self._configure(image_data_generator, (save_to_dir, save_prefix, save_format), dtype)
@@ -267,21 +271,21 @@ class DataFrameIterator(_FileImages):
         self._check(dataframe, x_col, y_col, weight_col, classes)
         rows = dataframe
         if validate_filenames:
-            there = np.array([self._is_image_file(name) for name in rows[x_col]], bool)
-            if not there.all():
+            is_valid = np.array([self._is_image_file(name) for name in rows[x_col]], bool)
+            if not is_valid.all():
                 warnings.warn(
-                    f'Found {(~there).sum()} invalid image filename(s) in x_col="{x_col}". These filename(s) will be '
+                    f'Found {(~is_valid).sum()} invalid image filename(s) in x_col="{x_col}". These filename(s) will be '
                     "ignored.",
                     stacklevel=3,
                 )
-            rows = rows[there]
-        labelled = class_mode in ("binary", "categorical", "sparse")
-        if labelled:
+            rows = rows[is_valid]
+        has_classes = class_mode in ("binary", "categorical", "sparse")
+        if has_classes:
             rows, labels = self._labelled(rows, y_col, classes)
-        kept = self._of_subset(len(rows))
-        rows = rows.iloc[kept]
-        if labelled:
-            self.classes = labels[kept]
+        subset_slice = self._of_subset(len(rows))
+        rows = rows.iloc[subset_slice]
+        if has_classes:
+            self.classes = labels[subset_slice]
         elif class_mode == "raw":
             self._targets = rows[y_col].values
         elif class_mode == "multi_output":
@@ -289,9 +293,9 @@ class DataFrameIterator(_FileImages):
         self._sample_weight = rows[weight_col].values if weight_col else None
         self.filenames = rows[x_col].tolist()
         self.samples = len(self.filenames)
-        tested = "validated" if validate_filenames else "non-validated"
-        ending = f" belonging to {len(self.class_indices)} classes." if labelled else "."
-        print(f"Found {self.samples} {tested} image filenames{ending}")
+        status = "validated" if validate_filenames else "non-validated"
+        ending = f" belonging to {len(self.class_indices)} classes." if has_classes else "."
+        print(f"Found {self.samples} {status} image filenames{ending}")
         self._filepaths = [gfile.join(self.directory, name) for name in self.filenames]
         super().__init__(self.samples, batch_size, shuffle, seed)
 
@@ -299,7 +303,14 @@ class DataFrameIterator(_FileImages):
         path = gfile.join(self.directory, name)
         return name.lower().endswith(FORMATS) and gfile.exists(path) and not gfile.isdir(path)
 
-    def _check(self, rows: Any, x_col: str, y_col: Any, weight_col: Any, classes: Any) -> None:
+    def _check(
+        self,
+        rows: Any,
+        x_col: str,
+        y_col: str | list[str],
+        weight_col: str | None,
+        classes: Sequence[str] | None,
+    ) -> None:
         mode = self.class_mode
         if mode not in self.allowed_class_modes:
             raise ValueError(
@@ -311,10 +322,10 @@ class DataFrameIterator(_FileImages):
             )
         if not all(isinstance(name, str) for name in rows[x_col]):
             raise TypeError(f"All values in column x_col={x_col} must be strings.")
-        kinds: Any = {"binary": str, "sparse": str, "categorical": (str, list, tuple)}.get(
+        label_types: Any = {"binary": str, "sparse": str, "categorical": (str, list, tuple)}.get(
             mode or ""
         )
-        if kinds and not all(isinstance(label, kinds) for label in rows[y_col]):
+        if label_types and not all(isinstance(label, label_types) for label in rows[y_col]):
             raise TypeError(
                 f'If class_mode="{mode}", y_col="{y_col}" column values must be strings'
                 + (", lists or tuples." if mode == "categorical" else ".")
@@ -328,20 +339,22 @@ class DataFrameIterator(_FileImages):
         if weight_col and not np.issubdtype(rows[weight_col].dtype, np.number):
             raise TypeError(f"Column weight_col={weight_col} must be numeric.")
 
-    def _labelled(self, rows: Any, y_col: str, classes: Any) -> tuple[Any, list[Any]]:
-        """The rows that have one of the classes, and the numbers of their classes."""
-        several = [list(v) if isinstance(v, (list, tuple)) else [v] for v in rows[y_col]]
+    def _labelled(
+        self, rows: Any, y_col: str | list[str], classes: Sequence[str] | None
+    ) -> tuple[Any, list[int | list[int]]]:
+        """Return the rows with at least one known class, and the indices of their classes."""
+        values = rows[y_col]
+        row_names = [list(v) if isinstance(v, (list, tuple)) else [v] for v in values]
         names = (
             list(dict.fromkeys(classes))
             if classes
-            else sorted({v for some in several for v in some})
+            else sorted({v for names in row_names for v in names})
         )
-        self.class_indices = {name: number for number, name in enumerate(names)}
-        known = [[v for v in some if v in self.class_indices] for some in several]
-        kept = [place for place, some in enumerate(known) if some]
-        numbers = [[self.class_indices[v] for v in known[place]] for place in kept]
-        single = [isinstance(v, str) for v in rows[y_col]]
-        labels: list[Any] = [
-            found[0] if single[place] else found for place, found in zip(kept, numbers, strict=True)
+        self.class_indices = {name: index for index, name in enumerate(names)}
+        row_ids = [
+            [self.class_indices[v] for v in names if v in self.class_indices] for names in row_names
         ]
-        return rows.iloc[kept], labels
+        kept_rows = [row for row, ids in enumerate(row_ids) if ids]
+        is_single = [isinstance(v, str) for v in values]
+        labels = [row_ids[row][0] if is_single[row] else row_ids[row] for row in kept_rows]
+        return rows.iloc[kept_rows], labels

@@ -1,12 +1,15 @@
-"""`ImageDataGenerator`: images changed at random and brought to one scale, batch by batch."""
+"""`ImageDataGenerator`: random augmentation and normalization of images, batch by batch."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.keras import settings
 from meshflow.legacy.preprocessing.affine import (
     apply_affine_transform,
@@ -20,36 +23,37 @@ __all__ = ["ImageDataGenerator"]
 
 
 class ImageDataGenerator:
-    """Changes images at random and brings them to one scale.
+    """Generator of batches of randomly augmented and normalized images.
 
     Args:
-      featurewise_center: whether the mean of the data (see `fit`) is taken off.
-      samplewise_center: whether each image's mean is taken off.
-      featurewise_std_normalization: whether images are divided by the data's standard deviation.
-      samplewise_std_normalization: whether each image is divided by its standard deviation.
-      zca_whitening: whether pixels are decorrelated.
-      zca_epsilon: what is added to the singular values there.
-      rotation_range: the largest angle in degrees to turn by.
-      width_shift_range: the largest shift: part of the width when below 1, else pixels; or a list of
-        shifts to choose from.
-      height_shift_range: the same for the height.
-      brightness_range: the smallest and the largest factor of brightness.
-      shear_range: the largest angle in degrees to shear by.
-      zoom_range: the smallest and the largest factor of zoom; z for 1 - z to 1 + z.
-      channel_shift_range: the largest number to add.
-      fill_mode: what is outside: 'constant', 'nearest', 'reflect' or 'wrap'.
-      cval: the number outside for 'constant'.
-      horizontal_flip: whether half of the images are mirrored.
-      vertical_flip: whether half of the images are turned upside down.
-      rescale: a factor for all pixels.
-      preprocessing_function: from a changed image to an image of the same shape.
-      data_format: 'channels_last' or 'channels_first'; default Keras' setting.
-      validation_split: the part of the data that is the subset 'validation'.
-      interpolation_order: degree of the splines between pixels.
-      dtype: of the images; default `tf.keras.backend.floatx()`.
+      featurewise_center: Whether to subtract the mean of the data set (see `fit`).
+      samplewise_center: Whether to subtract the mean of each image.
+      featurewise_std_normalization: Whether to divide by the standard deviation of the data set.
+      samplewise_std_normalization: Whether to divide each image by its standard deviation.
+      zca_whitening: Whether to decorrelate the pixels.
+      zca_epsilon: Value added to the singular values for whitening.
+      rotation_range: Maximum rotation in degrees.
+      width_shift_range: Maximum shift: a fraction of the width if below 1, else pixels; or a list
+        of shifts to choose from.
+      height_shift_range: Maximum shift over the height, in the same form.
+      brightness_range: Minimum and maximum factor of brightness.
+      shear_range: Maximum shear angle in degrees.
+      zoom_range: Minimum and maximum zoom factor; a number z means 1 - z to 1 + z.
+      channel_shift_range: Maximum value to add.
+      fill_mode: How to fill pixels outside the image: 'constant', 'nearest', 'reflect' or 'wrap'.
+      cval: Value of pixels outside the image for 'constant'.
+      horizontal_flip: Whether to flip half of the images horizontally.
+      vertical_flip: Whether to flip half of the images vertically.
+      rescale: Factor for all pixels.
+      preprocessing_function: Function from an augmented image to an image of the same shape.
+      data_format: 'channels_last' or 'channels_first'; default
+        `tf.keras.backend.image_data_format()`.
+      validation_split: Fraction of the data in the subset 'validation'.
+      interpolation_order: Degree of the splines that interpolate between pixels.
+      dtype: Dtype of the images; default `tf.keras.backend.floatx()`.
 
     Raises:
-      ValueError: for a range or format of another kind.
+      ValueError: If a range or `data_format` is invalid.
 
     Example:
       >>> import numpy as np
@@ -69,30 +73,32 @@ class ImageDataGenerator:
         zca_whitening: bool = False,
         zca_epsilon: float = 1e-6,
         rotation_range: float = 0,
-        width_shift_range: Any = 0.0,
-        height_shift_range: Any = 0.0,
-        brightness_range: Any = None,
+        width_shift_range: float | Sequence[float] = 0.0,
+        height_shift_range: float | Sequence[float] = 0.0,
+        brightness_range: Sequence[float] | None = None,
         shear_range: float = 0.0,
-        zoom_range: Any = 0.0,
+        zoom_range: float | Sequence[float] = 0.0,
         channel_shift_range: float = 0.0,
         fill_mode: str = "nearest",
         cval: float = 0.0,
         horizontal_flip: bool = False,
         vertical_flip: bool = False,
         rescale: float | None = None,
-        preprocessing_function: Any = None,
+        preprocessing_function: Callable[[np.ndarray], np.ndarray] | None = None,
         data_format: str | None = None,
         validation_split: float = 0.0,
         interpolation_order: int = 1,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self.data_format = data_format or settings.image_data_format()
         if self.data_format not in ("channels_last", "channels_first"):
             raise ValueError(
                 f"`data_format` should be 'channels_last' or 'channels_first', got {data_format!r}."
             )
-        first = self.data_format == "channels_first"
-        self.channel_axis, self.row_axis, self.col_axis = (1, 2, 3) if first else (3, 1, 2)
+        is_channels_first = self.data_format == "channels_first"
+        self.channel_axis, self.row_axis, self.col_axis = (
+            (1, 2, 3) if is_channels_first else (3, 1, 2)
+        )
         if validation_split and not 0 < validation_split < 1:
             raise ValueError(
                 f"`validation_split` must be strictly between 0 and 1, got {validation_split}."
@@ -101,27 +107,30 @@ class ImageDataGenerator:
             zoom_range = [1 - zoom_range, 1 + zoom_range]
         elif len(zoom_range) != 2 or not all(isinstance(z, (float, int)) for z in zoom_range):
             raise ValueError(f"`zoom_range` should be a float or two floats, got {zoom_range}.")
-        pair = isinstance(brightness_range, (tuple, list)) and len(brightness_range) == 2
-        if brightness_range is not None and not pair:
+        is_pair = isinstance(brightness_range, (tuple, list)) and len(brightness_range) == 2
+        if brightness_range is not None and not is_pair:
             raise ValueError(f"`brightness_range` should be two floats, got {brightness_range}.")
         if zca_whitening and featurewise_std_normalization:
             warnings.warn(
                 "`zca_whitening` overrides `featurewise_std_normalization`.", stacklevel=2
             )
             featurewise_std_normalization = False
-        for one, other, given, needed in (
-            ("zca_whitening", "featurewise_center", zca_whitening, featurewise_center),
+        implied_options = (
+            ("zca_whitening", zca_whitening, "featurewise_center", featurewise_center),
             (
-                *("featurewise_std_normalization", "featurewise_center"),
-                *(featurewise_std_normalization, featurewise_center),
+                *("featurewise_std_normalization", featurewise_std_normalization),
+                *("featurewise_center", featurewise_center),
             ),
             (
-                *("samplewise_std_normalization", "samplewise_center"),
-                *(samplewise_std_normalization, samplewise_center),
+                *("samplewise_std_normalization", samplewise_std_normalization),
+                *("samplewise_center", samplewise_center),
             ),
-        ):
-            if given and not needed:
-                warnings.warn(f"`{one}` overrides `{other}`, which is set.", stacklevel=2)
+        )
+        for option, is_set, implied_option, is_implied_set in implied_options:
+            if is_set and not is_implied_set:
+                warnings.warn(
+                    f"`{option}` overrides `{implied_option}`, which is set.", stacklevel=2
+                )
         self.featurewise_center = bool(
             featurewise_center or zca_whitening or featurewise_std_normalization
         )
@@ -137,42 +146,29 @@ class ImageDataGenerator:
         self.horizontal_flip, self.vertical_flip = horizontal_flip, vertical_flip
         self.rescale, self.preprocessing_function = rescale, preprocessing_function
         self.interpolation_order = interpolation_order
-        self.dtype = dtype or settings.floatx()
+        self.dtype: Any = dtype or settings.floatx()
         self._validation_split = validation_split
         self.mean: Any = None
         self.std: Any = None
         self.zca_whitening_matrix: Any = None
 
-    # ---- batches ---------------------------------------------------------------------------
-
     def flow(
         self,
-        x: Any,
-        y: Any = None,
+        x: ArrayLike | Sequence[ArrayLike],
+        y: ArrayLike | None = None,
         batch_size: int = 32,
         shuffle: bool = True,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | None = None,
         seed: int | None = None,
-        save_to_dir: Any = None,
+        save_to_dir: StrPath | None = None,
         save_prefix: str = "",
         save_format: str = "png",
         ignore_class_split: bool = False,
         subset: str | None = None,
     ) -> NumpyArrayIterator:
-        """Batches of the changed images of an array, without end.
+        """Create an infinite iterator over batches of augmented images of an array.
 
-        Args:
-          x: as for `NumpyArrayIterator`.
-          y: as for `NumpyArrayIterator`.
-          batch_size: as for `NumpyArrayIterator`.
-          shuffle: as for `NumpyArrayIterator`.
-          sample_weight: as for `NumpyArrayIterator`.
-          seed: as for `NumpyArrayIterator`.
-          save_to_dir: as for `NumpyArrayIterator`.
-          save_prefix: as for `NumpyArrayIterator`.
-          save_format: as for `NumpyArrayIterator`.
-          ignore_class_split: as for `NumpyArrayIterator`.
-          subset: as for `NumpyArrayIterator`.
+        The arguments are as in `NumpyArrayIterator`.
         """
         return NumpyArrayIterator(
             x,
@@ -190,45 +186,39 @@ class ImageDataGenerator:
             dtype=self.dtype,
         )
 
-    def flow_from_directory(self, directory: Any, *args: Any, **kwargs: Any) -> DirectoryIterator:
-        """Batches of the changed images of a folder, without end.
+    def flow_from_directory(
+        self, directory: StrPath, *args: Any, **kwargs: Any
+    ) -> DirectoryIterator:
+        """Create an infinite iterator over batches of augmented images of a directory.
 
         Args:
-          directory: the folder, with one folder for each class.
-          *args: target_size, color_mode, classes, class_mode, batch_size, shuffle, seed, save_to_dir,
-            save_prefix, save_format, follow_links, subset, interpolation, keep_aspect_ratio, as for
-            `DirectoryIterator`.
-          **kwargs: the same by keyword.
+          directory: Directory with one subdirectory for each class.
+          *args: target_size, color_mode, classes, class_mode, batch_size, shuffle, seed,
+            save_to_dir, save_prefix, save_format, follow_links, subset, interpolation,
+            keep_aspect_ratio, as in `DirectoryIterator`.
+          **kwargs: The same arguments by keyword.
         """
         names = (
-            *(
-                "target_size",
-                "color_mode",
-                "classes",
-                "class_mode",
-                "batch_size",
-                "shuffle",
-                "seed",
-            ),
-            *("save_to_dir", "save_prefix", "save_format", "follow_links", "subset"),
+            *("target_size", "color_mode", "classes", "class_mode", "batch_size", "shuffle"),
+            *("seed", "save_to_dir", "save_prefix", "save_format", "follow_links", "subset"),
             *("interpolation", "keep_aspect_ratio"),
         )
-        given = _by_name("flow_from_directory", names, args, kwargs)
-        common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype}
-        return DirectoryIterator(directory, self, **common, **given)
+        options = _by_name("flow_from_directory", names, args, kwargs)
+        options |= {"data_format": self.data_format, "dtype": self.dtype}
+        return DirectoryIterator(directory, self, **options)
 
     def flow_from_dataframe(
-        self, dataframe: Any, directory: Any = None, *args: Any, **kwargs: Any
+        self, dataframe: Any, directory: StrPath | None = None, *args: Any, **kwargs: Any
     ) -> DataFrameIterator:
-        """Batches of the changed images that a pandas data frame names, without end.
+        """Create an infinite iterator over batches of augmented images of the files in a data frame.
 
         Args:
-          dataframe: the data frame.
-          directory: the folder of the files, or None.
+          dataframe: A pandas data frame.
+          directory: Directory of the files, or None.
           *args: x_col, y_col, weight_col, target_size, color_mode, classes, class_mode, batch_size,
             shuffle, seed, save_to_dir, save_prefix, save_format, subset, interpolation,
-            validate_filenames, as for `DataFrameIterator`.
-          **kwargs: the same by keyword.
+            validate_filenames, as in `DataFrameIterator`.
+          **kwargs: The same arguments by keyword.
         """
         names = (
             *("x_col", "y_col", "weight_col", "target_size", "color_mode", "classes", "class_mode"),
@@ -236,59 +226,60 @@ class ImageDataGenerator:
             *("subset", "interpolation", "validate_filenames", "keep_aspect_ratio"),
         )
         kwargs.pop("drop_duplicates", None)
-        given = _by_name("flow_from_dataframe", names, args, kwargs)
-        common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype}
-        return DataFrameIterator(dataframe, directory, self, **common, **given)
+        options = _by_name("flow_from_dataframe", names, args, kwargs)
+        options |= {"data_format": self.data_format, "dtype": self.dtype}
+        return DataFrameIterator(dataframe, directory, self, **options)
 
-    # ---- one image -------------------------------------------------------------------------
-
-    def get_random_transform(self, img_shape: Any, seed: int | None = None) -> dict[str, Any]:
-        """What is to be done to an image, drawn at random.
+    def get_random_transform(
+        self, img_shape: Sequence[int], seed: int | None = None
+    ) -> dict[str, Any]:
+        """Draw the parameters of a random transform.
 
         Args:
-          img_shape: the image's shape.
-          seed: for `np.random.seed`.
+          img_shape: Shape of the image.
+          seed: Seed for `np.random.seed`.
 
         Returns:
-          A dictionary for `apply_transform`.
+          The parameters for `apply_transform`.
         """
         if seed is not None:
             np.random.seed(seed)
         uniform = np.random.uniform
-        # In Keras' order, so that a seed gives the same changes.
-        chosen: dict[str, Any] = {"theta": 0, "tx": 0, "ty": 0, "shear": 0, "zx": 1, "zy": 1}
+        # The order of the draws is Keras' own, so that a seed produces the same transforms.
+        parameters: dict[str, Any] = {"theta": 0, "tx": 0, "ty": 0, "shear": 0, "zx": 1, "zy": 1}
         if self.rotation_range:
-            chosen["theta"] = uniform(-self.rotation_range, self.rotation_range)
-        chosen["tx"] = _shift(self.height_shift_range, img_shape[self.row_axis - 1])
-        chosen["ty"] = _shift(self.width_shift_range, img_shape[self.col_axis - 1])
+            parameters["theta"] = uniform(-self.rotation_range, self.rotation_range)
+        parameters["tx"] = _shift(self.height_shift_range, img_shape[self.row_axis - 1])
+        parameters["ty"] = _shift(self.width_shift_range, img_shape[self.col_axis - 1])
         if self.shear_range:
-            chosen["shear"] = uniform(-self.shear_range, self.shear_range)
+            parameters["shear"] = uniform(-self.shear_range, self.shear_range)
         if self.zoom_range != [1, 1]:
             low, high = self.zoom_range
-            chosen["zx"], chosen["zy"] = uniform(low, high, 2)
-        chosen["flip_horizontal"] = (np.random.random() < 0.5) * self.horizontal_flip
-        chosen["flip_vertical"] = (np.random.random() < 0.5) * self.vertical_flip
-        chosen["channel_shift_intensity"] = chosen["brightness"] = None
+            parameters["zx"], parameters["zy"] = uniform(low, high, 2)
+        parameters["flip_horizontal"] = (np.random.random() < 0.5) * self.horizontal_flip
+        parameters["flip_vertical"] = (np.random.random() < 0.5) * self.vertical_flip
+        parameters["channel_shift_intensity"] = parameters["brightness"] = None
         if self.channel_shift_range:
-            chosen["channel_shift_intensity"] = uniform(
+            parameters["channel_shift_intensity"] = uniform(
                 -self.channel_shift_range, self.channel_shift_range
             )
         if self.brightness_range is not None:
-            chosen["brightness"] = uniform(*self.brightness_range)
-        return chosen
+            low, high = self.brightness_range
+            parameters["brightness"] = uniform(low, high)
+        return parameters
 
     def apply_transform(self, x: np.ndarray, transform_parameters: dict[str, Any]) -> np.ndarray:
-        """An image changed.
+        """Transform an image.
 
         Args:
-          x: the image.
-          transform_parameters: what to do, as `get_random_transform` gives it.
+          x: The image.
+          transform_parameters: Parameters that `get_random_transform` returned.
         """
         rows, columns, channels = (a - 1 for a in (self.row_axis, self.col_axis, self.channel_axis))
-        moved = ("theta", "tx", "ty", "shear", "zx", "zy")
+        affine_parameters = ("theta", "tx", "ty", "shear", "zx", "zy")
         x = apply_affine_transform(
             x,
-            **{k: v for k, v in transform_parameters.items() if k in moved},
+            **{k: v for k, v in transform_parameters.items() if k in affine_parameters},
             row_axis=rows,
             col_axis=columns,
             channel_axis=channels,
@@ -307,20 +298,16 @@ class ImageDataGenerator:
         return x
 
     def random_transform(self, x: np.ndarray, seed: int | None = None) -> np.ndarray:
-        """An image changed at random.
+        """Transform an image randomly.
 
         Args:
-          x: the image.
-          seed: for `np.random.seed`.
+          x: The image.
+          seed: Seed for `np.random.seed`.
         """
         return self.apply_transform(x, self.get_random_transform(x.shape, seed))
 
     def standardize(self, x: np.ndarray) -> np.ndarray:
-        """An image, or images, brought to scale.
-
-        Args:
-          x: the image.
-        """
+        """Normalize an image, or a batch of images."""
         if self.preprocessing_function:
             x = self.preprocessing_function(x)
         if self.rescale:
@@ -340,7 +327,7 @@ class ImageDataGenerator:
             x = (flat @ self.zca_whitening_matrix).reshape(x.shape)
         return x
 
-    def _fitted(self, option: str, value: Any) -> bool:
+    def _fitted(self, option: str, value: np.ndarray | None) -> bool:
         if value is None:
             warnings.warn(
                 f"This ImageDataGenerator specifies `{option}`, but it hasn't been fit on any training data. Fit it "
@@ -349,17 +336,19 @@ class ImageDataGenerator:
             )
         return value is not None
 
-    def fit(self, x: Any, augment: bool = False, rounds: int = 1, seed: int | None = None) -> None:
-        """Computes what `featurewise_center` and its like need of the data.
+    def fit(
+        self, x: ArrayLike, augment: bool = False, rounds: int = 1, seed: int | None = None
+    ) -> None:
+        """Compute the statistics that `featurewise_center` and related options need.
 
         Args:
-          x: images [n, height, width, channels].
-          augment: whether to take changed images.
-          rounds: how often to change each.
-          seed: for `np.random.seed`.
+          x: Images [n, height, width, channels].
+          augment: Whether to use transformed images.
+          rounds: Number of transforms of each image.
+          seed: Seed for `np.random.seed`.
 
         Raises:
-          ValueError: for images of another rank.
+          ValueError: If the images have another rank.
         """
         data = np.array(x, self.dtype)
         if data.ndim != 4:
@@ -381,20 +370,20 @@ class ImageDataGenerator:
             )
         shape = [1, 1, 1]
         shape[self.channel_axis - 1] = data.shape[self.channel_axis]
-        others = (0, self.row_axis, self.col_axis)
+        reduced_axes = (0, self.row_axis, self.col_axis)
         if self.featurewise_center:
-            self.mean = data.mean(others).reshape(shape)
+            self.mean = data.mean(reduced_axes).reshape(shape)
             data -= self.mean
         if self.featurewise_std_normalization:
-            self.std = data.std(others).reshape(shape)
+            self.std = data.std(reduced_axes).reshape(shape)
             data /= self.std + 1e-6
         if self.zca_whitening:
             u, s, _ = np.linalg.svd(data.reshape(len(data), -1).T, full_matrices=False)
             self.zca_whitening_matrix = (u * (np.sqrt(len(data)) / (s + self.zca_epsilon))) @ u.T
 
 
-def _shift(amount: Any, size: int) -> Any:
-    """A shift in pixels: one of several, or up to a number, in either direction."""
+def _shift(amount: float | Sequence[float], size: int) -> float:
+    """Draw a shift in pixels: one of several values, or up to a maximum in either direction."""
     if isinstance(amount, (int, float)) and not amount:
         return 0
     if isinstance(amount, float):
@@ -406,9 +395,9 @@ def _shift(amount: Any, size: int) -> Any:
 
 
 def _by_name(
-    what: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    method: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Arguments by their names."""
+    """Map the names of arguments to their values."""
     if len(args) > len(names) or set(kwargs) - set(names) or set(kwargs) & set(names[: len(args)]):
-        raise TypeError(f"{what}() takes {', '.join(names)}; got {len(args)} and {list(kwargs)}.")
+        raise TypeError(f"{method}() takes {', '.join(names)}; got {len(args)} and {list(kwargs)}.")
     return dict(zip(names, args, strict=False)) | kwargs

@@ -1,4 +1,4 @@
-"""`tf.keras.preprocessing.image`."""
+"""`tf.keras.preprocessing.image`: loading and augmentation of images."""
 
 from meshflow.keras.utils.images import (
     array_to_img,

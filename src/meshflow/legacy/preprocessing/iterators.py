@@ -1,31 +1,54 @@
-"""Batches of changed images: order and batches, and images from arrays."""
+"""Iterators over batches of augmented images, and the iterator over arrays."""
 
 from __future__ import annotations
 
+import collections.abc
 import threading
 import warnings
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.environment.types import ArrayLike, StrPath
 from meshflow.files import gfile
 from meshflow.keras import settings
 from meshflow.keras.utils.arrays import Sequence
 from meshflow.keras.utils.images import save_img
 
+# Extensions of image files.
 FORMATS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
 
 __all__ = ["Iterator", "NumpyArrayIterator"]
 
 
+class ImageTransformer(Protocol):
+    """Part of `ImageDataGenerator` that iterators use."""
+
+    channel_axis: int
+    data_format: str
+    _validation_split: float
+
+    def get_random_transform(
+        self, img_shape: collections.abc.Sequence[int], seed: int | None = None
+    ) -> dict[str, Any]:
+        """Draw the parameters of a random transform."""
+
+    def apply_transform(self, x: np.ndarray, transform_parameters: dict[str, Any]) -> np.ndarray:
+        """Transform an image."""
+
+    def standardize(self, x: np.ndarray) -> np.ndarray:
+        """Normalize an image."""
+
+
 class Iterator(Sequence):
-    """Batches of numbered samples, without end when iterated.
+    """Infinite iterator over batches of samples, which subclasses select by their indices.
 
     Args:
-      n: how many samples there are.
-      batch_size: samples of a batch.
-      shuffle: whether in random order.
-      seed: makes the order, and what is random about samples, the same each time.
+      n: Number of samples.
+      batch_size: Number of samples in a batch.
+      shuffle: Whether to shuffle the samples.
+      seed: Seed of the order and of the random transforms of samples.
     """
 
     white_list_formats = tuple(f.lstrip(".") for f in FORMATS)
@@ -34,7 +57,7 @@ class Iterator(Sequence):
         self.n, self.batch_size, self.shuffle, self.seed = n, batch_size, shuffle, seed
         self.batch_index = self.total_batches_seen = 0
         self.lock = threading.Lock()
-        self.index_array: Any = None
+        self.index_array: np.ndarray | None = None
 
     def __len__(self) -> int:
         return -(-self.n // self.batch_size)
@@ -47,6 +70,7 @@ class Iterator(Sequence):
         self._seed_batch()
         if self.index_array is None:
             self._order()
+        assert self.index_array is not None
         self.total_batches_seen += 1
         first = self.batch_size * idx
         return self._get_batches_of_transformed_samples(
@@ -61,11 +85,11 @@ class Iterator(Sequence):
         self.index_array = np.random.permutation(self.n) if self.shuffle else np.arange(self.n)
 
     def on_epoch_end(self) -> None:
-        """Draws a new order."""
+        """Draw a new order."""
         self._order()
 
     def reset(self) -> None:
-        """Begins with the first batch again."""
+        """Restart with the first batch."""
         self.batch_index = 0
 
     def __iter__(self) -> Any:
@@ -76,6 +100,7 @@ class Iterator(Sequence):
             self._seed_batch()
             if self.batch_index == 0:
                 self._order()
+            assert self.index_array is not None
             first = self.batch_index * self.batch_size
             index = self.index_array[first : first + self.batch_size]
             self.batch_index = self.batch_index + 1 if first + self.batch_size < self.n else 0
@@ -85,58 +110,67 @@ class Iterator(Sequence):
     next = __next__
 
     def _get_batches_of_transformed_samples(self, index_array: np.ndarray) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its batches are.")
+        raise NotImplementedError(
+            f"{type(self).__name__} must implement `_get_batches_of_transformed_samples`."
+        )
 
 
 class Images(Iterator):
-    """Batches of images that an `ImageDataGenerator` changes."""
+    """Batches of images that an `ImageDataGenerator` augments."""
 
-    def _configure(self, generator: Any, save: tuple[Any, str, str], dtype: Any) -> None:
-        self.image_data_generator, self.dtype = generator, dtype or settings.floatx()
+    def _configure(
+        self,
+        generator: ImageTransformer | None,
+        save: tuple[StrPath | None, str, str],
+        dtype: DTypeLike | None,
+    ) -> None:
+        self.image_data_generator: Any = generator
+        self.dtype: Any = dtype or settings.floatx()
         self.save_to_dir, self.save_prefix, self.save_format = save
 
-    def _image(self, number: int) -> np.ndarray:
+    def _image(self, index: int) -> np.ndarray:
         raise NotImplementedError
 
     def _changed(self, index_array: np.ndarray) -> np.ndarray:
-        """The images of a batch, changed."""
+        """Load and augment the images of a batch."""
         generator, images = self.image_data_generator, []
-        for number in index_array:
-            image = self._image(number)
+        for index in index_array:
+            image = self._image(index)
             if generator:
-                chosen = generator.get_random_transform(image.shape)
-                image = generator.standardize(generator.apply_transform(image, chosen))
+                parameters = generator.get_random_transform(image.shape)
+                image = generator.standardize(generator.apply_transform(image, parameters))
             images.append(image)
         batch = np.array(images, self.dtype)
         if self.save_to_dir:
-            for number, image in zip(index_array, batch, strict=True):
-                name = f"{self.save_prefix}_{number}_{np.random.randint(10**7)}.{self.save_format}"
+            for index, image in zip(index_array, batch, strict=True):
+                name = f"{self.save_prefix}_{index}_{np.random.randint(10**7)}.{self.save_format}"
                 data_format = generator.data_format if generator else None
                 save_img(gfile.join(self.save_to_dir, name), image, data_format)
         return batch
 
 
 class NumpyArrayIterator(Images):
-    """Batches of changed images of an array; made by `ImageDataGenerator.flow`.
+    """Batches of augmented images of an array; created by `ImageDataGenerator.flow`.
 
     Args:
-      x: images [n, height, width, channels], or a pair of them and further arrays.
-      y: labels, or None.
-      image_data_generator: what changes the images.
-      batch_size: images of a batch.
-      shuffle: whether in random order.
-      sample_weight: weights, or None.
-      seed: makes everything random the same each time.
-      data_format: accepted; the generator's is used.
-      save_to_dir: a folder to write the changed images to.
-      save_prefix: begin of their names.
-      save_format: their format.
+      x: Images [n, height, width, channels], or a pair of images and further arrays.
+      y: Labels, or None.
+      image_data_generator: Generator that augments the images.
+      batch_size: Number of images in a batch.
+      shuffle: Whether to shuffle the images.
+      sample_weight: Weights, or None.
+      seed: Seed of the order and of all random transforms.
+      data_format: Ignored; the generator's is used.
+      save_to_dir: Directory to which the augmented images are written.
+      save_prefix: Prefix of the names of these files.
+      save_format: Format of these files.
       subset: 'training' or 'validation', by the generator's `validation_split`.
-      ignore_class_split: whether the subsets may have different labels.
-      dtype: of the images.
+      ignore_class_split: Whether the subsets may have different labels.
+      dtype: Dtype of the images.
 
     Raises:
-      ValueError: for arrays of unequal lengths, images of another rank, or another subset.
+      ValueError: If the lengths of the arrays differ, the images have another rank, or the subset
+        is unknown.
 
     Example:
       >>> import meshflow as tf
@@ -152,21 +186,21 @@ class NumpyArrayIterator(Images):
         self,
         x: Any,
         y: Any,
-        image_data_generator: Any,
+        image_data_generator: ImageTransformer,
         batch_size: int = 32,
         shuffle: bool = False,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | None = None,
         seed: int | None = None,
         data_format: str | None = None,
-        save_to_dir: Any = None,
+        save_to_dir: StrPath | None = None,
         save_prefix: str = "",
         save_format: str = "png",
         subset: str | None = None,
         ignore_class_split: bool = False,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> None:
         self._configure(image_data_generator, (save_to_dir, save_prefix, save_format), dtype)
-        others: list[Any] = []
+        others: list[np.ndarray] = []
         if isinstance(x, (tuple, list)):
             x, more = x
             others = [np.asarray(a) for a in (more if isinstance(more, list) else [more])]
@@ -176,12 +210,12 @@ class NumpyArrayIterator(Images):
                 raise ValueError(
                     f"`x` (images) and `{name}` should have the same length, got {len(x)} and {len(array)}."
                 )
-        kept = slice(None)
+        subset_slice = slice(None)
         if subset is not None:
-            kept = self._kept(subset, len(x), y, ignore_class_split)
-        self.x = arrays["x"][kept].astype(self.dtype)
-        self.x_misc = [a[kept] for a in others]
-        self.y = None if y is None else np.asarray(y)[kept]
+            subset_slice = self._kept(subset, len(x), y, ignore_class_split)
+        self.x = arrays["x"][subset_slice].astype(self.dtype)
+        self.x_misc = [a[subset_slice] for a in others]
+        self.y = None if y is None else np.asarray(y)[subset_slice]
         self.sample_weight = None if sample_weight is None else np.asarray(sample_weight)
         if self.x.ndim != 4:
             raise ValueError(f"Images should have rank 4, got shape {self.x.shape}.")
@@ -196,20 +230,21 @@ class NumpyArrayIterator(Images):
     def _kept(self, subset: str, count: int, y: Any, ignore_class_split: bool) -> slice:
         if subset not in ("training", "validation"):
             raise ValueError(f"Invalid subset name: {subset}; expected 'training' or 'validation'.")
-        cut = int(count * self.image_data_generator._validation_split)
+        split_index = int(count * self.image_data_generator._validation_split)
         if (
             y is not None
             and not ignore_class_split
-            and set(map(str, np.unique(y[:cut]))) != set(map(str, np.unique(y[cut:])))
+            and set(map(str, np.unique(y[:split_index])))
+            != set(map(str, np.unique(y[split_index:])))
         ):
             raise ValueError(
                 "Training and validation subsets have different number of classes after the split. If your numpy arrays "
                 "are sorted by the label, you might want to shuffle them."
             )
-        return slice(0, cut) if subset == "validation" else slice(cut, None)
+        return slice(0, split_index) if subset == "validation" else slice(split_index, None)
 
-    def _image(self, number: int) -> np.ndarray:
-        return self.x[number].copy()
+    def _image(self, index: int) -> np.ndarray:
+        return self.x[index].copy()
 
     def _get_batches_of_transformed_samples(self, index_array: np.ndarray) -> Any:
         batch: Any = self._changed(index_array)

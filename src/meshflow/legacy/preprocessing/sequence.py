@@ -1,7 +1,8 @@
-"""`tf.keras.preprocessing.sequence`: sequences padded, cut into windows, and sampled."""
+"""`tf.keras.preprocessing.sequence`: padding, windows and skip-grams of sequences."""
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import random
 from typing import Any
@@ -17,19 +18,19 @@ class TimeseriesGenerator(Sequence):
     """Batches of windows of a time series, each with the target that follows it.
 
     Args:
-      data: array [step, ...].
-      targets: array [step, ...]; the target of a window is that of the step after it.
-      length: steps that a window covers.
-      sampling_rate: steps between those that a window takes.
-      stride: steps between windows.
-      start_index: the first step that is used.
-      end_index: the last step that is used.
-      shuffle: whether windows are drawn at random.
-      reverse: whether windows run backwards.
-      batch_size: windows of a batch.
+      data: Array [step, ...].
+      targets: Array [step, ...]; the target of a window is that of the step after it.
+      length: Number of steps that a window covers.
+      sampling_rate: Distance between the steps that a window includes.
+      stride: Distance between windows, in steps.
+      start_index: First step to use.
+      end_index: Last step to use.
+      shuffle: Whether to draw windows randomly.
+      reverse: Whether to reverse the order of steps in a window.
+      batch_size: Number of windows in a batch.
 
     Raises:
-      ValueError: when data and targets have different lengths, or no window fits.
+      ValueError: If data and targets have different lengths, or no window fits.
 
     Example:
       >>> import numpy as np
@@ -85,41 +86,40 @@ class TimeseriesGenerator(Sequence):
         return (samples[:, ::-1] if self.reverse else samples), targets
 
     def get_config(self) -> dict[str, Any]:
-        """The settings, with the data as JSON."""
-        plain = (
-            "length",
-            "sampling_rate",
-            "stride",
-            "start_index",
-            "end_index",
-            "shuffle",
-            "reverse",
+        """Return the configuration, with the data as JSON."""
+        names = (
+            *("length", "sampling_rate", "stride", "start_index", "end_index", "shuffle"),
+            *("reverse", "batch_size"),
         )
-        config = {name: getattr(self, name) for name in (*plain, "batch_size")}
+        config = {name: getattr(self, name) for name in names}
         return {
             "data": json.dumps(np.asarray(self.data).tolist()),
             "targets": json.dumps(np.asarray(self.targets).tolist()),
         } | config
 
     def to_json(self, **kwargs: Any) -> str:
-        """The settings as JSON.
+        """Return the configuration as JSON.
 
         Args:
-          **kwargs: arguments of `json.dumps`.
+          **kwargs: Arguments of `json.dumps`.
         """
         config = {"class_name": type(self).__name__, "config": self.get_config()}
         return json.dumps(config, **kwargs)
 
 
 def make_sampling_table(size: int, sampling_factor: float = 1e-5) -> np.ndarray:
-    """How likely the word of each rank is to be sampled, when frequencies follow Zipf's law.
+    """Compute the sampling probability of the word of each rank, if frequencies follow Zipf's law.
 
-    min(1, sqrt(s * r)) with s the factor and r = rank * (log(rank) + gamma) + 1/2 - 1 / (12 rank), the
-    inverse of the frequency; Mikolov et al., 'Distributed Representations of Words' (2013).
+    It is min(1, sqrt(s * r)), where s is the factor and r = rank * (log(rank) + gamma) + 1/2 - 1 /
+    (12 rank) is the
+    inverse of the frequency.
 
     Args:
-      size: how many words there are; number 0 is none, and is treated as rank 1.
-      sampling_factor: s.
+      size: Number of words. Word 0 is padding, and is treated as rank 1.
+      sampling_factor: The factor s.
+
+    References:
+      Mikolov et al., 'Distributed Representations of Words' (2013).
 
     Example:
       >>> import meshflow as tf
@@ -132,55 +132,57 @@ def make_sampling_table(size: int, sampling_factor: float = 1e-5) -> np.ndarray:
 
 
 def skipgrams(
-    sequence: Any,
+    sequence: collections.abc.Sequence[int],
     vocabulary_size: int,
     window_size: int = 4,
     negative_samples: float = 1.0,
     shuffle: bool = True,
     categorical: bool = False,
-    sampling_table: Any = None,
+    sampling_table: np.ndarray | None = None,
     seed: int | None = None,
 ) -> tuple[list[list[int]], list[Any]]:
-    """Pairs of words that are near each other, and of words with random ones.
+    """Create pairs of neighboring words, and pairs of words with random ones.
 
     Args:
-      sequence: numbers of words; 0 is none.
-      vocabulary_size: how many numbers there are.
-      window_size: how far the words of a pair may be apart.
-      negative_samples: how many random pairs there are for each near one.
-      shuffle: whether in random order.
-      categorical: whether labels are [1, 0] and [0, 1] instead of 0 and 1.
-      sampling_table: how likely each word is to be used, as `make_sampling_table` gives it.
-      seed: of the order.
+      sequence: Word ids; 0 is padding.
+      vocabulary_size: Number of word ids.
+      window_size: Maximum distance between the words of a pair.
+      negative_samples: Number of random pairs for each pair of neighbors.
+      shuffle: Whether to shuffle the pairs.
+      categorical: Whether labels are [1, 0] and [0, 1] instead of 0 and 1.
+      sampling_table: Probability to use each word, as `make_sampling_table` returns it.
+      seed: Seed of the order.
 
     Returns:
-      The pairs, and labels: 1 for those that are near each other.
+      The pairs, and their labels: 1 for neighbors, 0 for random pairs.
 
     Example:
       >>> import meshflow as tf
       >>> tf.keras.preprocessing.sequence.skipgrams([1, 2, 3], 4, 1, 0, shuffle=False)
       ([[1, 2], [2, 1], [2, 3], [3, 2]], [1, 1, 1, 1])
     """
-    yes, no = ([0, 1], [1, 0]) if categorical else (1, 0)
+    positive_label, negative_label = ([0, 1], [1, 0]) if categorical else (1, 0)
     couples: list[list[int]] = []
-    for place, word in enumerate(sequence):
+    for index, word in enumerate(sequence):
         if not word:
             continue
         if sampling_table is not None and sampling_table[word] < random.random():
             continue
-        near = range(max(0, place - window_size), min(len(sequence), place + window_size + 1))
-        couples += [[word, sequence[i]] for i in near if i != place and sequence[i]]
-    labels: list[Any] = [yes] * len(couples)
+        neighbors = range(max(0, index - window_size), min(len(sequence), index + window_size + 1))
+        couples += [[word, sequence[i]] for i in neighbors if i != index and sequence[i]]
+    labels: list[Any] = [positive_label] * len(couples)
     if negative_samples > 0:
-        wanted = int(len(couples) * negative_samples)
+        num_negatives = int(len(couples) * negative_samples)
         words = [word for word, _ in couples]
         random.shuffle(words)
-        last = int(vocabulary_size - 1)
-        couples += [[words[i % len(words)], random.randint(1, last)] for i in range(wanted)]
-        labels += [no] * wanted
+        max_id = int(vocabulary_size - 1)
+        couples += [
+            [words[i % len(words)], random.randint(1, max_id)] for i in range(num_negatives)
+        ]
+        labels += [negative_label] * num_negatives
     if shuffle:
-        chosen = random.randint(0, int(10e6)) if seed is None else seed
+        order_seed = random.randint(0, int(10e6)) if seed is None else seed
         for part in (couples, labels):
-            random.seed(chosen)
+            random.seed(order_seed)
             random.shuffle(part)
     return couples, labels

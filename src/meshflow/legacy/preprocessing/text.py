@@ -1,4 +1,4 @@
-"""`tf.keras.preprocessing.text`: words of texts as numbers."""
+"""`tf.keras.preprocessing.text`: conversion of words to integers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _PUNCTUATION = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'
 def text_to_word_sequence(
     input_text: str, filters: str = _PUNCTUATION, lower: bool = True, split: str = " "
 ) -> list[str]:
-    """The words of a text.
+    """Split a text into words.
 
     Args:
-      input_text: the text.
-      filters: characters that separate words as `split` does.
-      lower: whether words are made lower case.
-      split: what separates words.
+      input_text: The text.
+      filters: Characters that separate words, as `split` does.
+      lower: Whether to convert words to lowercase.
+      split: Separator of words.
 
     Example:
       >>> import meshflow as tf
@@ -45,23 +45,23 @@ def text_to_word_sequence(
 def hashing_trick(
     text: str,
     n: int,
-    hash_function: Any = None,
+    hash_function: Callable[[str], int] | str | None = None,
     filters: str = _PUNCTUATION,
     lower: bool = True,
     split: str = " ",
     analyzer: Callable[[str], Sequence[str]] | None = None,
 ) -> list[int]:
-    """A number in [1, n) for each word of a text, by a hash; different words may share one.
+    """Hash each word of a text to an integer in [1, n); different words may collide.
 
     Args:
-      text: the text.
-      n: how many numbers there are, with 0, which no word gets.
-      hash_function: from a word to an integer; 'md5'; or None for Python's `hash`, which differs
-        from process to process.
-      filters: characters that separate words as `split` does.
-      lower: whether words are made lower case.
-      split: what separates words.
-      analyzer: from the text to its words, instead of the last three.
+      text: The text.
+      n: Number of integers, including 0, which no word gets.
+      hash_function: Function from a word to an integer; 'md5'; or None for Python's `hash`, which
+        differs between processes.
+      filters: Characters that separate words, as `split` does.
+      lower: Whether to convert words to lowercase.
+      split: Separator of words.
+      analyzer: Function from the text to its words, instead of `filters`, `lower` and `split`.
 
     Example:
       >>> import meshflow as tf
@@ -73,8 +73,8 @@ def hashing_trick(
     )
     if hash_function == "md5":
         hash_function = lambda word: int.from_bytes(hashlib.md5(word.encode()).digest(), "big")
-    number = hash if hash_function is None else hash_function
-    return [number(word) % (n - 1) + 1 for word in words]
+    hash_word: Any = hash if hash_function is None else hash_function
+    return [hash_word(word) % (n - 1) + 1 for word in words]
 
 
 def one_hot(
@@ -85,15 +85,15 @@ def one_hot(
     split: str = " ",
     analyzer: Callable[[str], Sequence[str]] | None = None,
 ) -> list[int]:
-    """`hashing_trick` with Python's `hash`.
+    """Hash each word of a text with Python's `hash`; see `hashing_trick`.
 
     Args:
-      input_text: the text.
-      n: how many numbers there are.
-      filters: characters that separate words as `split` does.
-      lower: whether words are made lower case.
-      split: what separates words.
-      analyzer: from the text to its words, instead of the last three.
+      input_text: The text.
+      n: Number of integers, including 0, which no word gets.
+      filters: Characters that separate words, as `split` does.
+      lower: Whether to convert words to lowercase.
+      split: Separator of words.
+      analyzer: Function from the text to its words, instead of `filters`, `lower` and `split`.
 
     Example:
       >>> import meshflow as tf
@@ -105,17 +105,17 @@ def one_hot(
 
 
 class Tokenizer:
-    """Numbers for the words of texts: 1 for the most frequent one, and so on; 0 stands for none.
+    """Mapping of words to ids: 1 for the most frequent word, and so on; 0 is padding.
 
     Args:
-      num_words: only words with numbers below this are used; None for all.
-      filters: characters that separate words as `split` does.
-      lower: whether words are made lower case.
-      split: what separates words.
-      char_level: whether single characters are the words.
-      oov_token: a word that stands for unknown ones, with number 1; without it they are left out.
-      analyzer: from a text to its words, instead of `filters`, `lower` and `split`.
-      **kwargs: `document_count`, the number of texts seen so far.
+      num_words: Upper bound of the ids: only words with smaller ids are used; None for all words.
+      filters: Characters that separate words, as `split` does.
+      lower: Whether to convert words to lowercase.
+      split: Separator of words.
+      char_level: Whether characters are used as words.
+      oov_token: Word with id 1 that replaces unknown words; without it, they are skipped.
+      analyzer: Function from a text to its words, instead of `filters`, `lower` and `split`.
+      **kwargs: `document_count`, the number of texts that were already counted.
 
     Example:
       >>> import meshflow as tf
@@ -148,7 +148,7 @@ class Tokenizer:
         self.word_index: dict[str, int] = {}
         self.index_word: dict[int, str] = {}
 
-    def _words(self, text: Any) -> Sequence[str]:
+    def _words(self, text: str | list[str]) -> Sequence[str]:
         if isinstance(text, list):
             return [word.lower() for word in text] if self.lower else text
         if self.char_level:
@@ -157,11 +157,11 @@ class Tokenizer:
             return self.analyzer(text)
         return text_to_word_sequence(text, self.filters, self.lower, self.split)
 
-    def fit_on_texts(self, texts: Iterable[Any]) -> None:
-        """Counts the words of texts and numbers them anew.
+    def fit_on_texts(self, texts: Iterable[str | list[str]]) -> None:
+        """Count the words of texts, and assign ids to all words counted so far.
 
         Args:
-          texts: texts, or lists of words.
+          texts: Texts, or lists of words.
         """
         for text in texts:
             words = self._words(text)
@@ -170,7 +170,8 @@ class Tokenizer:
                 self.word_counts[word] = self.word_counts.get(word, 0) + 1
             for word in set(words):
                 self.word_docs[word] += 1
-        # Python's sort keeps the order of first appearance among equals.
+        # The sort is stable, so that equally frequent words remain in the order of their first
+        # occurrence.
         ordered = sorted(self.word_counts, key=lambda word: -self.word_counts[word])
         first = [] if self.oov_token is None else [self.oov_token]
         self.word_index = {word: i for i, word in enumerate([*first, *ordered], 1)}
@@ -179,79 +180,79 @@ class Tokenizer:
             self.index_docs[self.word_index[word]] = count
 
     def fit_on_sequences(self, sequences: Sequence[Sequence[int]]) -> None:
-        """Counts in how many sequences each number is, for mode 'tfidf'.
+        """Count the sequences that contain each id, for mode 'tfidf'.
 
         Args:
-          sequences: lists of numbers.
+          sequences: Lists of word ids.
         """
         self.document_count += len(sequences)
         for sequence in sequences:
-            for number in set(sequence):
-                self.index_docs[number] += 1
+            for word_id in set(sequence):
+                self.index_docs[word_id] += 1
 
-    def _known(self, number: int | None) -> int | None:
-        """A word's number, or what stands for it."""
-        if number is None or (self.num_words and number >= self.num_words):
+    def _known(self, word_id: int | None) -> int | None:
+        """Return the id of a known word, or that of the out-of-vocabulary token."""
+        if word_id is None or (self.num_words and word_id >= self.num_words):
             return None if self.oov_token is None else self.word_index.get(self.oov_token)
-        return number
+        return word_id
 
-    def texts_to_sequences_generator(self, texts: Iterable[Any]) -> Iterator[list[int]]:
-        """The numbers of the words of each text, one text after another.
+    def texts_to_sequences_generator(self, texts: Iterable[str | list[str]]) -> Iterator[list[int]]:
+        """Convert texts to word ids, one text at a time.
 
         Args:
-          texts: texts, or lists of words.
+          texts: Texts, or lists of words.
         """
         for text in texts:
-            numbers = (self._known(self.word_index.get(word)) for word in self._words(text))
-            yield [n for n in numbers if n is not None]
+            ids = (self._known(self.word_index.get(word)) for word in self._words(text))
+            yield [n for n in ids if n is not None]
 
-    def texts_to_sequences(self, texts: Iterable[Any]) -> list[list[int]]:
-        """The numbers of the words of each text.
+    def texts_to_sequences(self, texts: Iterable[str | list[str]]) -> list[list[int]]:
+        """Convert texts to word ids.
 
         Args:
-          texts: texts, or lists of words.
+          texts: Texts, or lists of words.
         """
         return list(self.texts_to_sequences_generator(texts))
 
     def sequences_to_texts_generator(self, sequences: Iterable[Iterable[int]]) -> Iterator[str]:
-        """The words that numbers stand for, one text after another.
+        """Convert word ids to texts, one sequence at a time.
 
         Args:
-          sequences: lists of numbers.
+          sequences: Lists of word ids.
         """
         for sequence in sequences:
-            numbers = (self._known(int(n) if n in self.index_word else None) for n in sequence)
-            yield " ".join(self.index_word[n] for n in numbers if n is not None)
+            ids = (self._known(int(n) if n in self.index_word else None) for n in sequence)
+            yield " ".join(self.index_word[n] for n in ids if n is not None)
 
     def sequences_to_texts(self, sequences: Iterable[Iterable[int]]) -> list[str]:
-        """The words that numbers stand for, as texts.
+        """Convert word ids to texts.
 
         Args:
-          sequences: lists of numbers.
+          sequences: Lists of word ids.
         """
         return list(self.sequences_to_texts_generator(sequences))
 
-    def texts_to_matrix(self, texts: Iterable[Any], mode: str = "binary") -> np.ndarray:
-        """`sequences_to_matrix` of texts.
+    def texts_to_matrix(self, texts: Iterable[str | list[str]], mode: str = "binary") -> np.ndarray:
+        """Convert texts to a matrix; see `sequences_to_matrix`.
 
         Args:
-          texts: texts, or lists of words.
-          mode: as there.
+          texts: Texts, or lists of words.
+          mode: As in `sequences_to_matrix`.
         """
         return self.sequences_to_matrix(self.texts_to_sequences(texts), mode)
 
     def sequences_to_matrix(
         self, sequences: Sequence[Sequence[int]], mode: str = "binary"
     ) -> np.ndarray:
-        """A row for each sequence and a column for each number.
+        """Convert sequences to a matrix of shape [sequences, word ids].
 
         Args:
-          sequences: lists of numbers.
-          mode: 'binary' (is it there), 'count' (how often), 'freq' (its share) or 'tfidf':
-            (1 + log(count)) * log(1 + documents / (1 + documents with it)).
+          sequences: Lists of word ids.
+          mode: 'binary' (presence), 'count', 'freq' (fraction of the sequence) or 'tfidf': (1 +
+            log(count)) * log(1 + documents / (1 + documents with the word)).
 
         Raises:
-          ValueError: for another mode, or before words or documents were counted.
+          ValueError: If the mode is unknown, or no words or documents were counted.
         """
         if mode not in ("binary", "count", "freq", "tfidf"):
             raise ValueError(f"Unknown vectorization mode: {mode}")
@@ -264,58 +265,60 @@ class Tokenizer:
         width = self.num_words or len(self.word_index) + 1
         matrix = np.zeros((len(sequences), width))
         for row, sequence in zip(matrix, sequences, strict=True):
-            for number in sequence:
-                if number < width:
-                    row[number] += 1
+            for word_id in sequence:
+                if word_id < width:
+                    row[word_id] += 1
             if mode == "freq" and len(sequence):
                 row /= len(sequence)
         if mode == "binary":
             return (matrix > 0).astype(matrix.dtype)
         if mode != "tfidf":
             return matrix
-        with_it = np.array([self.index_docs.get(number, 0) for number in range(width)])
-        rarity = np.log(1 + self.document_count / (1 + with_it))
-        return np.where(matrix > 0, (1 + np.log(np.maximum(matrix, 1))) * rarity, 0)
+        document_counts = np.array([self.index_docs.get(word_id, 0) for word_id in range(width)])
+        inverse_frequency = np.log(1 + self.document_count / (1 + document_counts))
+        return np.where(matrix > 0, (1 + np.log(np.maximum(matrix, 1))) * inverse_frequency, 0)
 
     def get_config(self) -> dict[str, Any]:
-        """The settings and the counted words, the latter as JSON."""
-        counted = ("word_counts", "word_docs", "index_docs", "index_word", "word_index")
-        plain = ("num_words", "filters", "lower", "split", "char_level", "oov_token")
-        config = {name: getattr(self, name) for name in (*plain, "document_count")}
-        return config | {name: json.dumps(getattr(self, name)) for name in counted}
+        """Return the configuration and the counts, the latter as JSON."""
+        counts = ("word_counts", "word_docs", "index_docs", "index_word", "word_index")
+        names = (
+            *("num_words", "filters", "lower", "split", "char_level", "oov_token"),
+            "document_count",
+        )
+        config = {name: getattr(self, name) for name in names}
+        return config | {name: json.dumps(getattr(self, name)) for name in counts}
 
     def to_json(self, **kwargs: Any) -> str:
-        """This tokenizer as JSON, which `tokenizer_from_json` reads, Keras' as well.
+        """Return the tokenizer as JSON, which both `tokenizer_from_json` and Keras can read.
 
         Args:
-          **kwargs: arguments of `json.dumps`.
+          **kwargs: Arguments of `json.dumps`.
         """
         return json.dumps({"class_name": "Tokenizer", "config": self.get_config()}, **kwargs)
 
 
 def tokenizer_from_json(json_string: str) -> Tokenizer:
-    """A tokenizer from what `Tokenizer.to_json` gave.
+    """Create a tokenizer from the JSON that `Tokenizer.to_json` returned.
 
     Args:
-      json_string: the JSON.
+      json_string: The JSON.
 
     Example:
       >>> import meshflow as tf
       >>> tokenizer = tf.keras.preprocessing.text.Tokenizer()
       >>> tokenizer.fit_on_texts(["to be or not to be"])
-      >>> again = tf.keras.preprocessing.text.tokenizer_from_json(tokenizer.to_json())
-      >>> again.texts_to_sequences(["not to be"])
+      >>> restored = tf.keras.preprocessing.text.tokenizer_from_json(tokenizer.to_json())
+      >>> restored.texts_to_sequences(["not to be"])
       [[4, 1, 2]]
     """
     config = dict(json.loads(json_string)["config"])
-    by_word = {
+    tokenizer_state = {
         name: json.loads(config.pop(name)) for name in ("word_counts", "word_docs", "word_index")
     }
-    by_number = {name: json.loads(config.pop(name)) for name in ("index_docs", "index_word")}
+    for name in ("index_docs", "index_word"):
+        # JSON converts keys to strings.
+        tokenizer_state[name] = {int(k): v for k, v in json.loads(config.pop(name)).items()}
     tokenizer = Tokenizer(**config)
-    for name, found in by_word.items():
-        setattr(tokenizer, name, found)
-    for name, found in by_number.items():
-        # JSON has strings as keys.
-        setattr(tokenizer, name, {int(k): v for k, v in found.items()})
+    for name, value in tokenizer_state.items():
+        setattr(tokenizer, name, value)
     return tokenizer

@@ -1,4 +1,4 @@
-"""`tf.keras.wrappers`: models in the dress of other libraries."""
+"""`tf.keras.wrappers`: adapters of models to other libraries."""
 
 from meshflow.legacy.wrappers import scikit_learn
 

@@ -1,4 +1,4 @@
-"""Keras models as scikit-learn's estimators: for cross-validation, searches and pipelines."""
+"""`tf.keras.wrappers.scikit_learn`: Keras models as scikit-learn estimators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from meshflow.environment import extras
+from meshflow.environment.types import ArrayLike
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.training.callbacks import History
 from meshflow.keras.losses import CategoricalCrossentropy, categorical_crossentropy
 from meshflow.keras.utils import to_categorical
 
@@ -17,15 +19,15 @@ __all__ = ["KerasClassifier", "KerasRegressor"]
 
 
 class BaseWrapper:
-    """What the two estimators share: a function that builds a model, and parameters for it and for `fit`.
+    """Base class of estimators, with a function that builds a model.
 
     Args:
-      build_fn: function, or object that can be called, that returns a compiled model. None lets a subclass
-        build the model in its own `__call__`.
-      **sk_params: arguments of `build_fn`, and of the model's `fit`, `evaluate` and `predict`.
+      build_fn: Callable that returns a compiled model. If it is None, a subclass builds the model
+        in `__call__`.
+      **sk_params: Arguments of `build_fn`, and of the model's `fit`, `evaluate` and `predict`.
 
     Raises:
-      ValueError: a parameter that none of these functions has.
+      ValueError: If none of these functions has a parameter.
     """
 
     _estimator_type: str
@@ -39,33 +41,33 @@ class BaseWrapper:
         return self.build_fn if self.build_fn is not None else self.__call__  # type: ignore[operator]
 
     def check_params(self, params: Mapping[str, Any]) -> None:
-        """Checks the names of parameters.
+        """Check the names of parameters.
 
         Raises:
-          ValueError: a name that neither the builder nor the model's methods have.
+          ValueError: If neither the builder nor the model's methods have a parameter.
         """
         functions = (self._builder(), Model.fit, Model.evaluate, Model.predict)
-        known = {name for function in functions for name in inspect.signature(function).parameters}
+        names = {name for function in functions for name in inspect.signature(function).parameters}
         for name in params:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
                     f"{name} is not a legal parameter: the function that builds the model does not take it, "
                     "nor do the model's fit, evaluate and predict."
                 )
 
     def get_params(self, **params: Any) -> dict[str, Any]:
-        """The parameters by name, with the builder as `build_fn`.
+        """Return the parameters by name, with the builder as `build_fn`.
 
         Args:
-          **params: accepted for scikit-learn's sake (`deep`), without effect.
+          **params: Ignored; scikit-learn passes `deep`.
         """
         return {**self.sk_params, "build_fn": self.build_fn}
 
     def set_params(self, **params: Any) -> BaseWrapper:
-        """Sets parameters by name and returns the estimator.
+        """Set parameters by name, and return the estimator.
 
         Raises:
-          ValueError: a name that is not a parameter.
+          ValueError: If a name is not that of a parameter.
         """
         values = dict(params)
         build_fn = values.pop("build_fn", self.build_fn)
@@ -77,18 +79,19 @@ class BaseWrapper:
     def filter_sk_params(
         self, fn: Callable[..., Any], override: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Those parameters that a function has, with the values of `override` going first."""
+        """Select the parameters that a function has; values of `override` take precedence."""
         names = inspect.signature(fn).parameters
-        given = {name: value for name, value in self.sk_params.items() if name in names}
-        return {**given, **(override or {})}
+        selected = {name: value for name, value in self.sk_params.items() if name in names}
+        return {**selected, **(override or {})}
 
-    def fit(self, x: Any, y: Any, **kwargs: Any) -> Any:
-        """Builds a new model, as `model`, and trains it.
+    def fit(self, x: ArrayLike, y: ArrayLike, **kwargs: Any) -> History:
+        """Build a new model, as `model`, and train it.
 
         Args:
-          x: samples, shape [n, ...].
-          y: targets, shape [n] or [n, outputs].
-          **kwargs: arguments of the model's `fit`; they go before those of the estimator.
+          x: Samples, shape [n, ...].
+          y: Targets, shape [n] or [n, outputs].
+          **kwargs: Arguments of the model's `fit`; they take precedence over those of the
+            estimator.
 
         Returns:
           The `History` of the training.
@@ -101,16 +104,18 @@ class BaseWrapper:
 
 
 class KerasClassifier(BaseWrapper):
-    """A model that classifies, as an estimator of scikit-learn.
+    """Classifier as a scikit-learn estimator.
 
-    Its score is the accuracy, so that the model must be compiled with `metrics=["accuracy"]`.
+    Its score is the accuracy, so the model must be compiled with `metrics=["accuracy"]`.
 
     Args:
-      build_fn: function that returns a compiled model; its arguments are parameters of the estimator.
-      **sk_params: values of those arguments, and arguments of the model's `fit`, `evaluate` and `predict`.
+      build_fn: Function that returns a compiled model; its arguments are parameters of the
+        estimator.
+      **sk_params: Values of those arguments, and arguments of the model's `fit`, `evaluate` and
+        `predict`.
 
     Raises:
-      ValueError: a parameter that none of these functions has.
+      ValueError: If none of these functions has a parameter.
 
     >>> import numpy as np
     >>> import meshflow as tf
@@ -129,76 +134,76 @@ class KerasClassifier(BaseWrapper):
 
     _estimator_type = "classifier"
 
-    def fit(self, x: Any, y: Any, **kwargs: Any) -> Any:
-        """Builds a new model and trains it; `classes_` and `n_classes_` then tell the classes.
+    def fit(self, x: ArrayLike, y: ArrayLike, **kwargs: Any) -> History:
+        """Build a new model and train it; set `classes_` and `n_classes_`.
 
         Args:
-          x: samples, shape [n, ...].
-          y: classes of any kind, shape [n] or [n, 1], or one-hot rows, shape [n, classes].
-          **kwargs: arguments of the model's `fit`.
+          x: Samples, shape [n, ...].
+          y: Class labels, shape [n] or [n, 1], or one-hot rows, shape [n, classes].
+          **kwargs: Arguments of the model's `fit`.
 
         Returns:
           The `History` of the training.
 
         Raises:
-          ValueError: `y` of another shape.
+          ValueError: If `y` has another shape.
         """
-        y = np.asarray(y)
-        if y.ndim == 2 and y.shape[1] > 1:
-            self.classes_ = np.arange(y.shape[1])
-        elif y.ndim == 1 or (y.ndim == 2 and y.shape[1] == 1):
-            self.classes_, places = np.unique(y, return_inverse=True)
-            y = places.reshape(y.shape)
+        labels = np.asarray(y)
+        if labels.ndim == 2 and labels.shape[1] > 1:
+            self.classes_ = np.arange(labels.shape[1])
+        elif labels.ndim == 1 or (labels.ndim == 2 and labels.shape[1] == 1):
+            self.classes_, indices = np.unique(labels, return_inverse=True)
+            labels = indices.reshape(labels.shape)
         else:
             raise ValueError(
-                f"Invalid shape for y: {y.shape}. It must be [n], [n, 1] or [n, classes]."
+                f"Invalid shape for y: {labels.shape}. It must be [n], [n, 1] or [n, classes]."
             )
         self.n_classes_ = len(self.classes_)
-        return super().fit(x, y, **kwargs)
+        return super().fit(x, labels, **kwargs)
 
-    def predict(self, x: Any, **kwargs: Any) -> np.ndarray:
-        """The class of each sample.
+    def predict(self, x: ArrayLike, **kwargs: Any) -> np.ndarray:
+        """Predict the class of each sample.
 
         Args:
-          x: samples, shape [n, ...].
-          **kwargs: arguments of the model's `predict`.
+          x: Samples, shape [n, ...].
+          **kwargs: Arguments of the model's `predict`.
 
         Returns:
-          Classes, shape [n], or [n, 1] from a model with one output.
+          Classes, shape [n], or [n, 1] if the model has one output.
         """
         outputs = self.model.predict(x, **self.filter_sk_params(Model.predict, kwargs))
-        places = (
+        indices = (
             outputs.argmax(axis=-1) if outputs.shape[-1] > 1 else (outputs > 0.5).astype("int32")
         )
-        return np.asarray(self.classes_[places])
+        return np.asarray(self.classes_[indices])
 
-    def predict_proba(self, x: Any, **kwargs: Any) -> np.ndarray:
-        """The probability of each class, shape [n, classes]; one output gives two columns.
+    def predict_proba(self, x: ArrayLike, **kwargs: Any) -> np.ndarray:
+        """Predict class probabilities, shape [n, classes]; one output results in two columns.
 
         Args:
-          x: samples, shape [n, ...].
-          **kwargs: arguments of the model's `predict`.
+          x: Samples, shape [n, ...].
+          **kwargs: Arguments of the model's `predict`.
         """
         outputs = self.model.predict(x, **self.filter_sk_params(Model.predict, kwargs))
         return np.hstack([1 - outputs, outputs]) if outputs.shape[1] == 1 else np.asarray(outputs)
 
-    def score(self, x: Any, y: Any, **kwargs: Any) -> float:
-        """The accuracy on data.
+    def score(self, x: ArrayLike, y: ArrayLike, **kwargs: Any) -> float:
+        """Compute the accuracy.
 
         Args:
-          x: samples, shape [n, ...].
-          y: their classes, as `fit` takes them.
-          **kwargs: arguments of the model's `evaluate`.
+          x: Samples, shape [n, ...].
+          y: Labels in the form that `fit` takes.
+          **kwargs: Arguments of the model's `evaluate`.
 
         Raises:
-          ValueError: the model was compiled without the metric.
+          ValueError: If the model was compiled without the metric.
         """
-        y = np.asarray(y)
-        if y.ndim < 2 or y.shape[1] == 1:
-            y = np.searchsorted(self.classes_, y)
-        if _categorical(self.model.loss) and y.ndim != 2:
-            y = to_categorical(y, num_classes=self.n_classes_)
-        results = self.model.evaluate(x, y, **self.filter_sk_params(Model.evaluate, kwargs))
+        labels = np.asarray(y)
+        if labels.ndim < 2 or labels.shape[1] == 1:
+            labels = np.searchsorted(self.classes_, labels)
+        if _categorical(self.model.loss) and labels.ndim != 2:
+            labels = to_categorical(labels, num_classes=self.n_classes_)
+        results = self.model.evaluate(x, labels, **self.filter_sk_params(Model.evaluate, kwargs))
         for name, value in zip(self.model.metrics_names, np.atleast_1d(results), strict=True):
             if name in ("accuracy", "acc"):
                 return float(value)
@@ -211,14 +216,16 @@ class KerasClassifier(BaseWrapper):
 
 
 class KerasRegressor(BaseWrapper):
-    """A model that predicts numbers, as an estimator of scikit-learn.
+    """Regression model as a scikit-learn estimator.
 
     Args:
-      build_fn: function that returns a compiled model; its arguments are parameters of the estimator.
-      **sk_params: values of those arguments, and arguments of the model's `fit`, `evaluate` and `predict`.
+      build_fn: Function that returns a compiled model; its arguments are parameters of the
+        estimator.
+      **sk_params: Values of those arguments, and arguments of the model's `fit`, `evaluate` and
+        `predict`.
 
     Raises:
-      ValueError: a parameter that none of these functions has.
+      ValueError: If none of these functions has a parameter.
 
     >>> import numpy as np
     >>> import meshflow as tf
@@ -236,22 +243,22 @@ class KerasRegressor(BaseWrapper):
 
     _estimator_type = "regressor"
 
-    def predict(self, x: Any, **kwargs: Any) -> np.ndarray:
-        """The numbers that the model gives, without dimensions of size one.
+    def predict(self, x: ArrayLike, **kwargs: Any) -> np.ndarray:
+        """Predict values, without dimensions of size 1.
 
         Args:
-          x: samples, shape [n, ...].
-          **kwargs: arguments of the model's `predict`.
+          x: Samples, shape [n, ...].
+          **kwargs: Arguments of the model's `predict`.
         """
         return np.squeeze(self.model.predict(x, **self.filter_sk_params(Model.predict, kwargs)))
 
-    def score(self, x: Any, y: Any, **kwargs: Any) -> float:
-        """The negative loss on data, as scikit-learn takes larger scores for better ones.
+    def score(self, x: ArrayLike, y: ArrayLike, **kwargs: Any) -> float:
+        """Compute the negative loss, because scikit-learn maximizes scores.
 
         Args:
-          x: samples, shape [n, ...].
-          y: their targets.
-          **kwargs: arguments of the model's `evaluate`.
+          x: Samples, shape [n, ...].
+          y: Targets.
+          **kwargs: Arguments of the model's `evaluate`.
         """
         results = self.model.evaluate(x, y, **self.filter_sk_params(Model.evaluate, kwargs))
         return -float(np.atleast_1d(results)[0])
@@ -260,8 +267,8 @@ class KerasRegressor(BaseWrapper):
         return _tags("regressor", regressor_tags=_sklearn().RegressorTags())
 
 
-def _categorical(loss: Any) -> bool:
-    """Whether a model's loss is the cross entropy with one-hot targets, by whatever name."""
+def _categorical(loss: object) -> bool:
+    """Check whether a loss is categorical cross-entropy, as a name, function or object."""
     return (
         loss == "categorical_crossentropy"
         or loss is categorical_crossentropy
@@ -270,7 +277,7 @@ def _categorical(loss: Any) -> bool:
 
 
 def _tags(kind: str, **details: Any) -> Any:
-    """What scikit-learn from 1.6 on asks an estimator instead of its `_estimator_type`."""
+    """Create the tags that scikit-learn 1.6 and later read instead of `_estimator_type`."""
     target = _sklearn().TargetTags(required=True)
     return _sklearn().Tags(estimator_type=kind, target_tags=target, **details)
 

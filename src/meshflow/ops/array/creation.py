@@ -96,7 +96,7 @@ def _laid(tensor: Tensor, layout: TensorLayout | None, like: object = None) -> T
 @also_symbolic
 def zeros(
     shape: StaticInts,
-    dtype: DTypeLike = dtypes.float32,
+    dtype: DTypeLike | None = dtypes.float32,
     name: str | None = None,
     layout: TensorLayout | None = None,
 ) -> Tensor:
@@ -122,7 +122,7 @@ def zeros(
 @also_symbolic
 def ones(
     shape: StaticInts,
-    dtype: DTypeLike = dtypes.float32,
+    dtype: DTypeLike | None = dtypes.float32,
     name: str | None = None,
     layout: TensorLayout | None = None,
 ) -> Tensor:
@@ -218,7 +218,7 @@ def eye(
     num_rows: StaticInts,
     num_columns: StaticInts | None = None,
     batch_shape: StaticInts | None = None,
-    dtype: DTypeLike = dtypes.float32,
+    dtype: DTypeLike | None = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """Create identity matrices of shape [*batch_shape, num_rows, num_columns].

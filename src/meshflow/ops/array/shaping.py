@@ -25,7 +25,7 @@ newaxis = None
 # One or several dimensions, or None for all.
 Axes: TypeAlias = int | Sequence[int] | None
 # Integers that must be known while tracing: a scalar, nested sequences, an array or a tensor.
-StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor
+StaticInts: TypeAlias = int | np.integer[Any] | Sequence[Any] | Array | TensorShape | Tensor | None
 
 
 def axis_within(axis: int, rank: int, op_name: str) -> int:

@@ -1,8 +1,8 @@
-"""Activation functions, dropout, embedding lookup."""
+"""Activation functions, bias and dropout."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +12,11 @@ from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
 from meshflow.ops.array import where, zeros_like
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.math import log_sigmoid, sigmoid, tanh
 from meshflow.ops.random import counts_of, seed_key
 
@@ -45,9 +46,7 @@ __all__ = [
 
 @op(kinds="if")
 def relu(features: TensorLike, name: str | None = None) -> Tensor:
-    """`max(x, 0)`, with gradient 0 at 0.
-
-    The result has the shape of the argument.
+    """Compute `max(x, 0)` elementwise, with gradient 0 at 0.
 
     Example:
       >>> import meshflow as tf
@@ -59,13 +58,7 @@ def relu(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def relu6(features: TensorLike, name: str | None = None) -> Tensor:
-    """`min(max(x, 0), 6)`.
-
-    The result has the shape of the argument.
-
-    Args:
-      features: a tensor of real numbers.
-      name: ignored.
+    """Compute `min(max(x, 0), 6)` elementwise.
 
     Example:
       >>> import meshflow as tf
@@ -79,14 +72,12 @@ def relu6(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="if")
 def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """x where positive, `alpha * x` elsewhere; of integers float32.
-
-    The result has the shape of the argument.
+    """Compute `x if x > 0 else alpha * x` elementwise, keeping the shape.
 
     Args:
-      features: a tensor of real numbers.
-      alpha: slope of negative numbers.
-      name: ignored.
+      features: A tensor of real numbers; integers are converted to float32.
+      alpha: Slope for negative values.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -100,13 +91,7 @@ def leaky_relu(features: TensorLike, alpha: float = 0.2, name: str | None = None
 
 @op(kinds="f")
 def elu(features: TensorLike, name: str | None = None) -> Tensor:
-    """x where positive, `e^x - 1` elsewhere.
-
-    The result has the shape of the argument.
-
-    Args:
-      features: a floating tensor.
-      name: ignored.
+    """Compute `x if x > 0 else exp(x) - 1` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -118,52 +103,48 @@ def elu(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def selu(features: TensorLike, name: str | None = None) -> Tensor:
-    """Scaled ELU (Klambauer et al. 2017, arXiv:1706.02515).
-
-    The result has the shape of the argument.
-
-    Args:
-      features: a floating tensor.
-      name: ignored.
+    """Compute the scaled ELU elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.nn.selu([-1.0, 1.0]).numpy().round(3))
       [-1.111  1.051]
+
+    References:
+      Klambauer et al., Self-normalizing neural networks, 2017, arXiv:1706.02515.
     """
     alpha, scale = 1.6732632423543772, 1.0507009873554805
-    small = alpha * jnp.expm1(jnp.minimum(features, 0))
-    return scale * jnp.where(features >= 0, features, small)
+    negative = alpha * jnp.expm1(jnp.minimum(features, 0))
+    return scale * jnp.where(features >= 0, features, negative)
 
 
 @op(kinds="f")
 def gelu(features: TensorLike, approximate: bool = False, name: str | None = None) -> Tensor:
-    """`x * P(X <= x)` for a standard normal X (arXiv:1606.08415).
-
-    The result has the shape of the argument.
+    """Compute `x * P(X <= x)` elementwise for a standard normal X.
 
     Args:
-      features: a tensor.
-      approximate: whether the tanh approximation is used.
-      name: ignored.
+      features: A floating-point tensor of any shape.
+      approximate: Whether to use the tanh approximation.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.nn.gelu([-1.0, 1.0]).numpy().round(3))
       [-0.159  0.841]
+
+    References:
+      Hendrycks and Gimpel, Gaussian error linear units, 2016, arXiv:1606.08415.
     """
     return jax.nn.gelu(features, approximate=approximate)
 
 
 @op(kinds="f")
 def silu(features: TensorLike, beta: float = 1.0) -> Tensor:
-    """`x * sigmoid(beta * x)`.
-
-    The result has the shape of the argument.
+    """Compute `x * sigmoid(beta * x)` elementwise.
 
     Args:
-      features: a floating tensor.
-      beta: factor in the sigmoid.
+      features: A floating-point tensor of any shape.
+      beta: Factor in the sigmoid.
 
     Example:
       >>> import meshflow as tf
@@ -178,13 +159,7 @@ swish = silu
 
 @op(kinds="f")
 def softplus(features: TensorLike, name: str | None = None) -> Tensor:
-    """`log(1 + e^x)`.
-
-    The result has the shape of the argument.
-
-    Args:
-      features: a floating tensor.
-      name: ignored.
+    """Compute `log(1 + exp(x))` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -196,13 +171,7 @@ def softplus(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def softsign(features: TensorLike, name: str | None = None) -> Tensor:
-    """`x / (1 + |x|)`.
-
-    The result has the shape of the argument.
-
-    Args:
-      features: a floating tensor.
-      name: ignored.
+    """Compute `x / (1 + |x|)` elementwise, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -214,14 +183,12 @@ def softsign(features: TensorLike, name: str | None = None) -> Tensor:
 
 @op(kinds="f")
 def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tensor:
-    """relu(x) and relu(-x), joined along `axis`.
-
-    The result has twice the size along `axis`.
+    """Concatenate `relu(x)` and `relu(-x)` along an axis.
 
     Args:
-      features: a tensor of real numbers.
-      axis: the dimension, which becomes twice as large.
-      name: ignored.
+      features: A tensor of real numbers.
+      axis: The axis; its size doubles.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -232,10 +199,13 @@ def crelu(features: TensorLike, axis: int = -1, name: str | None = None) -> Tens
 
 
 @op(kinds="f")
-def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
-    """`exp(x) / sum(exp(x))` along a dimension, the last by default.
+def softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Compute `exp(x) / sum(exp(x))` along an axis.
 
-    The result has the shape of the argument.
+    Args:
+      logits: A floating-point tensor of any shape.
+      axis: The axis; by default the last.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -246,15 +216,13 @@ def softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Te
 
 
 @op(kinds="f")
-def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -> Tensor:
-    """`x - log(sum(exp(x)))` along a dimension, the last by default.
-
-    The result has the shape of the argument.
+def log_softmax(logits: TensorLike, axis: int | None = None, name: str | None = None) -> Tensor:
+    """Compute `x - log(sum(exp(x)))` along an axis.
 
     Args:
-      logits: a floating tensor.
-      axis: the dimension; default the last.
-      name: ignored.
+      logits: A floating-point tensor of any shape.
+      axis: The axis; by default the last.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -268,18 +236,17 @@ def log_softmax(logits: TensorLike, axis: Any = None, name: str | None = None) -
 def bias_add(
     value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """Adds a vector to the channels.
-
-    The result has the shape of `value`.
+    """Add a bias vector to the channels.
 
     Args:
-      value: a tensor; channels last, or second for data_format 'NC...'.
-      bias: vector of the number of channels.
-      data_format: 'N...C' or 'NC...'; default channels last.
-      name: ignored.
+      value: A tensor of rank 2 or more, with the channels in the last axis, or in the second for
+        'NC...'.
+      bias: Vector with one value per channel.
+      data_format: 'N...C' (default) or 'NC...'.
+      name: Ignored.
 
     Raises:
-      ValueError: when the sizes differ.
+      ValueError: If the sizes differ.
 
     Example:
       >>> import meshflow as tf
@@ -295,60 +262,71 @@ def bias_add(
         )
     if value.ndim < 2:
         raise InvalidValueError(f"bias_add: value must be at least 2D, got {list(value.shape)}.")
-    first = data_format is not None and data_format.startswith("NC") and data_format != "N...C"
-    channels = value.shape[1 if first else -1]
+    is_channels_first = (
+        data_format is not None and data_format.startswith("NC") and data_format != "N...C"
+    )
+    channels = value.shape[1 if is_channels_first else -1]
     if bias.ndim != 1 or bias.shape[0] != channels:
         raise ValueError(
             f"bias must be a vector of the {channels} channels, got shape {list(bias.shape)}."
         )
-    return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if first else bias)
+    return value + (bias.reshape((-1,) + (1,) * (value.ndim - 2)) if is_channels_first else bias)
 
 
 @op(same=("x",), kinds="f", name="dropout")
-def _dropout(x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: Any) -> Tensor:
+def _dropout(
+    x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: tuple[int | None, ...] | None
+) -> Tensor:
     shape = (
         x.shape
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
-    kept = philox.uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
+    mask = philox.uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
     scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
-    return jnp.where(kept, x * scale, jnp.zeros((), x.dtype))
+    return jnp.where(mask, x * scale, jnp.zeros((), x.dtype))
 
 
-def dropout_from_key(x: TensorLike, key: Tensor, rate: Any, noise_shape: Any = None) -> Tensor:
-    """Dropout with a given key."""
+def dropout_from_key(
+    x: TensorLike, key: Tensor, rate: TensorLike, noise_shape: StaticInts = None
+) -> Tensor:
+    """Apply dropout with an explicit key."""
     shape = None if noise_shape is None else static_value(noise_shape, "noise_shape")
     return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
 
 
-def dropout_counts(x: Tensor, noise_shape: Any = None) -> Any:
-    """How many numbers of the counter a mask uses."""
+def dropout_counts(x: Tensor, noise_shape: StaticInts = None) -> int | jax.Array:
+    """Count the random counters that a dropout mask uses."""
     sizes = tuple(x.shape)
     if noise_shape is not None:
-        known = static_value(noise_shape, "noise_shape")
-        sizes = tuple(n if s is None else s for s, n in zip(known, sizes, strict=True))
-    # Sizes that a symbolic tensor leaves open count once.
+        fixed = static_value(noise_shape, "noise_shape")
+        sizes = tuple(n if s is None else s for s, n in zip(fixed, sizes, strict=True))
+    # Unknown sizes of a symbolic tensor count as 1.
     return counts_of(*(1 if n is None else n for n in sizes))
 
 
 def dropout(
-    x: TensorLike, rate: Any, noise_shape: Any = None, seed: Any = None, name: str | None = None
+    x: TensorLike,
+    rate: TensorLike,
+    noise_shape: StaticInts = None,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Sets a random fraction of elements to 0 and scales the others up.
+    """Set random elements to 0 and scale the others by `1 / (1 - rate)`.
 
     Args:
-      x: a floating tensor.
-      rate: the fraction, in [0, 1).
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      seed: seed of this op.
-      name: ignored.
+      x: A floating-point tensor.
+      rate: Probability that an element is set to 0, in [0, 1).
+      noise_shape: Shape of the mask, which is broadcast along axes of size 1; by default the shape
+        of `x`.
+      seed: Seed of the op.
+      name: Ignored.
 
     Returns:
-      A tensor of the shape of `x`.
+      A tensor with the shape of `x`.
 
     Raises:
-      ValueError: when rate is outside [0, 1).
+      ValueError: If `rate` is outside of [0, 1) or `x` is not floating-point.
 
     Example:
       >>> import meshflow as tf
@@ -374,28 +352,31 @@ def dropout(
             )
         if rate == 0:
             return convert_to_tensor(x)
-    used = dropout_counts(x, noise_shape)
-    return dropout_from_key(x, op_key(seed, used, f"uniform {x.dtype.name}"), rate, noise_shape)
+    num_counters = dropout_counts(x, noise_shape)
+    return dropout_from_key(
+        x, op_key(seed, num_counters, f"uniform {x.dtype.name}"), rate, noise_shape
+    )
 
 
 def general_dropout(
     x: TensorLike,
-    rate: Any,
-    uniform_sampler: Any,
-    noise_shape: Any = None,
+    rate: TensorLike,
+    uniform_sampler: Callable[[Sequence[int], DType], Tensor],
+    noise_shape: StaticInts = None,
     name: str | None = None,
 ) -> Tensor:
-    """`dropout` that draws its mask with a function.
+    """Apply dropout with a mask from a sampler function.
 
     Args:
-      x: a floating tensor.
-      rate: the fraction set to 0, in [0, 1).
-      uniform_sampler: function (shape, dtype) -> uniform numbers in [0, 1).
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      name: ignored.
+      x: A floating-point tensor.
+      rate: Fraction of elements that are set to 0, in [0, 1).
+      uniform_sampler: Function (shape, dtype) -> uniform numbers in [0, 1).
+      noise_shape: Shape of the mask, which is broadcast along axes of size 1; by default the shape
+        of `x`.
+      name: Ignored.
 
     Returns:
-      A tensor of the shape of `x`.
+      A tensor with the shape of `x`.
 
     Example:
       >>> import meshflow as tf
@@ -406,27 +387,28 @@ def general_dropout(
     x = convert_to_tensor(x)
     shape = x.shape.as_list() if noise_shape is None else static_value(noise_shape, "noise_shape")
     shape = [n if s is None else s for s, n in zip(shape, x.shape, strict=True)]
-    kept = uniform_sampler(shape, x.dtype) >= rate
-    return where(kept, x * (1.0 / (1.0 - rate)), zeros_like(x))
+    mask = uniform_sampler(shape, x.dtype) >= rate
+    return where(mask, x * (1.0 / (1.0 - rate)), zeros_like(x))
 
 
 def stateless_dropout(
     x: TensorLike,
-    rate: Any,
-    seed: Any,
-    rng_alg: Any = None,
-    noise_shape: Any = None,
+    rate: TensorLike,
+    seed: TensorLike,
+    rng_alg: str | None = None,
+    noise_shape: StaticInts = None,
     name: str | None = None,
 ) -> Tensor:
-    """`dropout` whose mask depends on the seed (two integers) only.
+    """Apply dropout with a mask that only depends on the seed.
 
     Args:
-      x: a floating tensor.
-      rate: the fraction set to 0, in [0, 1).
-      seed: two integers.
-      rng_alg: ignored; the algorithm is threefry.
-      noise_shape: shape of the mask; sizes of 1 share a decision.
-      name: ignored.
+      x: A floating-point tensor.
+      rate: Fraction of elements that are set to 0, in [0, 1).
+      seed: Two integers.
+      rng_alg: Ignored; the generator is Philox.
+      noise_shape: Shape of the mask, which is broadcast along axes of size 1; by default the shape
+        of `x`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf

@@ -1,13 +1,14 @@
 """Convolutions of one to three spatial dimensions.
 
-Everything ends in `conv` and `conv_transpose`, which take channels-last or channels-first arrays
-and call XLA's general convolution: the one place for other kernels to come in.
+All functions normalize their arguments and call the op `conv`, which takes channels-last or
+channels-first arrays and calls XLA's general convolution.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import jax
 
@@ -20,19 +21,26 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["atrous_conv2d", "conv1d", "conv2d", "conv3d", "convolution"]
 
+# Strides, dilations or window sizes: one integer, or one for each spatial dimension or dimension.
+Sizes: TypeAlias = int | Sequence[int]
+# 'SAME', 'VALID', or a pair (before, after) for each spatial dimension or dimension.
+Padding: TypeAlias = str | Sequence[Sequence[int]]
+
 
 def numbers(channels_first: bool, rank: int) -> tuple[str, str, str]:
-    """XLA's dimension numbers for a layout; kernels are [*spatial, in, out]."""
+    """Return XLA's dimension numbers for a data layout; kernels are [*spatial, in, out]."""
     spatial = "DHW"[3 - rank :]
     data = f"NC{spatial}" if channels_first else f"N{spatial}C"
     return data, f"{spatial}IO", data
 
 
-def spatial_sizes(value: Any, rank: int, channels_first: bool, name: str) -> tuple[int, ...]:
-    """Strides or dilations as one number per spatial dimension.
+def spatial_sizes(
+    value: Sizes | None, rank: int, channels_first: bool, name: str
+) -> tuple[int, ...]:
+    """Return strides or dilations as one integer per spatial dimension; None means 1.
 
     Raises:
-      ValueError: when their number does not fit.
+      ValueError: If the number of values does not match the rank.
     """
     value = static_value(value, name)
     if value is None:
@@ -54,11 +62,13 @@ def spatial_sizes(value: Any, rank: int, channels_first: bool, name: str) -> tup
     return tuple(value)
 
 
-def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
-    """'SAME', 'VALID', or one pair per spatial dimension.
+def padding_pairs(
+    padding: Padding, rank: int, channels_first: bool
+) -> str | tuple[tuple[int, int], ...]:
+    """Return 'SAME', 'VALID', or one pair per spatial dimension.
 
     Raises:
-      ValueError: for anything else.
+      ValueError: If the padding is another string.
     """
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID"):
@@ -74,15 +84,15 @@ def padding_pairs(padding: Any, rank: int, channels_first: bool) -> Any:
 def conv(
     input: TensorLike,
     filters: TensorLike,
-    strides: Any,
-    padding: Any,
-    dilations: Any,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    dilations: Sequence[int],
     channels_first: bool,
     groups: int,
 ) -> Tensor:
-    """Convolution of a batch: [batch, *spatial, in] (or channels first) with [*spatial, in / groups, out].
+    """Convolve [batch, *spatial, in] (or channels first) with [*spatial, in / groups, out].
 
-    Several leading dimensions count as one batch.
+    Several leading dimensions are flattened into one batch.
     """
     rank = filters.ndim - 2
     if rank < 1 or input.ndim < rank + 2:
@@ -117,16 +127,16 @@ def conv(
 
 
 def check_window_fits(
-    spatial: tuple[int, ...], window: tuple[int, ...], dilations: Any, padding: Any
+    spatial: Sequence[int], window: Sequence[int], dilations: Sequence[int] | None, padding: Padding
 ) -> None:
-    """Refuses a window that is larger than what it slides over: the result would be empty.
+    """Check that a window is not larger than its input, so that the result is not empty.
 
     Raises:
-      InvalidArgumentError: naming both sizes.
+      InvalidArgumentError: If the window does not fit.
     """
     if padding == "SAME":
         return
-    pairs = ((0, 0),) * len(spatial) if padding == "VALID" else padding
+    pairs = ((0, 0),) * len(spatial) if isinstance(padding, str) else padding
     dilations = dilations or (1,) * len(spatial)
     for n, k, d, (low, high) in zip(spatial, window, dilations, pairs, strict=True):
         extent = (k - 1) * d + 1
@@ -140,7 +150,11 @@ def check_window_fits(
 
 
 def channels_first(data_format: str | None) -> bool:
-    """Whether a data format has the channels before the space; InvalidArgumentError when it is none."""
+    """Check whether a data format has the channels before the spatial dimensions.
+
+    Raises:
+      InvalidArgumentError: If the data format is unknown.
+    """
     if data_format is None:
         return False
     if not re.fullmatch("NC?D?H?WC?|CHANNELS_(FIRST|LAST)", data_format.upper()):
@@ -153,28 +167,28 @@ def channels_first(data_format: str | None) -> bool:
 def convolution(
     input: TensorLike,
     filters: TensorLike,
-    strides: Any = None,
-    padding: Any = "VALID",
+    strides: Sizes | None = None,
+    padding: Padding = "VALID",
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution with as many spatial dimensions as the filters have.
+    """Convolve a tensor along all spatial dimensions of the filters.
 
     Args:
-      input: tensor of shape [batch, *spatial, in], or [batch, in, *spatial] for 'NC...' formats.
-      filters: tensor of shape [*spatial, in / groups, out]; groups follow from the depths.
-      strides: step per spatial dimension.
+      input: Tensor of shape [batch, *spatial, in], or [batch, in, *spatial] for 'NC...' formats.
+      filters: Tensor of shape [*spatial, in / groups, out]; the number of groups is inferred.
+      strides: Strides per spatial dimension.
       padding: 'SAME', 'VALID' or explicit pairs.
-      data_format: such as 'NHWC' or 'NCHW'.
-      dilations: spacing of filter elements per spatial dimension.
-      name: ignored.
+      data_format: Data format, for example 'NHWC' or 'NCHW'.
+      dilations: Distances between filter elements per spatial dimension.
+      name: Ignored.
 
     Returns:
       A tensor in the layout of the input.
 
     Raises:
-      InvalidArgumentError: when ranks or depths do not fit.
+      InvalidArgumentError: If the ranks or numbers of channels do not match.
 
     Example:
       >>> import meshflow as tf
@@ -204,22 +218,16 @@ def convolution(
 def conv1d(
     input: TensorLike,
     filters: TensorLike,
-    stride: Any,
-    padding: Any,
+    stride: Sizes | None,
+    padding: Padding,
     data_format: str = "NWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over one spatial dimension; see `convolution`.
+    """Convolve a tensor along one spatial dimension; see `convolution`.
 
-    Args:
-      input: tensor of shape [batch, width, in], or [batch, in, width] for 'NCW'.
-      filters: tensor of shape [width, in / groups, out].
-      stride: the step.
-      padding: 'SAME', 'VALID' or an explicit pair.
-      data_format: 'NWC' or 'NCW'.
-      dilations: spacing of filter elements; default 1.
-      name: ignored.
+    The input has the shape [batch, width, in] and the filters [width, in / groups, out]. For 'NCW'
+    the channels are the second axis.
 
     Example:
       >>> import meshflow as tf
@@ -234,16 +242,17 @@ def conv1d(
 def conv2d(
     input: TensorLike,
     filters: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over two spatial dimensions; see `convolution`.
+    """Convolve a tensor along two spatial dimensions; see `convolution`.
 
-    Input (..., height, width, in), filters (height, width, in / groups, out), result (..., new_height, new_width,
-    out); with 'NCHW' the channels come second.
+    The input has the shape [..., height, width, in] and the filters [height, width, in / groups,
+    out]; the result is [..., new_height, new_width, out]. For 'NCHW' the channels are the second
+    axis.
 
     Example:
       >>> import meshflow as tf
@@ -256,22 +265,16 @@ def conv2d(
 def conv3d(
     input: TensorLike,
     filters: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NDHWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Convolution over three spatial dimensions; see `convolution`.
+    """Convolve a tensor along three spatial dimensions; see `convolution`.
 
-    Args:
-      input: tensor of shape [batch, depth, height, width, in], or channels first for 'NCDHW'.
-      filters: tensor of shape [depth, height, width, in / groups, out].
-      strides: one step, or one for each dimension.
-      padding: 'SAME', 'VALID' or explicit pairs.
-      data_format: 'NDHWC' or 'NCDHW'.
-      dilations: spacing of filter elements; default 1.
-      name: ignored.
+    The input has the shape [batch, depth, height, width, in] and the filters [depth, height, width,
+    in / groups, out]. For 'NCDHW' the channels are the second axis.
 
     Example:
       >>> import meshflow as tf
@@ -285,14 +288,9 @@ def conv3d(
 def atrous_conv2d(
     value: TensorLike, filters: TensorLike, rate: int, padding: str, name: str | None = None
 ) -> Tensor:
-    """2-D convolution with filter elements `rate` apart.
+    """Convolve images with a distance of `rate` between filter elements.
 
-    Args:
-      value: tensor of shape [batch, height, width, in].
-      filters: tensor of shape [height, width, in, out].
-      rate: spacing of filter elements.
-      padding: 'SAME' or 'VALID'.
-      name: ignored.
+    The input has the shape [batch, height, width, in] and the filters [height, width, in, out].
 
     Example:
       >>> import meshflow as tf

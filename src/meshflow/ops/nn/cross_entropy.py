@@ -1,12 +1,11 @@
-"""Losses on logits, and scaling losses by the global batch."""
+"""Losses of logits, and scaling of losses by the global batch size."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.context import context
@@ -44,16 +43,16 @@ def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) ->
 def softmax_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, axis: int = -1, name: str | None = None
 ) -> Tensor:
-    """Cross entropy between label distributions and the softmax of logits.
+    """Compute the cross-entropy of label distributions and the softmax of logits.
 
     Args:
-      labels: probabilities, of the shape of `logits`.
-      logits: unnormalized log-probabilities.
-      axis: the dimension of the classes.
-      name: ignored.
+      labels: Probabilities with the shape of `logits`.
+      logits: Unnormalized log-probabilities.
+      axis: The axis of the classes.
+      name: Ignored.
 
     Returns:
-      The loss, without the class dimension.
+      The losses, without the class axis.
 
     Example:
       >>> import meshflow as tf
@@ -66,8 +65,8 @@ def softmax_cross_entropy_with_logits(
     return _softmax_cross_entropy(labels, logits, axis)
 
 
-def _like_logits(labels: Any, logits: Any) -> tuple[Any, Any]:
-    """Labels and logits as tensors; labels given as Python or NumPy numbers get the logits' dtype."""
+def _like_logits(labels: TensorLike, logits: TensorLike) -> tuple[TensorLike, Tensor]:
+    """Return the logits as a tensor, and Python or NumPy labels as a tensor of the same dtype."""
     logits = convert_to_tensor(logits)
     if isinstance(labels, (list, tuple, int, float, np.ndarray)) and isinstance(logits, Tensor):
         labels = np.asarray(labels)
@@ -86,18 +85,20 @@ def _sparse_softmax_cross_entropy(labels: TensorLike, logits: TensorLike) -> Ten
         )
     valid = (labels >= 0) & (labels < classes)
     index = jnp.where(valid, labels, 0).astype(jnp.int32)
-    # A label that names no class gives NaN: it must not train as if it were another class.
+    # An invalid label results in NaN, because it must not be trained as another class.
     return jnp.where(valid, _negative_log(logits, index), jnp.asarray(jnp.nan, logits.dtype))
 
 
 @jax.custom_jvp
-def _negative_log(logits: jax.Array, index: jax.Array) -> jax.Array:
-    """`-log(softmax(logits)[index])` along the last dimension."""
+def _negative_log(logits: Array, index: Array) -> Array:
+    """Compute `-log(softmax(logits)[index])` along the last axis."""
     return cross_entropy.losses(logits, index)[0]
 
 
 @_negative_log.defjvp
-def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
+def _negative_log_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     logits, index = primals
     value, high, total = cross_entropy.losses(logits, index)
     return value, cross_entropy.tangents(logits, index, high, total, tangents[0])
@@ -106,18 +107,18 @@ def _negative_log_jvp(primals: Any, tangents: Any) -> Any:
 def sparse_softmax_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Cross entropy between class numbers and the softmax of logits.
+    """Compute the cross-entropy of class indices and the softmax of logits.
 
     Args:
-      labels: integers in [0, classes), of shape [...].
-      logits: unnormalized log-probabilities of shape [..., classes].
-      name: ignored.
+      labels: Integers in [0, classes), of shape [...].
+      logits: Unnormalized log-probabilities of shape [..., classes].
+      name: Ignored.
 
     Returns:
-      The loss, of the shape of `labels`; NaN for a label out of range in a compiled function.
+      The losses, with the shape of `labels`; NaN for labels out of range in compiled functions.
 
     Raises:
-      InvalidArgumentError: eagerly, for a label out of range.
+      InvalidArgumentError: Eagerly, if a label is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -138,14 +139,14 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
-    if isinstance(labels._value, jax.core.Tracer):
+    if isinstance(labels.array, jax.core.Tracer):
         return
-    known = np.asarray(labels._value)
-    wrong = known[(known < 0) | (known >= classes)]
-    if wrong.size:
+    values = np.asarray(labels.array)
+    invalid = values[(values < 0) | (values >= classes)]
+    if invalid.size:
         raise InvalidArgumentError(
-            f"Received a label value of {wrong[0]} which is outside the valid range of [0, {classes}). "
-            f"Label values: {known.reshape(-1)[:20].tolist()}"
+            f"Received a label value of {invalid[0]} which is outside the valid range of [0, {classes}). "
+            f"Label values: {values.reshape(-1)[:20].tolist()}"
         )
 
 
@@ -155,25 +156,25 @@ def _sigmoid_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
         raise InvalidValueError(
             f"`logits` and `labels` must have the same shape, received ({logits.shape} vs {labels.shape})."
         )
-    # softplus(x) = log(1 + e^x), whose gradient is the sigmoid everywhere, 0 included.
+    # The gradient of softplus(x) = log(1 + e^x) is the sigmoid everywhere, including at 0.
     return jax.nn.softplus(logits) - logits * labels
 
 
 def sigmoid_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, name: str | None = None
+    labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
 ) -> Tensor:
-    """Cross entropy between labels in [0, 1] and the sigmoid of logits, element by element.
+    """Compute the elementwise cross-entropy of labels in [0, 1] and the sigmoid of logits.
 
     Args:
-      labels: probabilities, of the shape of `logits`.
-      logits: unnormalized log-probabilities.
-      name: ignored.
+      labels: Probabilities with the shape of `logits`.
+      logits: Unnormalized log-probabilities.
+      name: Ignored.
 
     Returns:
-      The losses, of the shape of `logits`: `log(1 + e^logits) - logits * labels`.
+      The losses `log(1 + exp(logits)) - logits * labels`, with the shape of `logits`.
 
     Raises:
-      ValueError: when an argument is missing or the shapes differ.
+      ValueError: If an argument is missing or the shapes differ.
 
     Example:
       >>> import meshflow as tf
@@ -193,13 +194,13 @@ def sigmoid_cross_entropy_with_logits(
 def weighted_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, pos_weight: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Sigmoid cross entropy in which positive labels count `pos_weight` times.
+    """Compute sigmoid cross-entropy with positive labels weighted by `pos_weight`.
 
     Args:
-      labels: probabilities, of the shape of `logits`.
-      logits: unnormalized log-probabilities.
-      pos_weight: weight of positive labels, broadcasting with `logits`.
-      name: ignored.
+      labels: Probabilities with the shape of `logits`.
+      logits: Unnormalized log-probabilities.
+      pos_weight: Weight of positive labels, broadcast to `logits`.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -222,16 +223,16 @@ def log_poisson_loss(
     compute_full_loss: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Poisson loss of a logarithmic prediction: `exp(log_input) - log_input * targets`.
+    """Compute the Poisson loss of log-predictions: `exp(log_input) - log_input * targets`.
 
     Args:
-      targets: counts, of the shape of `log_input`.
-      log_input: logarithm of the predicted rate.
-      compute_full_loss: whether Stirling's approximation of the constant term is added.
-      name: ignored.
+      targets: Counts with the shape of `log_input`.
+      log_input: Logarithm of the predicted rate.
+      compute_full_loss: Whether to add Stirling's approximation of the constant term.
+      name: Ignored.
 
     Returns:
-      The losses, of the shape of `log_input`.
+      The losses, with the shape of `log_input`.
 
     Example:
       >>> import meshflow as tf
@@ -249,9 +250,7 @@ def log_poisson_loss(
 
 @op(kinds="f")
 def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
-    """`sum(t^2) / 2`.
-
-    The result is a scalar.
+    """Compute `sum(t ** 2) / 2`, a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -262,20 +261,19 @@ def l2_loss(t: TensorLike, name: str | None = None) -> Tensor:
 
 
 def compute_average_loss(
-    per_example_loss: TensorLike, sample_weight: Any = None, global_batch_size: Any = None
+    per_example_loss: TensorLike,
+    sample_weight: TensorLike = None,
+    global_batch_size: TensorLike = None,
 ) -> Tensor:
-    """Sum of per-example losses divided by the global batch size.
+    """Compute the sum of per-example losses divided by the global batch size, a scalar.
 
     Args:
-      per_example_loss: losses of shape [batch, ...].
-      sample_weight: weights that broadcast to the losses.
-      global_batch_size: default the local batch size times the number of replicas.
-
-    Returns:
-      A scalar.
+      per_example_loss: Losses of shape [batch, ...].
+      sample_weight: Weights that are broadcast to the losses.
+      global_batch_size: By default the local batch size times the number of replicas.
 
     Raises:
-      ValueError: when the losses are a scalar already.
+      ValueError: If the loss is a scalar.
 
     Example:
       >>> import meshflow as tf
@@ -295,9 +293,7 @@ def compute_average_loss(
 
 
 def scale_regularization_loss(regularization_loss: TensorLike) -> Tensor:
-    """The sum of a regularization loss divided by the number of replicas.
-
-    The result is a scalar.
+    """Divide the sum of a regularization loss by the number of replicas; the result is a scalar.
 
     Example:
       >>> import meshflow as tf

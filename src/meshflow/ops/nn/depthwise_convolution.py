@@ -1,15 +1,18 @@
-"""Convolutions of each channel by itself, and their gradients."""
+"""Depthwise and separable convolutions, and the gradients of depthwise convolutions."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import reshape, zeros
 from meshflow.ops.nn.convolution import (
+    Padding,
+    Sizes,
     channels_first,
     conv,
     convolution,
@@ -28,22 +31,22 @@ __all__ = [
 def depthwise_conv2d(
     input: TensorLike,
     filter: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """2-D convolution of each channel by itself.
+    """Convolve each channel of images separately.
 
     Args:
-      input: tensor of shape [batch, height, width, in] (or channels first).
-      filter: tensor of shape [height, width, in, multiplier].
-      strides: step per spatial dimension.
+      input: Tensor of shape [batch, height, width, in] (or channels first).
+      filter: Tensor of shape [height, width, in, multiplier].
+      strides: Strides per spatial dimension.
       padding: 'SAME', 'VALID' or explicit pairs.
       data_format: 'NHWC' or 'NCHW'.
-      dilations: spacing of filter elements.
-      name: ignored.
+      dilations: Distances between filter elements.
+      name: Ignored.
 
     Returns:
       A tensor with in * multiplier channels.
@@ -71,26 +74,19 @@ def depthwise_conv2d(
 
 
 def depthwise_conv2d_backprop_input(
-    input_sizes: Any,
+    input_sizes: ShapeLike,
     filter: TensorLike,
     out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Any = (1, 1, 1, 1),
+    dilations: Sizes | None = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Gradient of `depthwise_conv2d` with respect to an input of shape `input_sizes`.
+    """Compute the gradient of `depthwise_conv2d` with respect to its input of shape `input_sizes`.
 
-    Args:
-      input_sizes: shape of the input.
-      filter: as in `depthwise_conv2d`.
-      out_backprop: gradient of the result.
-      strides: as in `depthwise_conv2d`.
-      padding: as in `depthwise_conv2d`.
-      data_format: as in `depthwise_conv2d`.
-      dilations: as in `depthwise_conv2d`.
-      name: ignored.
+    `out_backprop` is the gradient of the result; the other arguments are those of
+    `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf
@@ -110,25 +106,18 @@ def depthwise_conv2d_backprop_input(
 
 def depthwise_conv2d_backprop_filter(
     input: TensorLike,
-    filter_sizes: Any,
+    filter_sizes: ShapeLike,
     out_backprop: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NHWC",
-    dilations: Any = (1, 1, 1, 1),
+    dilations: Sizes | None = (1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
-    """Gradient of `depthwise_conv2d` with respect to a filter of shape `filter_sizes`.
+    """Compute the gradient of `depthwise_conv2d` with respect to its filter of shape `filter_sizes`.
 
-    Args:
-      input: as in `depthwise_conv2d`.
-      filter_sizes: shape of the filter.
-      out_backprop: gradient of the result.
-      strides: as in `depthwise_conv2d`.
-      padding: as in `depthwise_conv2d`.
-      data_format: as in `depthwise_conv2d`.
-      dilations: as in `depthwise_conv2d`.
-      name: ignored.
+    `out_backprop` is the gradient of the result; the other arguments are those of
+    `depthwise_conv2d`.
 
     Example:
       >>> import meshflow as tf
@@ -147,34 +136,36 @@ def depthwise_conv2d_backprop_filter(
     )
 
 
-def _pull(function: Any, at: Tensor, seed: Any) -> Any:
+def _pull(
+    function: Callable[[Tensor], Tensor], point: Tensor, output_gradient: TensorLike
+) -> Tensor:
     with GradientTape() as tape:
-        tape.watch(at)
-        y = function(at)
-    return tape.gradient(y, at, output_gradients=convert_to_tensor(seed))
+        tape.watch(point)
+        y = function(point)
+    return tape.gradient(y, point, output_gradients=convert_to_tensor(output_gradient))
 
 
 def separable_conv2d(
     input: TensorLike,
     depthwise_filter: TensorLike,
     pointwise_filter: TensorLike,
-    strides: Any,
-    padding: Any,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """A depthwise convolution, then one over channels only.
+    """Apply a depthwise convolution, then a pointwise convolution.
 
     Args:
-      input: tensor of shape [batch, height, width, in] (or channels first).
-      depthwise_filter: tensor of shape [height, width, in, multiplier].
-      pointwise_filter: tensor of shape [1, 1, in * multiplier, out].
-      strides: four steps, of which the outer ones are 1.
+      input: Tensor of shape [batch, height, width, in] (or channels first).
+      depthwise_filter: Tensor of shape [height, width, in, multiplier].
+      pointwise_filter: Tensor of shape [1, 1, in * multiplier, out].
+      strides: Strides for all four dimensions; the first and last must be 1.
       padding: 'SAME', 'VALID' or explicit pairs.
       data_format: 'NHWC' or 'NCHW'.
-      dilations: spacing of filter elements.
-      name: ignored.
+      dilations: Distances between filter elements.
+      name: Ignored.
 
     Returns:
       A tensor with `out` channels.

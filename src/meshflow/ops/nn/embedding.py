@@ -1,8 +1,8 @@
-"""Rows of tables by number, and weighted means of them."""
+"""Embedding lookups, and weighted sums and means of the rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,22 +17,25 @@ __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup
 
 
 def embedding_lookup(
-    params: Any, ids: TensorLike, max_norm: float | None = None, name: str | None = None
+    params: TensorLike | Sequence[TensorLike],
+    ids: TensorLike,
+    max_norm: float | None = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Rows of a table.
+    """Look up rows of a table.
 
     Args:
-      params: table of shape [rows, ...], or a list of tables that hold consecutive rows.
-      ids: integers of any shape.
-      max_norm: when given, rows are scaled down to this L2 norm.
-      name: ignored.
+      params: Table of shape [rows, ...], or a list of tables with consecutive rows.
+      ids: Integers of any shape.
+      max_norm: Maximum L2 norm to which rows are scaled down; None for no limit.
+      name: Ignored.
 
     Returns:
       Tensor of shape [*ids.shape, ...].
 
     Raises:
-      ValueError: for no table at all.
-      InvalidArgumentError: eagerly, for a row that does not exist.
+      ValueError: If there is no table.
+      InvalidArgumentError: Eagerly, if a row does not exist.
 
     Example:
       >>> import meshflow as tf
@@ -54,30 +57,30 @@ def embedding_lookup(
 
 
 def embedding_lookup_sparse(
-    params: Any,
+    params: TensorLike | Sequence[TensorLike],
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
     combiner: str | None = None,
     max_norm: float | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Sums or means of the rows of a table that each row of a sparse tensor names.
+    """Combine the rows of a table that each row of a sparse tensor refers to.
 
     Args:
-      params: table of shape [rows, ...], or a list of tables that hold consecutive rows.
-      sp_ids: row numbers, a sparse tensor [n, m] with at least one number in each row.
-      sp_weights: weights at the same places; None for 1.
-      combiner: 'sum', 'mean' (default; divided by the sum of weights) or 'sqrtn' (by the root of the sum
-        of their squares).
-      max_norm: when given, rows are scaled down to this L2 norm.
-      name: ignored.
+      params: Table of shape [rows, ...], or a list of tables with consecutive rows.
+      sp_ids: Row indices, a sparse tensor [n, m] with at least one index in each row.
+      sp_weights: Weights with the same sparse indices; None for 1.
+      combiner: 'sum', 'mean' (default; divides by the sum of the weights) or 'sqrtn' (divides by
+        the square root of the sum of their squares).
+      max_norm: Maximum L2 norm to which rows are scaled down; None for no limit.
+      name: Ignored.
 
     Returns:
       Tensor [n, ...].
 
     Raises:
-      ValueError: for another combiner.
-      TypeError: when `sp_ids` or `sp_weights` is not sparse.
+      ValueError: For another combiner.
+      TypeError: If `sp_ids` or `sp_weights` is not a SparseTensor.
 
     Example:
       >>> import meshflow as tf
@@ -90,26 +93,26 @@ def embedding_lookup_sparse(
     combiner = combiner or "mean"
     if combiner not in ("mean", "sqrtn", "sum"):
         raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', got {combiner!r}.")
-    for which, value in (("sp_ids", sp_ids), ("sp_weights", sp_weights)):
-        if not isinstance(value, SparseTensor) and not (value is None and which == "sp_weights"):
-            raise TypeError(f"{which} must be a SparseTensor, got {type(value).__name__}.")
+    for label, value in (("sp_ids", sp_ids), ("sp_weights", sp_weights)):
+        if not isinstance(value, SparseTensor) and not (value is None and label == "sp_weights"):
+            raise TypeError(f"{label} must be a SparseTensor, got {type(value).__name__}.")
     rows = embedding_lookup(params, sp_ids.values, max_norm)
-    owners = sp_ids.indices[:, 0]
+    segments = sp_ids.indices[:, 0]
     if sp_weights is None:
-        weights = array.ones_like(owners, dtype=rows.dtype)
+        weights = array.ones_like(segments, dtype=rows.dtype)
     else:
         weights = math.cast(sp_weights.values, rows.dtype)
     column = array.reshape(weights, [-1] + [1] * (len(rows.shape) - 1))
-    total = math.segment_sum(rows * column, owners)
+    total = math.segment_sum(rows * column, segments)
     if combiner == "sum":
         return total
     if combiner == "mean":
-        return math.divide_no_nan(total, math.segment_sum(column, owners))
-    return math.divide_no_nan(total, math.sqrt(math.segment_sum(column * column, owners)))
+        return math.divide_no_nan(total, math.segment_sum(column, segments))
+    return math.divide_no_nan(total, math.sqrt(math.segment_sum(column * column, segments)))
 
 
 def safe_embedding_lookup_sparse(
-    embedding_weights: Any,
+    embedding_weights: TensorLike | Sequence[TensorLike],
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None = None,
     combiner: str = "mean",
@@ -117,19 +120,20 @@ def safe_embedding_lookup_sparse(
     max_norm: float | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """`embedding_lookup_sparse` that takes empty rows, and leaves out negative row numbers.
+    """Combine rows like `embedding_lookup_sparse`, allowing empty rows and ignoring negative indices.
 
     Args:
-      embedding_weights: table of shape [rows, ...], or a list of tables that hold consecutive rows.
-      sparse_ids: row numbers, a sparse tensor of shape [..., m].
-      sparse_weights: weights at the same places; those not above 0 are left out too (not for 'sum').
+      embedding_weights: Table of shape [rows, ...], or a list of tables with consecutive rows.
+      sparse_ids: Row indices, a sparse tensor of shape [..., m].
+      sparse_weights: Weights with the same sparse indices; entries with weights of 0 or less are
+        ignored, except for 'sum'.
       combiner: 'sum', 'mean' or 'sqrtn'.
-      default_id: row number for empty rows; default zeros.
-      max_norm: when given, rows are scaled down to this L2 norm.
-      name: ignored.
+      default_id: Row index for empty rows; by default their result is zero.
+      max_norm: Maximum L2 norm to which rows are scaled down; None for no limit.
+      name: Ignored.
 
     Returns:
-      Tensor [..., *rows' shape].
+      Tensor [..., *row_shape].
 
     Example:
       >>> import meshflow as tf
@@ -142,28 +146,28 @@ def safe_embedding_lookup_sparse(
     """
     shape = sparse_ids.shape.as_list()
     count = int(np.prod(shape[:-1], dtype=int))
-    places, numbers = sparse_ids.indices.numpy(), sparse_ids.values.numpy()
-    owners = np.zeros(len(places), np.int64)
+    indices, row_ids = sparse_ids.indices.numpy(), sparse_ids.values.numpy()
+    segments = np.zeros(len(indices), np.int64)
     for dimension, size in enumerate(shape[:-1]):
-        owners = owners * size + places[:, dimension]
-    weights = np.ones(len(numbers), np.float32)
+        segments = segments * size + indices[:, dimension]
+    weights = np.ones(len(row_ids), np.float32)
     if sparse_weights is not None:
         weights = sparse_weights.values.numpy()
-    kept = numbers >= 0
+    is_valid = row_ids >= 0
     if sparse_weights is not None and combiner != "sum":
-        kept &= weights > 0
-    owners, numbers, weights = owners[kept], numbers[kept], weights[kept]
-    empty = np.setdiff1d(np.arange(count), owners)
-    order = np.argsort(np.concatenate([owners, empty]), kind="stable")
-    owners = np.concatenate([owners, empty])[order]
-    filler = np.full(len(empty), default_id or 0, numbers.dtype)
-    grid = np.stack([owners, np.zeros_like(owners)], 1)
-    ids = SparseTensor(grid, np.concatenate([numbers, filler])[order], [count, 1])
+        is_valid &= weights > 0
+    segments, row_ids, weights = segments[is_valid], row_ids[is_valid], weights[is_valid]
+    empty = np.setdiff1d(np.arange(count), segments)
+    order = np.argsort(np.concatenate([segments, empty]), kind="stable")
+    segments = np.concatenate([segments, empty])[order]
+    filler = np.full(len(empty), default_id or 0, row_ids.dtype)
+    grid = np.stack([segments, np.zeros_like(segments)], 1)
+    ids = SparseTensor(grid, np.concatenate([row_ids, filler])[order], [count, 1])
     ones = np.ones(len(empty), weights.dtype)
     weighted = SparseTensor(grid, np.concatenate([weights, ones])[order], [count, 1])
     result = embedding_lookup_sparse(embedding_weights, ids, weighted, combiner, max_norm)
     inner = result.shape.as_list()[1:]
     if default_id is None:
-        full = (~np.isin(np.arange(count), empty)).reshape([count] + [1] * len(inner))
-        result = array.where(full, result, array.zeros_like(result))
+        is_filled = (~np.isin(np.arange(count), empty)).reshape([count] + [1] * len(inner))
+        result = array.where(is_filled, result, array.zeros_like(result))
     return array.reshape(result, [*shape[:-1], *inner])

@@ -1,8 +1,8 @@
-"""Dilation and erosion of images in grey levels."""
+"""Dilation and erosion of grayscale images."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,25 +18,25 @@ __all__ = ["dilation2d", "erosion2d"]
 
 @op(kinds="if", name="dilation2d")
 def _dilation(
-    input: TensorLike, filters: TensorLike, strides: Any, rates: Any, same: bool
+    input: TensorLike, filters: TensorLike, strides: Sequence[int], rates: Sequence[int], same: bool
 ) -> Tensor:
     if input.ndim != 4 or filters.ndim != 3 or input.shape[3] != filters.shape[2]:
         raise InvalidValueError(
             "dilation2d: input must be [batch, height, width, depth] and filters [height, width, "
             f"depth], got {list(input.shape)} and {list(filters.shape)}."
         )
-    reach = [(k - 1) * r + 1 for k, r in zip(filters.shape[:2], rates, strict=True)]
+    extents = [(k - 1) * r + 1 for k, r in zip(filters.shape[:2], rates, strict=True)]
     pads = [(0, 0)] * 4
     if same:
         for d in (0, 1):
-            missing = (-(-input.shape[d + 1] // strides[d]) - 1) * strides[d] + reach[d]
+            missing = (-(-input.shape[d + 1] // strides[d]) - 1) * strides[d] + extents[d]
             missing = max(missing - input.shape[d + 1], 0)
             pads[d + 1] = (missing // 2, missing - missing // 2)
     low = -jnp.inf if jnp.issubdtype(input.dtype, jnp.floating) else jnp.iinfo(input.dtype).min
     padded = jnp.pad(input, pads, constant_values=low)
-    sizes = [(padded.shape[d + 1] - reach[d]) // strides[d] + 1 for d in (0, 1)]
+    sizes = [(padded.shape[d + 1] - extents[d]) // strides[d] + 1 for d in (0, 1)]
 
-    def shifted(row: int, column: int) -> Any:
+    def add_filter_element(row: int, column: int) -> jax.Array:
         starts = row * rates[0], column * rates[1]
         ends = [s + (n - 1) * step + 1 for s, n, step in zip(starts, sizes, strides, strict=True)]
         part = jax.lax.slice(
@@ -47,16 +47,16 @@ def _dilation(
         )
         return part + filters[row, column]
 
-    places = [(r, c) for r in range(filters.shape[0]) for c in range(filters.shape[1])]
-    result = shifted(*places[0])
-    for place in places[1:]:
-        other = shifted(*place)
-        # Of equal ones the first has the gradient.
-        result = jnp.where(other > result, other, result)
+    indices = [(r, c) for r in range(filters.shape[0]) for c in range(filters.shape[1])]
+    result = add_filter_element(*indices[0])
+    for index in indices[1:]:
+        candidate = add_filter_element(*index)
+        # The gradient flows to the first of equal elements.
+        result = jnp.where(candidate > result, candidate, result)
     return result
 
 
-def _pair(value: Any, name: str) -> tuple[int, int]:
+def _pair(value: Sequence[int], name: str) -> tuple[int, int]:
     if len(value) != 4 or value[0] != 1 or value[3] != 1:
         raise InvalidValueError(f"{name} must be [1, rows, columns, 1], got {list(value)}.")
     return int(value[1]), int(value[2])
@@ -65,13 +65,13 @@ def _pair(value: Any, name: str) -> tuple[int, int]:
 def dilation2d(
     input: TensorLike,
     filters: TensorLike,
-    strides: Any,
+    strides: Sequence[int],
     padding: str,
     data_format: str,
-    dilations: Any,
+    dilations: Sequence[int],
     name: str | None = None,
 ) -> Tensor:
-    """The largest sum of a window and the filter, for each channel.
+    """Compute the maximum of window plus filter, for each channel.
 
     Args:
       input: [batch, height, width, depth].
@@ -79,15 +79,15 @@ def dilation2d(
       strides: [1, rows, columns, 1].
       padding: 'SAME' or 'VALID'.
       data_format: 'NHWC'.
-      dilations: [1, rows, columns, 1], steps between the elements of a window.
-      name: ignored.
+      dilations: [1, rows, columns, 1], distances between the elements of a window.
+      name: Ignored.
 
     Returns:
-      Tensor [batch, new height, new width, depth].
+      Tensor [batch, new_height, new_width, depth].
 
     Raises:
-      ValueError: for another data format.
-      InvalidArgumentError: for another padding, or shapes that do not fit.
+      ValueError: For another data format.
+      InvalidArgumentError: For another padding, or shapes that do not match.
 
     Example:
       >>> import meshflow as tf
@@ -109,25 +109,18 @@ def dilation2d(
 def erosion2d(
     value: TensorLike,
     filters: TensorLike,
-    strides: Any,
+    strides: Sequence[int],
     padding: str,
     data_format: str,
-    dilations: Any,
+    dilations: Sequence[int],
     name: str | None = None,
 ) -> Tensor:
-    """The smallest difference of a window and the filter, for each channel.
+    """Compute the minimum of window minus filter, for each channel.
 
-    Args:
-      value: [batch, height, width, depth].
-      filters: [height, width, depth].
-      strides: [1, rows, columns, 1].
-      padding: 'SAME' or 'VALID'.
-      data_format: 'NHWC'.
-      dilations: [1, rows, columns, 1], steps between the elements of a window.
-      name: ignored.
+    The arguments are those of `dilation2d`.
 
     Returns:
-      Tensor [batch, new height, new width, depth].
+      Tensor [batch, new_height, new_width, depth].
 
     Example:
       >>> import meshflow as tf
@@ -136,5 +129,5 @@ def erosion2d(
       >>> print(y[0, 0, :, 0].numpy())
       [1. 2.]
     """
-    turned = array.reverse(convert_to_tensor(filters), [0, 1])
-    return -dilation2d(-convert_to_tensor(value), turned, strides, padding, data_format, dilations)
+    flipped = array.reverse(convert_to_tensor(filters), [0, 1])
+    return -dilation2d(-convert_to_tensor(value), flipped, strides, padding, data_format, dilations)

@@ -1,8 +1,8 @@
-"""Moments and normalization."""
+"""Moments, batch normalization and local response normalization."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
@@ -37,12 +37,12 @@ __all__ = [
 
 
 @op(name="moments", kinds="ifc")
-def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
-    if x.dtype.kind in "iu":  # whole numbers, cut off as TensorFlow's integer means are
+def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[Tensor, Tensor]:
+    if x.dtype.kind in "iu":  # TensorFlow truncates integer means, too.
         mean = jnp.mean(x, axis=axes, keepdims=True).astype(x.dtype)
         variance = jnp.mean(jnp.square(x - mean), axis=axes, keepdims=keepdims)
         return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
-    # float16 sums overflow early; TensorFlow computes these in float32 too.
+    # Sums of float16 overflow early, so they are computed in float32, as in TensorFlow.
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
     mean = jnp.mean(wide, axis=axes, keepdims=True)
     variance = jnp.mean(jnp.square(wide - mean), axis=axes, keepdims=keepdims)
@@ -51,19 +51,20 @@ def _moments(x: TensorLike, axes: Any, keepdims: bool) -> Any:
 
 
 def moments(
-    x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+    x: TensorLike,
+    axes: int | Sequence[int],
+    shift: TensorLike = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance over dimensions.
-
-    Both results have the shape of the argument without the dimensions of `axes`; with `keepdims` these stay with
-    size 1.
+    """Compute the mean and the variance over axes.
 
     Args:
-      x: a tensor.
-      axes: dimensions.
-      shift: ignored.
-      keepdims: whether the dimensions stay, with size 1.
-      name: ignored.
+      x: A tensor.
+      axes: The axes to reduce.
+      shift: Ignored.
+      keepdims: Whether to keep the reduced axes, with size 1.
+      name: Ignored.
 
     Returns:
       (mean, variance).
@@ -79,22 +80,14 @@ def moments(
 
 def weighted_moments(
     x: TensorLike,
-    axes: Any,
+    axes: int | Sequence[int],
     frequency_weights: TensorLike,
     keepdims: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance in which elements count by weight.
+    """Compute the weighted mean and variance over axes.
 
-    Both results have the shape of the argument without the dimensions of `axes`; with `keepdims` these stay with
-    size 1.
-
-    Args:
-      x: a tensor.
-      axes: dimensions.
-      frequency_weights: weights, broadcasting with `x`.
-      keepdims: whether the dimensions stay, with size 1.
-      name: ignored.
+    `frequency_weights` is broadcast to `x`; the other arguments are those of `moments`.
 
     Returns:
       (mean, variance).
@@ -118,19 +111,23 @@ def weighted_moments(
 
 
 def sufficient_statistics(
-    x: TensorLike, axes: Any, shift: Any = None, keepdims: bool = False, name: str | None = None
+    x: TensorLike,
+    axes: int | Sequence[int],
+    shift: TensorLike = None,
+    keepdims: bool = False,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Count, sum, sum of squares and shift, from which `normalize_moments` makes mean and variance.
-
-    The count is a scalar; the sums have the shape of the argument without `axes`, which stay with size 1 under
-    `keepdims`.
+    """Compute the count, sum, sum of squares and shift, for `normalize_moments`.
 
     Args:
-      x: a tensor.
-      axes: dimensions.
-      shift: a number near the mean, subtracted first; None for 0.
-      keepdims: whether the dimensions stay, with size 1.
-      name: ignored.
+      x: A tensor.
+      axes: The axes to reduce.
+      shift: A value near the mean, which is subtracted first; None for 0.
+      keepdims: Whether to keep the reduced axes, with size 1.
+      name: Ignored.
+
+    Returns:
+      (count, sum, sum of squares, shift); the count is a scalar, and the shift may be None.
 
     Example:
       >>> import meshflow as tf
@@ -139,14 +136,14 @@ def sufficient_statistics(
       (3.0, 6.0, 14.0, None)
     """
     x = convert_to_tensor(x)
-    moved = x if shift is None else x - shift
+    shifted = x if shift is None else x - shift
     count = 1
     for axis in [axes] if isinstance(axes, int) else axes:
         count *= x.shape[axis]
     return (
         convert_to_tensor(count, dtype=x.dtype),
-        reduce_sum(moved, axes, keepdims),
-        reduce_sum(square(moved), axes, keepdims),
+        reduce_sum(shifted, axes, keepdims),
+        reduce_sum(square(shifted), axes, keepdims),
         None if shift is None else convert_to_tensor(shift, dtype=x.dtype),
     )
 
@@ -155,19 +152,17 @@ def normalize_moments(
     counts: TensorLike,
     mean_ss: TensorLike,
     variance_ss: TensorLike,
-    shift: Any,
+    shift: TensorLike | None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and variance from sufficient statistics.
-
-    All results have one shape.
+    """Compute the mean and the variance from sufficient statistics.
 
     Args:
-      counts: number of elements.
-      mean_ss: their sum, less the shift.
-      variance_ss: sum of their squares, less the shift.
-      shift: what was subtracted, or None.
-      name: ignored.
+      counts: Number of elements.
+      mean_ss: Sum of the shifted elements.
+      variance_ss: Sum of the squares of the shifted elements.
+      shift: The value that was subtracted from the elements, or None.
+      name: Ignored.
 
     Returns:
       (mean, variance).
@@ -181,9 +176,9 @@ def normalize_moments(
     """
     mean_ss, variance_ss = convert_to_tensor(mean_ss), convert_to_tensor(variance_ss)
     counts = convert_to_tensor(counts, dtype=mean_ss.dtype)
-    shifted = mean_ss / counts
-    mean = shifted if shift is None else shifted + shift
-    return mean, variance_ss / counts - square(shifted)
+    shifted_mean = mean_ss / counts
+    mean = shifted_mean if shift is None else shifted_mean + shift
+    return mean, variance_ss / counts - square(shifted_mean)
 
 
 @op(name="batch_normalization", same=("x",))
@@ -206,23 +201,21 @@ def batch_normalization(
     x: TensorLike,
     mean: TensorLike,
     variance: TensorLike,
-    offset: Any,
-    scale: Any,
+    offset: TensorLike | None,
+    scale: TensorLike | None,
     variance_epsilon: float,
     name: str | None = None,
 ) -> Tensor:
-    """`(x - mean) / sqrt(variance + epsilon) * scale + offset`.
-
-    The result has the shape of the argument.
+    """Compute `(x - mean) / sqrt(variance + variance_epsilon) * scale + offset`.
 
     Args:
-      x: a tensor.
-      mean: mean, broadcasting to `x`.
-      variance: variance, likewise.
-      offset: likewise, or None.
-      scale: likewise, or None.
-      variance_epsilon: a small number against division by zero.
-      name: ignored.
+      x: A tensor of any shape.
+      mean: Mean, broadcast to `x`.
+      variance: Variance, broadcast to `x`.
+      offset: Offset, broadcast to `x`, or None.
+      scale: Scale, broadcast to `x`, or None.
+      variance_epsilon: Small number that avoids a division by zero.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -245,19 +238,7 @@ def batch_norm_with_global_normalization(
     scale_after_normalization: bool,
     name: str | None = None,
 ) -> Tensor:
-    """An older form of `batch_normalization`: offset `beta`, and scale `gamma` only when asked for.
-
-    The result has the shape of the argument.
-
-    Args:
-      input: a tensor.
-      mean: broadcasting to `input`.
-      variance: likewise.
-      beta: likewise.
-      gamma: likewise.
-      variance_epsilon: a small number against division by zero.
-      scale_after_normalization: whether `gamma` is used.
-      name: ignored.
+    """Apply `batch_normalization` with offset `beta` and optional scale `gamma`, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -279,21 +260,24 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """Divides by the summed squares of neighbouring channels (Krizhevsky et al. 2012).
+    """Divide each element by a power of the sum of squares of nearby channels.
 
     Args:
-      input: float tensor [batch, height, width, channels].
-      depth_radius: how many channels on each side count.
-      bias: added to the sum, against division by zero.
-      alpha: factor of the sum.
-      beta: exponent.
-      name: ignored.
+      input: Float tensor [batch, height, width, channels].
+      depth_radius: Number of channels on each side in the sum.
+      bias: Term that is added to the scaled sum.
+      alpha: Factor of the sum.
+      beta: Exponent.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> x = tf.reshape([3.0, 0.0, 4.0], [1, 1, 1, 3])
       >>> print(tf.nn.lrn(x, depth_radius=1, bias=0.0, alpha=1.0, beta=1.0)[0, 0, 0].numpy().round(3))
       [0.333 0.    0.25 ]
+
+    References:
+      Krizhevsky et al., ImageNet classification with deep convolutional neural networks, 2012.
     """
     squares = jnp.pad(
         jnp.square(input), [(0, 0)] * (input.ndim - 1) + [(depth_radius, depth_radius)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,12 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.nn.convolution import (
+    Padding,
+    Sizes,
     channels_first,
     check_window_fits,
     padding_pairs,
@@ -34,44 +37,61 @@ __all__ = [
     "max_pool_with_argmax",
     "pool",
 ]
+T = TypeVar("T")
 
 
 def _windows(
-    shape: tuple[int, ...], size: Any, strides: Any, padding: Any, dilations: Any, first: bool
+    shape: tuple[int, ...],
+    size: Sequence[int],
+    strides: Sequence[int],
+    padding: Padding,
+    dilations: Sequence[int] | None,
+    first: bool,
 ) -> Windows:
-    def full(values: Any, other: Any) -> Any:
-        return (other, other, *values) if first else (other, *values, other)
+    def add_batch_and_channels(values: Sequence[T], default: T) -> tuple[T, ...]:
+        return (default, default, *values) if first else (default, *values, default)
 
     rank = len(size)
     check_window_fits(shape[2:] if first else shape[1:-1], size, dilations, padding)
-    size, strides = full(size, 1), full(strides, 1)
-    dilations = full(dilations or (1,) * rank, 1)
+    size, strides = add_batch_and_channels(size, 1), add_batch_and_channels(strides, 1)
+    dilations = add_batch_and_channels(dilations or (1,) * rank, 1)
+    pairs: Sequence[Sequence[int]]
     if isinstance(padding, str):
         extents = tuple((k - 1) * d + 1 for k, d in zip(size, dilations, strict=True))
-        given: Any = jax.lax.padtype_to_pads(shape, extents, strides, padding)
+        pairs = jax.lax.padtype_to_pads(shape, extents, strides, padding)
     else:
-        given = full(padding, (0, 0))
-    pads = tuple((as_size(low), as_size(high)) for low, high in given)
+        pairs = add_batch_and_channels(padding, (0, 0))
+    pads = tuple((as_size(low), as_size(high)) for low, high in pairs)
     return Windows(size, strides, pads, dilations)
 
 
 @op(name="max_pool", kinds="if")
 def _max_pool(
-    input: TensorLike, window: Any, strides: Any, padding: Any, first: bool, dilations: Any = None
+    input: TensorLike,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Padding,
+    first: bool,
+    dilations: Sequence[int] | None = None,
 ) -> Tensor:
     return max_windows(input, _windows(input.shape, window, strides, padding, dilations, first))
 
 
 @op(name="avg_pool", kinds="f")
 def _avg_pool(
-    input: TensorLike, window: Any, strides: Any, padding: Any, first: bool, dilations: Any = None
+    input: TensorLike,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Padding,
+    first: bool,
+    dilations: Sequence[int] | None = None,
 ) -> Tensor:
     windows = _windows(input.shape, window, strides, padding, dilations, first)
     wide = input.astype(jnp.float32) if input.dtype.itemsize == 2 else input
     total = sum_windows(wide, windows)
     if all(pair == (0, 0) for pair in windows.pads):
         return (total / windows.count).astype(input.dtype)
-    # Positions outside the input do not count.
+    # Positions outside of the input are not counted.
     inside = tuple(n if i in _spatial(input.ndim, first) else 1 for i, n in enumerate(input.shape))
     return (total / sum_windows(jnp.ones(inside, wide.dtype), windows)).astype(input.dtype)
 
@@ -82,8 +102,13 @@ def _spatial(rank: int, first: bool) -> range:
 
 @op(name="max_pool_with_argmax", kinds="if")
 def _max_pool_with_argmax(
-    input: TensorLike, window: Any, strides: Any, padding: Any, dtype: Any, batch: bool
-) -> Any:
+    input: TensorLike,
+    window: Sequence[int],
+    strides: Sequence[int],
+    padding: Padding,
+    dtype: DType,
+    batch: bool,
+) -> tuple[Tensor, Tensor]:
     windows = _windows(input.shape, window, strides, padding, None, False)
     y, index = argmax_windows(input, windows)
     if batch:
@@ -93,14 +118,14 @@ def _max_pool_with_argmax(
 
 
 def _pool(
-    function: Any,
-    input: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    function: Callable[..., Tensor],
+    input: Tensor,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str | None,
     rank: int | None,
-    dilations: Any = None,
+    dilations: Sequence[int] | None = None,
 ) -> Tensor:
     first = channels_first(data_format)
     if rank is None:
@@ -118,22 +143,25 @@ def _pool(
     return function(input, window, steps, pads, first, dilations)
 
 
-def _depth(ksize: Any, rank: int, first: bool) -> int:
-    """How many channels a window has."""
+def _depth(ksize: Sizes, rank: int, first: bool) -> int:
+    """Return the number of channels of a window."""
     sizes = static_value(ksize, "ksize")
-    whole = isinstance(sizes, tuple) and len(sizes) == rank + 2
-    return sizes[1 if first else -1] if whole else 1
+    has_channels = isinstance(sizes, tuple) and len(sizes) == rank + 2
+    return sizes[1 if first else -1] if has_channels else 1
 
 
-def _depthwise(input: Any, ksize: Any, strides: Any, first: bool, depth: int) -> Tensor:
-    """Maxima of neighbouring channels, which TensorFlow takes in windows that tile them."""
+def _depthwise(
+    input: Tensor, ksize: Sizes, strides: Sizes | None, first: bool, depth: int
+) -> Tensor:
+    """Compute maxima of groups of channels; TensorFlow only supports windows that tile them."""
     sizes, axis = static_value(ksize, "ksize"), 1 if first else len(input.shape) - 1
     others = [size for i, size in enumerate(sizes) if i != axis]
     tiles = static_value(ksize if strides is None else strides, "strides") == sizes
     if others != [1] * len(others) or not tiles or input.shape[axis] % depth:
         raise UnimplementedError(
-            "max_pool over channels needs windows of one place, strides equal to ksize, and a number of channels that "
-            f"ksize divides; got ksize {list(sizes)}, strides {strides} and {input.shape[axis]} channels."
+            "max_pool over channels requires a window of size 1 in all other dimensions, strides equal to ksize, and a "
+            f"number of channels that is divisible by ksize; got ksize {list(sizes)}, strides {strides} and "
+            f"{input.shape[axis]} channels."
         )
     return _max_of_channels(input, depth, axis)
 
@@ -145,27 +173,24 @@ def _max_of_channels(input: TensorLike, depth: int, axis: int) -> Tensor:
     return grouped.max(axis + 1)
 
 
-def _as_tensor(input: Any) -> Any:
-    return convert_to_tensor(input)
-
-
 def max_pool(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The maximum of each window.
+    """Compute the maximum of each window.
 
     Args:
-      input: tensor of shape [batch, *spatial, channels] (or channels first), 1 to 3 spatial dimensions.
-      ksize: size of the window per spatial dimension.
-      strides: step of the window.
+      input: Tensor of shape [batch, *spatial, channels] (or channels first) with 1 to 3 spatial
+        dimensions.
+      ksize: Window size per spatial dimension.
+      strides: Strides of the window.
       padding: 'SAME', 'VALID' or explicit pairs.
-      data_format: such as 'NHWC' or 'NCHW'.
-      name: ignored.
+      data_format: Data format, for example 'NHWC' or 'NCHW'.
+      name: Ignored.
 
     Returns:
       A tensor in the layout of the input.
@@ -175,21 +200,20 @@ def max_pool(
       >>> tf.nn.max_pool(tf.reshape(tf.range(4.0), [1, 2, 2, 1]), 2, 2, "VALID").numpy().item()
       3.0
     """
-    return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, None)
+    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None)
 
 
 def avg_pool(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window; arguments as in `max_pool`. Padding does not count.
+    """Compute the mean of each window, without padding; the arguments are those of `max_pool`.
 
-    From (batch, ..., channels) to the same with a size for each window in every direction; with 'NC...' the
-    channels come second.
+    The result has the shape [batch, *new_spatial, channels], or channels first for 'NC...'.
 
     Example:
       >>> import meshflow as tf
@@ -197,20 +221,18 @@ def avg_pool(
       >>> tf.nn.avg_pool(x, ksize=2, strides=2, padding="VALID").numpy().item()
       4.5
     """
-    return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, None)
+    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, None)
 
 
 def max_pool1d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over one dimension.
-
-    From (batch, steps, channels) to (batch, new_steps, channels); with 'NCW' the channels come second.
+    """Apply `max_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
       >>> import meshflow as tf
@@ -218,21 +240,18 @@ def max_pool1d(
       >>> print(tf.nn.max_pool1d(x, ksize=2, strides=2, padding="VALID")[0, :, 0].numpy())
       [3. 5.]
     """
-    return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
+    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1)
 
 
 def max_pool2d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over two dimensions.
-
-    From (batch, height, width, channels) to (batch, new_height, new_width, channels); with 'NCHW' the channels come
-    second.
+    """Apply `max_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
       >>> import meshflow as tf
@@ -241,21 +260,18 @@ def max_pool2d(
       [[4. 5.]
        [7. 8.]]
     """
-    return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
+    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2)
 
 
 def max_pool3d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`max_pool` over three dimensions.
-
-    From (batch, depth, height, width, channels) to (batch, new_depth, new_height, new_width, channels); with
-    'NCDHW' the channels come second.
+    """Apply `max_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
       >>> import meshflow as tf
@@ -263,20 +279,18 @@ def max_pool3d(
       >>> tf.nn.max_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       7.0
     """
-    return _pool(_max_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
+    return _pool(_max_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3)
 
 
 def avg_pool1d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over one dimension.
-
-    From (batch, steps, channels) to (batch, new_steps, channels); with 'NCW' the channels come second.
+    """Apply `avg_pool` to [batch, steps, channels], or [batch, channels, steps] for 'NCW'.
 
     Example:
       >>> import meshflow as tf
@@ -284,21 +298,18 @@ def avg_pool1d(
       >>> print(tf.nn.avg_pool1d(x, ksize=2, strides=2, padding="SAME")[0, :, 0].numpy())
       [2. 2.]
     """
-    return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 1)
+    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 1)
 
 
 def avg_pool2d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over two dimensions.
-
-    From (batch, height, width, channels) to (batch, new_height, new_width, channels); with 'NCHW' the channels come
-    second.
+    """Apply `avg_pool` to [batch, height, width, channels], or channels first for 'NCHW'.
 
     Example:
       >>> import meshflow as tf
@@ -307,21 +318,18 @@ def avg_pool2d(
       [[2. 3.]
        [5. 6.]]
     """
-    return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 2)
+    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 2)
 
 
 def avg_pool3d(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
+    padding: Padding,
     data_format: str = "NDHWC",
     name: str | None = None,
 ) -> Tensor:
-    """`avg_pool` over three dimensions.
-
-    From (batch, depth, height, width, channels) to (batch, new_depth, new_height, new_width, channels); with
-    'NCDHW' the channels come second.
+    """Apply `avg_pool` to [batch, depth, height, width, channels], or channels first for 'NCDHW'.
 
     Example:
       >>> import meshflow as tf
@@ -329,36 +337,36 @@ def avg_pool3d(
       >>> tf.nn.avg_pool3d(x, ksize=2, strides=2, padding="VALID").numpy().item()
       3.5
     """
-    return _pool(_avg_pool, _as_tensor(input), ksize, strides, padding, data_format, 3)
+    return _pool(_avg_pool, convert_to_tensor(input), ksize, strides, padding, data_format, 3)
 
 
 def max_pool_with_argmax(
     input: TensorLike,
-    ksize: Any,
-    strides: Any,
+    ksize: Sizes,
+    strides: Sizes | None,
     padding: str,
     data_format: str = "NHWC",
-    output_dtype: Any = "int64",
+    output_dtype: DTypeLike = "int64",
     include_batch_in_index: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`max_pool2d` and where each maximum was found.
+    """Compute the maximum of each window and its position.
 
     Args:
-      input: tensor of shape [batch, height, width, channels].
-      ksize: size of the window per spatial dimension.
-      strides: step of the window.
+      input: Tensor of shape [batch, height, width, channels].
+      ksize: Window size per spatial dimension.
+      strides: Strides of the window.
       padding: 'SAME' or 'VALID'.
-      data_format: only 'NHWC'.
-      output_dtype: dtype of the positions, int32 or int64.
-      include_batch_in_index: whether positions count through the whole batch, not each image.
-      name: ignored.
+      data_format: Must be 'NHWC'.
+      output_dtype: The dtype of the positions, int32 or int64.
+      include_batch_in_index: Whether positions are indices into the batch instead of the image.
+      name: Ignored.
 
     Returns:
       (output, argmax): positions are `(y * width + x) * channels + channel` of the first maximum.
 
     Raises:
-      ValueError: for another layout or explicit padding.
+      ValueError: For another layout or explicit padding.
 
     Example:
       >>> import meshflow as tf
@@ -386,31 +394,31 @@ def max_pool_with_argmax(
 
 def pool(
     input: TensorLike,
-    window_shape: Any,
+    window_shape: Sequence[int],
     pooling_type: str,
-    strides: Any = None,
-    padding: Any = "VALID",
+    strides: Sizes | None = None,
+    padding: Padding = "VALID",
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Pooling of any number of spatial dimensions.
+    """Apply max or average pooling to any number of spatial dimensions.
 
     Args:
-      input: tensor of shape [batch, *spatial, channels] (or channels first).
-      window_shape: size of the window per spatial dimension.
+      input: Tensor of shape [batch, *spatial, channels] (or channels first).
+      window_shape: Window size per spatial dimension.
       pooling_type: 'AVG' or 'MAX'.
-      strides: step; default 1.
+      strides: Strides of the window; 1 by default.
       padding: 'SAME', 'VALID' or explicit pairs.
-      data_format: such as 'NHWC' or 'NCHW'.
-      dilations: distance between neighbouring elements of a window; default 1.
-      name: ignored.
+      data_format: Data format, for example 'NHWC' or 'NCHW'.
+      dilations: Distances between the elements of a window; 1 by default.
+      name: Ignored.
 
     Returns:
       A tensor in the layout of the input.
 
     Raises:
-      ValueError: for another pooling type, or dilations together with strides.
+      ValueError: For another pooling type, or dilations together with strides.
 
     Example:
       >>> import meshflow as tf
@@ -421,22 +429,14 @@ def pool(
     rank = len(static_value(window_shape, "window_shape"))
     first = channels_first(data_format)
     steps = spatial_sizes(strides, rank, first, "strides")
-    apart = spatial_sizes(dilations, rank, first, "dilations")
-    if max(steps) > 1 and max(apart) > 1:
+    distances = spatial_sizes(dilations, rank, first, "dilations")
+    if max(steps) > 1 and max(distances) > 1:
         raise ValueError(
             f"`strides > 1` not supported in conjunction with `dilations > 1`. Received: strides={list(steps)} and "
-            f"dilations={list(apart)}"
+            f"dilations={list(distances)}"
         )
     if pooling_type not in ("AVG", "MAX"):
         raise ValueError(f"pooling_type must be 'AVG' or 'MAX', got {pooling_type!r}.")
     function = _max_pool if pooling_type == "MAX" else _avg_pool
-    return _pool(
-        function,
-        _as_tensor(input),
-        window_shape,
-        steps,
-        padding,
-        data_format,
-        rank,
-        apart,
-    )
+    x = convert_to_tensor(input)
+    return _pool(function, x, window_shape, steps, padding, data_format, rank, distances)

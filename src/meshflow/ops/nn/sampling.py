@@ -1,4 +1,4 @@
-"""Samplers of classes, and losses over many classes of which only a sample is computed."""
+"""Samplers of classes, and losses over many classes that are computed for a sample of them."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ __all__ = [
 ]
 
 
-# Where TensorFlow's kernels keep 2048 words for each.
+# Random counters per candidate; TensorFlow's kernels reserve 2048 words for each.
 _COUNTS_PER_CANDIDATE = 512
 
 
 class Candidates(NamedTuple):
-    """Sampled classes, and how often true and sampled ones are expected in such a sample."""
+    """Sampled classes, and the expected counts of the true and sampled classes in such a sample."""
 
     sampled_candidates: Tensor
     true_expected_count: Tensor
@@ -56,34 +56,39 @@ def _sample(
     count: int,
     unique: bool,
     law: str,
-) -> Any:
-    """Draws classes; unique ones by drawing until there are enough, which the counts allow for."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sample classes; unique ones by rejection, for which enough counters are reserved."""
     classes = probabilities.shape[0]
 
-    def draw(numbers: Any) -> Any:
-        low, high = philox.word_pairs(key, numbers.astype(jnp.uint64))
+    def draw(counters: jax.Array) -> jax.Array:
+        low, high = philox.word_pairs(key, counters.astype(jnp.uint64))
         if law == "uniform":
             return ((low | high << 32) % classes).astype(jnp.int64)
-        share = philox.double(low, high)
+        uniform = philox.double(low, high)
         if law == "log uniform":
-            return (jnp.exp(share * np.log1p(classes)).astype(jnp.int64) - 1) % classes
+            return (jnp.exp(uniform * np.log1p(classes)).astype(jnp.int64) - 1) % classes
         ends = jnp.cumsum(probabilities)
-        return jnp.minimum(jnp.searchsorted(ends, share * ends[-1], side="right"), classes - 1)
+        return jnp.minimum(jnp.searchsorted(ends, uniform * ends[-1], side="right"), classes - 1)
 
     expected = probabilities * count
     if unique:
 
-        def more(state: Any) -> Any:
+        def is_incomplete(state: tuple[Any, ...]) -> jax.Array:
             return state[1] < count
 
-        def one(state: Any) -> Any:
-            found, filled, tries, taken = state
+        def add_candidate(state: tuple[Any, ...]) -> tuple[Any, ...]:
+            found, filled, tries, is_taken = state
             drawn = draw(tries)
-            found = found.at[filled].set(jnp.where(taken[drawn], found[filled], drawn))
-            return found, filled + ~taken[drawn], tries + 1, taken.at[drawn].set(True)
+            found = found.at[filled].set(jnp.where(is_taken[drawn], found[filled], drawn))
+            return found, filled + ~is_taken[drawn], tries + 1, is_taken.at[drawn].set(True)
 
-        start = (jnp.zeros(count, jnp.int64), 0, jnp.int64(0), jnp.zeros(classes, bool))
-        sampled, _, tries, _ = jax.lax.while_loop(more, one, start)
+        start: tuple[Any, ...] = (
+            jnp.zeros(count, jnp.int64),
+            0,
+            jnp.int64(0),
+            jnp.zeros(classes, bool),
+        )
+        sampled, _, tries, _ = jax.lax.while_loop(is_incomplete, add_candidate, start)
         by_tries = -jnp.expm1(tries * jnp.log1p(-probabilities))
         expected = jnp.where(tries == count, expected, by_tries)
     else:
@@ -98,7 +103,7 @@ def _candidates(
     num_sampled: int,
     unique: bool,
     probabilities: np.ndarray,
-    seed: Any,
+    seed: int | None,
     law: str = "by weight",
 ) -> Candidates:
     true_classes = math.cast(true_classes, int64)
@@ -123,23 +128,23 @@ def uniform_candidate_sampler(
     num_sampled: int,
     unique: bool,
     range_max: int,
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Samples classes, all of them equally likely.
+    """Sample classes with equal probabilities.
 
     Args:
       true_classes: int64 [batch, num_true].
-      num_true: true classes per example.
-      num_sampled: size of the sample.
-      unique: whether the sampled classes are all different.
-      range_max: number of classes.
-      seed: seed of this op.
-      name: ignored.
+      num_true: Number of true classes per example.
+      num_sampled: Size of the sample.
+      unique: Whether the sampled classes must be distinct.
+      range_max: Number of classes.
+      seed: Seed of the op.
+      name: Ignored.
 
     Returns:
-      A named tuple: sampled_candidates int64 [num_sampled], true_expected_count [batch, num_true] and
-      sampled_expected_count [num_sampled].
+      A named tuple: sampled_candidates int64 [num_sampled], true_expected_count [batch, num_true]
+      and sampled_expected_count [num_sampled].
 
     Example:
       >>> import meshflow as tf
@@ -158,22 +163,13 @@ def log_uniform_candidate_sampler(
     num_sampled: int,
     unique: bool,
     range_max: int,
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Samples classes that are numbered by falling frequency, as words of a vocabulary are.
+    """Sample classes that are sorted by decreasing frequency, like the words of a vocabulary.
 
-    Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1); arguments and result
-    as in `uniform_candidate_sampler`.
-
-    Args:
-      true_classes: int64 [batch, num_true].
-      num_true: true classes per example.
-      num_sampled: size of the sample.
-      unique: whether the sampled classes are all different.
-      range_max: number of classes.
-      seed: seed of this op.
-      name: ignored.
+    Class k has the probability (log(k + 2) - log(k + 1)) / log(range_max + 1). The arguments and
+    the shapes of the results are those of `uniform_candidate_sampler`.
 
     Example:
       >>> import meshflow as tf
@@ -198,28 +194,25 @@ def fixed_unigram_candidate_sampler(
     num_shards: int = 1,
     shard: int = 0,
     unigrams: Sequence[float] = (),
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """Samples classes by given counts.
+    """Sample classes in proportion to counts; the result is that of `uniform_candidate_sampler`.
 
     Args:
       true_classes: int64 [batch, num_true].
-      num_true: true classes per example.
-      num_sampled: size of the sample.
-      unique: whether the sampled classes are all different.
-      range_max: number of classes.
-      vocab_file: a file whose lines end with ',' and a count; instead of `unigrams`.
-      distortion: power of the counts.
-      num_reserved_ids: classes before the first count, which are never sampled.
-      num_shards: number of parts that the classes are divided into.
-      shard: the part to sample from.
-      unigrams: counts.
-      seed: seed of this op.
-      name: ignored.
-
-    Returns:
-      As `uniform_candidate_sampler`.
+      num_true: Number of true classes per example.
+      num_sampled: Size of the sample.
+      unique: Whether the sampled classes must be distinct.
+      range_max: Number of classes.
+      vocab_file: File with lines that end with ',' and a count, instead of `unigrams`.
+      distortion: Exponent of the counts.
+      num_reserved_ids: Number of classes before the first count, which are never sampled.
+      num_shards: Number of shards of the classes.
+      shard: Index of the shard to sample from.
+      unigrams: Counts.
+      seed: Seed of the op.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -236,7 +229,7 @@ def fixed_unigram_candidate_sampler(
     weights = np.concatenate([np.zeros(num_reserved_ids), np.asarray(counts, float) ** distortion])
     if len(weights) != range_max:
         raise InvalidValueError(
-            f"range_max is {range_max}, but there are {len(weights)} reserved ids and counts."
+            f"range_max is {range_max}, but the reserved ids and counts define {len(weights)} classes."
         )
     weights[np.arange(range_max) % num_shards != shard] = 0
     return _candidates(true_classes, num_true, num_sampled, unique, weights / weights.sum(), seed)
@@ -247,12 +240,13 @@ def all_candidate_sampler(
     num_true: int,
     num_sampled: int,
     unique: bool,
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Candidates:
-    """All classes, each once: for tests of sampled losses; arguments as in `uniform_candidate_sampler`.
+    """Return all classes, each once, for tests of sampled losses.
 
-    The results have the shapes (num_sampled,), (batch, num_true) and (num_sampled,).
+    The arguments are those of `uniform_candidate_sampler`, and so are the shapes of the results:
+    [num_sampled], [batch, num_true] and [num_sampled].
 
     Example:
       >>> import meshflow as tf
@@ -260,51 +254,48 @@ def all_candidate_sampler(
       >>> sorted(sampled.numpy().tolist())
       [0, 1, 2]
     """
-    once = array.ones([num_sampled])
-    return Candidates(
-        math.cast(array.range(num_sampled), int64),
-        array.ones_like(math.cast(true_classes, float32)),
-        once,
-    )
+    sampled = math.cast(array.range(num_sampled), int64)
+    true_counts = array.ones_like(math.cast(true_classes, float32))
+    return Candidates(sampled, true_counts, array.ones([num_sampled]))
 
 
 def compute_accidental_hits(
     true_classes: TensorLike,
     sampled_candidates: TensorLike,
     num_true: int,
-    seed: Any = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where sampled classes are true ones.
+    """Find sampled classes that are also true classes.
 
     Args:
-      true_classes: int64 [batch, num_true], known values.
-      sampled_candidates: int64 [num_sampled], known values.
-      num_true: true classes per example.
-      seed: ignored.
-      name: ignored.
+      true_classes: int64 [batch, num_true], with static values.
+      sampled_candidates: int64 [num_sampled], with static values.
+      num_true: Number of true classes per example.
+      seed: Ignored.
+      name: Ignored.
 
     Returns:
-      (indices, ids, weights): of each hit, the row int32, the place in the sample int64, and the
-      lowest float32.
+      (indices, ids, weights): for each hit, its row as int32, its index in the sample as int64, and
+      the lowest float32.
 
     Example:
       >>> import meshflow as tf
       >>> true, sampled = tf.constant([[4], [7]], tf.int64), tf.constant([7, 2, 4], tf.int64)
-      >>> rows, places, _ = tf.nn.compute_accidental_hits(true, sampled, num_true=1)
-      >>> rows.numpy().tolist(), places.numpy().tolist()
+      >>> rows, indices, _ = tf.nn.compute_accidental_hits(true, sampled, num_true=1)
+      >>> rows.numpy().tolist(), indices.numpy().tolist()
       ([0, 1], [2, 0])
     """
     true = convert_to_tensor(true_classes)._concrete("true_classes of compute_accidental_hits")
     sampled = convert_to_tensor(sampled_candidates)._concrete("sampled_candidates")
-    places = {int(number): place for place, number in enumerate(sampled)}
-    found = [
-        (row, places[int(number)])
-        for row, numbers in enumerate(true)
-        for number in numbers
-        if int(number) in places
+    indices = {int(class_id): index for index, class_id in enumerate(sampled)}
+    pairs = [
+        (row, indices[int(class_id)])
+        for row, classes in enumerate(true)
+        for class_id in classes
+        if int(class_id) in indices
     ]
-    hits = np.asarray(found, np.int64).reshape(-1, 2)
+    hits = np.asarray(pairs, np.int64).reshape(-1, 2)
     return (
         convert_to_tensor(hits[:, 0].astype(np.int32)),
         convert_to_tensor(hits[:, 1].astype(np.int64)),
@@ -313,18 +304,18 @@ def compute_accidental_hits(
 
 
 def _sampled_logits(
-    weights: Any,
-    biases: Any,
+    weights: TensorLike | Sequence[TensorLike],
+    biases: TensorLike,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int,
-    sampled_values: Any,
+    sampled_values: Sequence[Tensor] | None,
     remove_accidental_hits: bool,
-    seed: Any,
+    seed: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Logits of the true and the sampled classes, less their logarithmic frequencies; targets."""
+    """Compute logits of true and sampled classes minus their log-frequencies, and the targets."""
     labels = math.cast(labels, int64)
     inputs = convert_to_tensor(inputs)
     if sampled_values is None:
@@ -351,30 +342,30 @@ def _sampled_logits(
 
 
 def nce_loss(
-    weights: Any,
+    weights: TensorLike | Sequence[TensorLike],
     biases: TensorLike,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: Sequence[Tensor] | None = None,
     remove_accidental_hits: bool = False,
     name: str = "nce_loss",
 ) -> Tensor:
-    """Noise-contrastive estimation: true classes are told from sampled ones, one by one.
+    """Compute the noise-contrastive estimation loss, which discriminates true from sampled classes.
 
     Args:
-      weights: [num_classes, size], or a list of tensors that hold consecutive rows.
+      weights: [num_classes, size], or a list of tensors with consecutive rows.
       biases: [num_classes].
       labels: int64 [batch, num_true].
       inputs: [batch, size].
-      num_sampled: size of the sample.
-      num_classes: number of classes.
-      num_true: true classes per example.
-      sampled_values: what a sampler returned; default `log_uniform_candidate_sampler`.
-      remove_accidental_hits: whether sampled classes that are true ones are left out.
-      name: ignored.
+      num_sampled: Size of the sample.
+      num_classes: Number of classes.
+      num_true: Number of true classes per example.
+      sampled_values: Result of a sampler; by default of `log_uniform_candidate_sampler`.
+      remove_accidental_hits: Whether to ignore sampled classes that are true classes.
+      name: Ignored.
 
     Returns:
       Losses [batch].
@@ -394,32 +385,23 @@ def nce_loss(
 
 
 def sampled_softmax_loss(
-    weights: Any,
+    weights: TensorLike | Sequence[TensorLike],
     biases: TensorLike,
     labels: TensorLike,
     inputs: TensorLike,
     num_sampled: int,
     num_classes: int,
     num_true: int = 1,
-    sampled_values: Any = None,
+    sampled_values: Sequence[Tensor] | None = None,
     remove_accidental_hits: bool = True,
-    seed: Any = None,
+    seed: int | None = None,
     name: str = "sampled_softmax_loss",
 ) -> Tensor:
-    """Softmax cross-entropy over the true classes and a sample of the others, for training only.
+    """Compute the softmax cross-entropy over the true classes and a sample of the others.
 
-    Args:
-      weights: [num_classes, size], or a list of tensors that hold consecutive rows.
-      biases: [num_classes].
-      labels: int64 [batch, num_true].
-      inputs: [batch, size].
-      num_sampled: size of the sample.
-      num_classes: number of classes.
-      num_true: true classes per example.
-      sampled_values: what a sampler returned; default `log_uniform_candidate_sampler`.
-      remove_accidental_hits: whether sampled classes that are true ones are left out.
-      seed: seed of the sampler.
-      name: ignored.
+    The loss is meant for training only.
+
+    The arguments are those of `nce_loss`; `seed` is the seed of the sampler.
 
     Returns:
       Losses [batch].

@@ -1,8 +1,8 @@
-"""Transposed convolutions: the gradient of a convolution with respect to its input, as an op."""
+"""Transposed convolutions: gradients of convolutions with respect to their inputs."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 
@@ -12,7 +12,15 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.nn.convolution import channels_first, numbers, padding_pairs, spatial_sizes
+from meshflow.ops.array.shaping import StaticInts
+from meshflow.ops.nn.convolution import (
+    Padding,
+    Sizes,
+    channels_first,
+    numbers,
+    padding_pairs,
+    spatial_sizes,
+)
 
 __all__ = [
     "atrous_conv2d_transpose",
@@ -26,12 +34,12 @@ __all__ = [
 def atrous_conv2d_transpose(
     value: TensorLike,
     filters: TensorLike,
-    output_shape: Any,
+    output_shape: StaticInts,
     rate: int,
     padding: str,
     name: str | None = None,
 ) -> Tensor:
-    """The transpose of `atrous_conv2d`; filters are [height, width, out, in].
+    """Compute the transpose of `atrous_conv2d`, with filters [height, width, out, in].
 
     Example:
       >>> import meshflow as tf
@@ -48,24 +56,24 @@ def atrous_conv2d_transpose(
 def _conv_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_sizes: Any,
-    strides: Any,
-    padding: Any,
-    dilations: Any,
+    output_sizes: Sequence[int],
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    dilations: Sequence[int],
     channels_first: bool,
-    wanted: int | None,
+    output_channels: int | None,
 ) -> Tensor:
-    """The gradient of `conv` with respect to its input; filters are [*spatial, out, in]."""
+    """Compute the gradient of `conv` with respect to its input; filters are [*spatial, out, in]."""
     rank = filters.ndim - 2
     channels = filters.shape[-2]
-    if wanted is not None and wanted != channels:
+    if output_channels is not None and output_channels != channels:
         raise InvalidValueError(
-            f"conv_transpose: output_shape has {wanted} channels, the filters {channels}."
+            f"conv_transpose: output_shape must have the {channels} channels of the filters, got {output_channels}."
         )
     batch = input.shape[0]
     shape = (batch, channels, *output_sizes) if channels_first else (batch, *output_sizes, channels)
 
-    def forward(x: Any) -> Any:
+    def forward(x: jax.Array) -> jax.Array:
         return jax.lax.conv_general_dilated(
             x,
             filters,
@@ -79,7 +87,7 @@ def _conv_transpose(
     expected = jax.eval_shape(forward, like)
     if expected.shape != input.shape:
         raise InvalidValueError(
-            f"conv_transpose: an output of shape {list(shape)} belongs to an input of shape {list(expected.shape)}, got {list(input.shape)}."
+            f"conv_transpose: an output of shape {list(shape)} requires an input of shape {list(expected.shape)}, got {list(input.shape)}."
         )
     (result,) = jax.linear_transpose(forward, like)(input)
     return result
@@ -88,27 +96,27 @@ def _conv_transpose(
 def conv_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
+    output_shape: StaticInts,
+    strides: Sizes | None,
+    padding: Padding = "SAME",
     data_format: str | None = None,
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution: the gradient of a convolution with respect to its input.
+    """Compute the gradient of a convolution with respect to its input.
 
     Args:
-      input: tensor of shape [batch, *spatial, in] (or channels first).
-      filters: tensor of shape [*spatial, out, in].
-      output_shape: shape of the result, batch and channels included.
-      strides: step per spatial dimension of the convolution.
-      padding: 'SAME' or 'VALID', of the convolution.
-      data_format: such as 'NHWC' or 'NCHW'.
-      dilations: spacing of filter elements.
-      name: ignored.
+      input: Tensor of shape [batch, *spatial, in] (or channels first).
+      filters: Tensor of shape [*spatial, out, in].
+      output_shape: Shape of the result, including batch and channels.
+      strides: Strides of the convolution per spatial dimension.
+      padding: Padding of the convolution, 'SAME' or 'VALID'.
+      data_format: Data format, for example 'NHWC' or 'NCHW'.
+      dilations: Distances between filter elements.
+      name: Ignored.
 
     Returns:
-      A tensor of `output_shape`.
+      A tensor of shape `output_shape`.
 
     Example:
       >>> import meshflow as tf
@@ -136,16 +144,16 @@ def conv_transpose(
 def conv1d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
+    output_shape: StaticInts,
+    strides: Sizes | None,
+    padding: Padding = "SAME",
     data_format: str = "NWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over one dimension; see `conv_transpose`.
+    """Compute a transposed convolution over one dimension; see `conv_transpose`.
 
-    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
+    The input has the shape [batch, width, in] (or channels first) and the filters [width, out, in].
 
     Example:
       >>> import meshflow as tf
@@ -161,16 +169,17 @@ def conv1d_transpose(
 def conv2d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
+    output_shape: StaticInts,
+    strides: Sizes | None,
+    padding: Padding = "SAME",
     data_format: str = "NHWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over two dimensions; see `conv_transpose`.
+    """Compute a transposed convolution over two dimensions; see `conv_transpose`.
 
-    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
+    The input has the shape [batch, height, width, in] (or channels first) and the filters [height,
+    width, out, in].
 
     Example:
       >>> import meshflow as tf
@@ -185,16 +194,17 @@ def conv2d_transpose(
 def conv3d_transpose(
     input: TensorLike,
     filters: TensorLike,
-    output_shape: Any,
-    strides: Any,
-    padding: Any = "SAME",
+    output_shape: StaticInts,
+    strides: Sizes | None,
+    padding: Padding = "SAME",
     data_format: str = "NDHWC",
-    dilations: Any = None,
+    dilations: Sizes | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Transposed convolution over three dimensions; see `conv_transpose`.
+    """Compute a transposed convolution over three dimensions; see `conv_transpose`.
 
-    Input (batch, ..., in), filters (..., out, in), result `output_shape`; with 'NC...' the channels come second.
+    The input has the shape [batch, depth, height, width, in] (or channels first) and the filters
+    [depth, height, width, out, in].
 
     Example:
       >>> import meshflow as tf

@@ -1,42 +1,45 @@
-"""Reductions over sliding windows, on arrays: what pooling is made of.
+"""Reductions over sliding windows of arrays, for pooling.
 
-XLA's own gradient of a window maximum (select-and-scatter) is by far the slowest op of a CNN on
-CPUs: 9 times slower than comparing each window's elements with its maximum, as done here. The
-gradient goes to the first maximum of a window in reading order, as TensorFlow's does.
+XLA's gradient of a window maximum (select-and-scatter) is by far the slowest op of a CNN on CPUs.
+Comparing the elements of each window with its maximum, as in this module, is 9 times faster. The
+gradient flows to the first maximum of a window in row-major order, as in TensorFlow.
 
-Windows of up to `UNROLLED` elements are written out as that many strided slices, which XLA fuses
-into one loop; larger ones (global pooling, say) use XLA's reductions. Maxima of windows that overlap,
-and in bfloat16 of all, are primitives, which the CPU kernels have faster loops for.
+Windows of up to `MAX_UNROLLED` elements are unrolled to as many strided slices, which XLA fuses
+into one loop. Larger ones, for example global pooling, use XLA's reductions. Maxima of overlapping
+windows, and all maxima in bfloat16, are primitives, for which the CPU kernels have faster loops.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from meshflow.core.values.symbolic_sizes import any_symbolic
 from meshflow.environment.jax_internals import batching, jex_core, mlir
 from meshflow.kernels import pooling
 from meshflow.kernels.composite_primitives import composites, in_front
 
+# Windows with more elements are not unrolled.
 UNROLLED = 32
+
+_Scalar: TypeAlias = int | float
 
 
 class Windows(NamedTuple):
-    """How windows lie on an array; one entry per dimension of the array.
+    """Layout of windows on an array; each attribute has one entry per dimension of the array.
 
     Attributes:
-      size: extent of a window.
-      strides: step from one window to the next.
-      pads: (before, after) padding.
-      dilations: distance between neighbouring elements of a window.
+      size: Extent of a window.
+      strides: Step from one window to the next.
+      pads: Padding (before, after).
+      dilations: Distance between adjacent elements of a window.
     """
 
     size: tuple[int, ...]
@@ -45,58 +48,60 @@ class Windows(NamedTuple):
     dilations: tuple[int, ...]
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # hides a method of tuples
-        """Number of elements of a window."""
+    def count(self) -> int:  # type: ignore[override]  # The property hides a method of tuples.
+        """Return the number of elements of a window."""
         return math.prod(self.size)
 
     def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """How many windows fit along each dimension of an array."""
+        """Return the number of windows along each dimension of an array."""
         return tuple(
             max((n + low + high - (k - 1) * d - 1) // s + 1, 0)
             for n, k, s, (low, high), d in zip(shape, *self, strict=True)
         )
 
     def vary(self, shape: tuple[int, ...]) -> bool:
-        """Whether windows slide along a dimension whose size the program is to leave open."""
+        """Check whether windows slide along a dimension of symbolic size."""
         sizes = zip(shape, self.size, self.strides, self.pads, strict=True)
         return any(any_symbolic((n, *pair)) for n, k, s, pair in sizes if (k, s) != (1, 1))
 
     def tile(self, shape: tuple[int, ...]) -> bool:
-        """Whether the windows cover an array without gaps, overlaps or padding."""
+        """Check whether the windows cover an array without gaps, overlaps or padding."""
         divides = all(n % k == 0 for n, k in zip(shape, self.size, strict=True))
         unpadded = all(pair == (0, 0) for pair in self.pads)
         return divides and unpadded and self.size == self.strides and max(self.dilations) == 1
 
-    def slices(self, shape: tuple[int, ...]) -> Iterator[tuple[Any, Any, Any]]:
-        """(start, limit, strides) of the k-th elements of all windows, for each k in reading order."""
+    def slices(
+        self, shape: tuple[int, ...]
+    ) -> Iterator[tuple[list[int], list[int], tuple[int, ...]]]:
+        """Yield (start, limit, strides) of the k-th elements of all windows, for each k."""
         for offset in np.ndindex(*self.size):
             start = [o * d for o, d in zip(offset, self.dilations, strict=True)]
             grid = zip(start, self.grid(shape), self.strides, strict=True)
             yield start, [o + (n - 1) * s + 1 for o, n, s in grid], self.strides
 
 
-def padded(x: Any, windows: Windows, value: Any) -> Any:
-    """`x` with its padding made of `value`."""
+def padded(x: Array, windows: Windows, value: _Scalar) -> Array:
+    """Pad an array with a value."""
     if all(pair == (0, 0) for pair in windows.pads):
         return x
     return lax.pad(x, np.asarray(value, x.dtype), [(low, high, 0) for low, high in windows.pads])
 
 
-def lowest(dtype: Any) -> Any:
-    """The number that every other number of a dtype beats."""
+def lowest(dtype: jnp.dtype) -> _Scalar:
+    """Return the value of a dtype that is the identity of the maximum."""
     return -np.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
 
 
-def _elements(x: Any, windows: Windows, padding: Any) -> Iterator[Any]:
-    full = padded(x, windows, padding)
+def _elements(x: Array, windows: Windows, padding: _Scalar) -> Iterator[Array]:
+    padded_x = padded(x, windows, padding)
     for start, limit, strides in windows.slices(x.shape):
-        yield lax.slice(full, start, limit, strides)
+        yield lax.slice(padded_x, start, limit, strides)
 
 
-def _library(x: Any, windows: Windows, start: Any, combine: Any) -> Any:
+def _library(x: Array, windows: Windows, start: _Scalar, combine: Callable[..., Array]) -> Array:
     return lax.reduce_window(
         x,
-        # A literal, so that JAX recognizes the reduction and knows its gradient.
+        # JAX only recognizes the reduction, and knows its gradient, if this is a literal.
         np.asarray(start, x.dtype),
         combine,
         windows.size,
@@ -106,51 +111,52 @@ def _library(x: Any, windows: Windows, start: Any, combine: Any) -> Any:
     )
 
 
-def sum_windows(x: Any, windows: Windows) -> Any:
-    """The sum of each window; padding counts as 0."""
+def sum_windows(x: Array, windows: Windows) -> Array:
+    """Compute the sum of each window, with padding as 0."""
     if windows.vary(x.shape) or windows.count > UNROLLED or 0 in windows.grid(x.shape):
         return _library(x, windows, 0, lax.add)
     return functools.reduce(lax.add, _elements(x, windows, 0))
 
 
-def max_windows(x: Any, windows: Windows) -> Any:
-    """The maximum of each window; padding never wins.
+def max_windows(x: Array, windows: Windows) -> Array:
+    """Compute the maximum of each window, ignoring padding.
 
     The gradient is exact and itself differentiable in reverse mode.
     """
     if windows.vary(x.shape):
-        # Padded before, as the gradient of XLA's maxima takes no padding that varies.
-        whole = windows._replace(pads=((0, 0),) * x.ndim)
-        return _library(padded(x, windows, lowest(x.dtype)), whole, lowest(x.dtype), lax.max)
+        # The array is padded first, because the gradient of XLA's maximum does not support symbolic
+        # padding.
+        unpadded = windows._replace(pads=((0, 0),) * x.ndim)
+        return _library(padded(x, windows, lowest(x.dtype)), unpadded, lowest(x.dtype), lax.max)
     if 0 in windows.grid(x.shape) or (windows.count > UNROLLED and not windows.tile(x.shape)):
         return _library(x, windows, lowest(x.dtype), lax.max)
     return _max(x, windows)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _max(x: Any, windows: Windows) -> Any:
+def _max(x: Array, windows: Windows) -> Array:
     if _left_to_xla(x, windows):
         return _max_by_xla(x, windows)
     return _max_p.bind(x, windows=windows)
 
 
-def _left_to_xla(x: Any, windows: Windows) -> bool:
-    """Whether XLA's code for a maximum and its gradient is the best one."""
+def _left_to_xla(x: Array, windows: Windows) -> bool:
+    """Check whether XLA's code for a maximum and its gradient is the fastest."""
     return windows.tile(x.shape) and (x.dtype != jnp.bfloat16 or windows.count > UNROLLED)
 
 
-def _max_by_xla(x: Any, windows: Windows) -> Any:
+def _max_by_xla(x: Array, windows: Windows) -> Array:
     if windows.count > UNROLLED:
         return _library(x, windows, lowest(x.dtype), lax.max)
     return functools.reduce(lax.max, _elements(x, windows, lowest(x.dtype)))
 
 
-def _max_forward(x: Any, windows: Windows) -> Any:
+def _max_forward(x: Array, windows: Windows) -> tuple[Array, tuple[Array, Array]]:
     y = _max(x, windows)
     return y, (x, y)
 
 
-def _max_backward(windows: Windows, saved: Any, g: Any) -> Any:
+def _max_backward(windows: Windows, saved: tuple[Array, Array], g: Array) -> tuple[Array]:
     x, y = saved
     if _left_to_xla(x, windows):
         return (_to_tiles(x, g, windows),)
@@ -161,12 +167,12 @@ _max.defvjp(_max_forward, _max_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _to_first(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+def _to_first(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     return _gradient_p.bind(x, y, g, windows=windows)
 
 
-def _of_first(windows: Windows, saved: Any, dx: Any) -> Any:
-    """What `_to_first` is transposed, as it is linear in `g`: the numbers at the maxima."""
+def _of_first(windows: Windows, saved: tuple[Array, ...], dx: Array) -> tuple[Array, Array, Array]:
+    """Transpose `_scatter_to_first`, which is linear in `g`: gather the values at the maxima."""
     x, y, g = saved
     (dg,) = jax.linear_transpose(lambda g: _to_first_by_xla(x, y, g, windows), g)(dx)
     return jnp.zeros_like(x), jnp.zeros_like(y), dg
@@ -175,37 +181,38 @@ def _of_first(windows: Windows, saved: Any, dx: Any) -> Any:
 _to_first.defvjp(lambda x, y, g, windows: (_to_first(x, y, g, windows), (x, y, g)), _of_first)
 
 
-def _to_tiles(x: Any, g: Any, windows: Windows) -> Any:
-    """Each gradient at the first maximum of its tile: one pass over the result."""
+def _to_tiles(x: Array, g: Array, windows: Windows) -> Array:
+    """Write each gradient to the first maximum of its tile, in one pass over the result."""
     blocks, inner, outer = [], [], []
     for n, k in zip(x.shape, windows.size, strict=True):
         blocks += [n // k, k]
         outer += [n // k, 1]
         inner += [1, k]
-    place = np.arange(windows.count, dtype=np.int32).reshape(inner)
+    index = np.arange(windows.count, dtype=np.int32).reshape(inner)
     if windows.count > UNROLLED:
         hit = x.reshape(blocks) == _max_by_xla(x, windows).reshape(outer)
-        places = jnp.where(hit, place, windows.count)
-        first = jnp.min(places, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
+        candidates = jnp.where(hit, index, windows.count)
+        first = jnp.min(candidates, axis=tuple(range(1, 2 * x.ndim, 2)), keepdims=True)
     else:
-        place = place.astype(np.int8)
+        index = index.astype(np.int8)
         first = _first_places(x, windows).reshape(outer)
-    return jnp.where(first == place, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
+    return jnp.where(first == index, g.reshape(outer), jnp.zeros((), g.dtype)).reshape(x.shape)
 
 
-def _first_places(x: Any, windows: Windows) -> Any:
-    """Which element of its window the first maximum is, counted from 0; -1 where the maximum is NaN.
+def _first_places(x: Array, windows: Windows) -> Array:
+    """Find the index of the first maximum within each window; -1 where the maximum is NaN.
 
-    Found while elements are compared with each other: XLA may compute `x` anew for each of its uses,
-    with other digits in the last place, and no element need equal a maximum found elsewhere.
+    Elements are only compared with each other and not with a precomputed maximum: XLA may compute
+    `x` again for each of its uses, with different rounding errors, so that no element may be equal
+    to it.
     """
-    full = padded(x, windows, lowest(x.dtype))
+    padded_x = padded(x, windows, lowest(x.dtype))
     dtype = np.int8 if windows.count <= UNROLLED else np.int32
     best: Any = None
     first: Any = None
     for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
-        element = lax.slice(full, start, limit, strides)
-        inside = True if full is x else _inside(windows, x.shape, start, limit)
+        element = lax.slice(padded_x, start, limit, strides)
+        inside = True if padded_x is x else _inside(windows, x.shape, start, limit)
         if best is None:
             best, first = element, jnp.where(inside, jnp.zeros_like(element, dtype), dtype(-1))
             continue
@@ -215,32 +222,34 @@ def _first_places(x: Any, windows: Windows) -> Any:
     return jnp.where(best != best, dtype(-1), first)
 
 
-def _to_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
+def _to_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
     if windows.tile(x.shape):
         return _to_tiles(x, g, windows)
     return _to_overlapping(x, g, windows)
 
 
-def _to_positive_first_by_xla(x: Any, y: Any, g: Any, windows: Windows) -> Any:
-    """The same where `x` is positive: what passes a ReLU in front of the windows."""
+def _to_positive_first_by_xla(x: Array, y: Array, g: Array, windows: Windows) -> Array:
+    """Scatter the gradients where `x` is positive, for a ReLU before the windows."""
     return jnp.where(x > 0, _to_first_by_xla(x, y, g, windows), jnp.zeros((), g.dtype))
 
 
-def _inside(windows: Windows, shape: Any, start: Any, limit: Any) -> Any:
-    """Which windows have an element of `x` at one of their places, not one of the padding."""
-    found = np.ones((1,) * len(shape), bool)
+def _inside(
+    windows: Windows, shape: tuple[int, ...], start: Sequence[int], limit: Sequence[int]
+) -> np.ndarray:
+    """Return a mask of the windows with a given element inside of the array, not in its padding."""
+    mask = np.ones((1,) * len(shape), bool)
     for axis, (low, high) in enumerate(windows.pads):
         if low == high == 0:
-            continue  # the number of elements may be unknown there
-        places = np.arange(start[axis], limit[axis], windows.strides[axis])
-        present = (places >= low) & (places < low + shape[axis])
+            continue  # The size may be symbolic.
+        positions = np.arange(start[axis], limit[axis], windows.strides[axis])
+        present = (positions >= low) & (positions < low + shape[axis])
         if not present.all():
-            found = found & present.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return found
+            mask = mask & present.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return mask
 
 
-def _to_overlapping(x: Any, g: Any, windows: Windows) -> Any:
-    """Each gradient at the first maximum of its window, added up where windows overlap."""
+def _to_overlapping(x: Array, g: Array, windows: Windows) -> Array:
+    """Add each gradient to the first maximum of its window."""
     shape = [n + low + high for n, (low, high) in zip(x.shape, windows.pads, strict=True)]
     zero = np.zeros((), g.dtype)
     first = _first_places(x, windows)
@@ -253,30 +262,32 @@ def _to_overlapping(x: Any, g: Any, windows: Windows) -> Any:
     return lax.slice(total, corner, [a + n for a, n in zip(corner, x.shape, strict=True)])
 
 
-def _primitive(name: str, call: Any) -> Any:
-    """A primitive that is compiled as `call`, a function of arrays and of windows."""
+def _primitive(name: str, call: Callable[..., Array]) -> jex_core.Primitive:
+    """Create a primitive that is lowered as `call`, a function of arrays and windows."""
     primitive = jex_core.Primitive(name)
 
     @functools.cache
-    def compiled(windows: Windows) -> Any:
+    def get_compiled(windows: Windows) -> Callable[..., Array]:
         return jax.jit(lambda *arrays: primitive.bind(*arrays, windows=windows))
 
-    def run(*arrays: Any, windows: Windows) -> Any:
+    def run(*arrays: Array, windows: Windows) -> Array:
         return call(*arrays, windows)
 
-    def abstract(*avals: Any, windows: Windows) -> Any:
-        # Traced, so that shardings and the like are those of the function.
+    def infer_aval(*avals: Any, windows: Windows) -> Any:
+        # Tracing the function also infers shardings.
         return jax.make_jaxpr(functools.partial(run, windows=windows))(*avals).out_avals[0]
 
-    def batched(arrays: Any, axes: Any, windows: Windows) -> Any:
+    def batch(
+        arrays: Sequence[Array], axes: Sequence[int | None], windows: Windows
+    ) -> tuple[Array, int]:
         size, strides, pads, dilations = windows
         more = Windows((1, *size), (1, *strides), ((0, 0), *pads), (1, *dilations))
         return primitive.bind(*in_front(arrays, axes), windows=more), 0
 
     composites[primitive] = run
-    primitive.def_impl(lambda *arrays, windows: compiled(windows)(*arrays))
-    primitive.def_abstract_eval(abstract)
-    batching.primitive_batchers[primitive] = batched
+    primitive.def_impl(lambda *arrays, windows: get_compiled(windows)(*arrays))
+    primitive.def_abstract_eval(infer_aval)
+    batching.primitive_batchers[primitive] = batch
     mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
     return primitive
 
@@ -287,16 +298,16 @@ _gated_gradient_p = _primitive("max_windows_gated_gradient", _to_positive_first_
 pooling.register(_max_p, _gradient_p, _gated_gradient_p)
 
 
-def argmax_windows(x: Any, windows: Windows) -> Any:
-    """(maximum, position of the first maximum) of each window; positions count within an image.
+def argmax_windows(x: Array, windows: Windows) -> tuple[Array, Array]:
+    """Compute the maximum of each window and the position of its first maximum within the image.
 
-    A position is the index into the flattened [*spatial, channels] part of `x`, channels last.
+    A position is an index into the flattened [*spatial, channels] part of `x`.
     """
     spatial = x.shape[1:]
     index = jnp.arange(math.prod(spatial), dtype=jnp.int64).reshape(1, *spatial)
     index = padded(jnp.broadcast_to(index, x.shape), windows, -1)
     first = _first_places(x, windows)
-    found = jnp.full(first.shape, -1, jnp.int64)
+    positions = jnp.full(first.shape, -1, jnp.int64)
     for k, (start, limit, strides) in enumerate(windows.slices(x.shape)):
-        found = jnp.where(first == k, lax.slice(index, start, limit, strides), found)
-    return max_windows(x, windows), found
+        positions = jnp.where(first == k, lax.slice(index, start, limit, strides), positions)
+    return max_windows(x, windows), positions

@@ -1,4 +1,4 @@
-"""`tf.random`: distributions, generators, seeds."""
+"""`tf.random`: distributions, generators and seeds."""
 
 from meshflow.core.variables.random import set_seed
 from meshflow.ops.random.from_keys import (

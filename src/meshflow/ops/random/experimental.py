@@ -1,4 +1,4 @@
-"""`tf.random.experimental`: earlier names of generators and of ops on seeds."""
+"""`tf.random.experimental`: earlier names of generators and stateless ops."""
 
 from meshflow.ops.random import stateless_fold_in, stateless_shuffle, stateless_split
 from meshflow.ops.random.generator import (

@@ -1,23 +1,25 @@
-"""`tf.random.Generator`: random numbers with a state of their own."""
+"""`tf.random.Generator`: random numbers with an explicit state."""
 
 from __future__ import annotations
 
 import enum
 import math
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from meshflow.core.runtime import determinism
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import SeedStream, global_seed, place, place_of_earlier
 from meshflow.core.variables.variable import Variable
 from meshflow.ops.array import stack, zeros_like
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random import from_keys
 
 __all__ = [
@@ -30,19 +32,23 @@ __all__ = [
 
 
 class Algorithm(enum.Enum):
-    """Algorithms of random numbers: Philox is there, and what is selected."""
+    """Algorithms for random numbers. Only Philox is implemented, and AUTO_SELECT selects it."""
 
     PHILOX = 1
     THREEFRY = 2
     AUTO_SELECT = 3
 
 
-def check_algorithm(alg: Any) -> None:
-    """Refuses other algorithms than Philox.
+# An algorithm, its integer or its name; None selects Philox.
+_AlgorithmLike: TypeAlias = Algorithm | int | str | None
+
+
+def check_algorithm(alg: _AlgorithmLike) -> None:
+    """Check that an algorithm is Philox.
 
     Raises:
-      ValueError: for an unknown name.
-      UnimplementedError: for ThreeFry.
+      ValueError: If the name is unknown.
+      UnimplementedError: For ThreeFry.
     """
     value = alg.value if isinstance(alg, Algorithm) else alg
     if isinstance(value, str):
@@ -55,23 +61,23 @@ def check_algorithm(alg: Any) -> None:
         value = names[value]
     if value == Algorithm.THREEFRY.value:
         raise UnimplementedError(
-            "The ThreeFry algorithm is not there, as on TensorFlow's CPUs: use alg='philox'."
+            "The ThreeFry algorithm is not implemented, as on TensorFlow's CPUs: use alg='philox'."
         )
 
 
 class Generator:
-    """A random number generator with its own state.
+    """Random number generator with its own state.
 
-    Made by `from_seed`, `from_state` or `from_non_deterministic_state`. Numbers and states are those of TensorFlow's
-    Philox generators.
+    Create one by `from_seed`, `from_state` or `from_non_deterministic_state`. The numbers and
+    states are those of TensorFlow's Philox generators.
 
     Args:
-      copy_from: a generator to copy.
-      state: the three numbers of a state: the low and high halves of the counter, and the key.
+      copy_from: A generator to copy.
+      state: The three integers of a state: the low and high halves of the counter, and the key.
       alg: 'philox' or 'auto_select', which is the same.
 
     Raises:
-      UnimplementedError: for the algorithm 'threefry'.
+      UnimplementedError: For the algorithm 'threefry'.
 
     Example:
       >>> import meshflow as tf
@@ -81,179 +87,193 @@ class Generator:
     """
 
     def __init__(
-        self, copy_from: Generator | None = None, state: Any = None, alg: Any = None
+        self,
+        copy_from: Generator | None = None,
+        state: TensorLike | None = None,
+        alg: _AlgorithmLike = None,
     ) -> None:
         check_algorithm(alg)
         if copy_from is None and state is None:
             raise ValueError(
-                "Generator: give copy_from or state, or use Generator.from_seed(seed)."
+                "Generator: pass copy_from or state, or use Generator.from_seed(seed)."
             )
         self._stream = SeedStream(0)
         self._stream.shown = True
         self.reset(copy_from.state.read_value() if copy_from is not None else state)
 
     @classmethod
-    def from_seed(cls, seed: Any, alg: Any = None) -> Generator:
-        """A generator that gives the same numbers for the same seed, an integer or up to three."""
+    def from_seed(cls, seed: int | Sequence[int], alg: _AlgorithmLike = None) -> Generator:
+        """Create a generator from a seed: one integer or up to three."""
         return cls(state=_state_of_seed(seed), alg=alg)
 
     @classmethod
-    def from_state(cls, state: Any, alg: Any = None) -> Generator:
-        """A generator that continues from a state."""
+    def from_state(cls, state: TensorLike, alg: _AlgorithmLike = None) -> Generator:
+        """Create a generator that continues from a state."""
         return cls(state=state, alg=alg)
 
     @classmethod
-    def from_non_deterministic_state(cls, alg: Any = None) -> Generator:
-        """A generator seeded by the operating system.
+    def from_non_deterministic_state(cls, alg: _AlgorithmLike = None) -> Generator:
+        """Create a generator with a seed from the operating system.
 
         Raises:
-          RuntimeError: when op determinism is on.
+          RuntimeError: If op determinism is enabled.
         """
         determinism.require_seed("Generators from a non-deterministic state")
         return cls.from_seed(int.from_bytes(os.urandom(7), "little"))
 
     @classmethod
-    def from_key_counter(cls, key: Any, counter: Any, alg: Any = None) -> Generator:
-        """A generator from a key, a number, and a counter, two of them."""
+    def from_key_counter(
+        cls, key: TensorLike, counter: TensorLike, alg: _AlgorithmLike = None
+    ) -> Generator:
+        """Create a generator from a key, one integer, and a counter, two integers."""
         return cls(state=_state_of_key_counter(key, counter), alg=alg)
 
-    def _checkpoint_children(self) -> dict[str, Any]:
+    def _checkpoint_children(self) -> dict[str, Variable]:
         return {"_state_var": self._stream.state}
 
     @property
     def state(self) -> Variable:
-        """The state, a variable that checkpoints."""
+        """Return the state, a variable that is saved in checkpoints."""
         return self._stream.state
 
     @property
     def key(self) -> Tensor:
-        """The key part of the state."""
+        """Return the key part of the state."""
         return self._stream.state.read_value()[2]
 
     @property
     def algorithm(self) -> int:
-        """TensorFlow's number of the algorithm (Philox)."""
+        """Return TensorFlow's integer for Philox."""
         return Algorithm.PHILOX.value
 
-    def reset(self, state: Any) -> None:
-        """Sets the state."""
+    def reset(self, state: TensorLike) -> None:
+        """Set the state."""
         self._stream.state.assign(_as_state(state))
 
-    def reset_from_seed(self, seed: Any) -> None:
-        """Starts again as `from_seed(seed)` does."""
+    def reset_from_seed(self, seed: int | Sequence[int]) -> None:
+        """Set the state to that of `from_seed(seed)`."""
         self.reset(_state_of_seed(seed))
 
-    def reset_from_key_counter(self, key: Any, counter: Any) -> None:
-        """Starts again as `from_key_counter` does."""
+    def reset_from_key_counter(self, key: TensorLike, counter: TensorLike) -> None:
+        """Set the state to that of `from_key_counter(key, counter)`."""
         self.reset(_state_of_key_counter(key, counter))
 
     def skip(self, delta: int) -> Tensor:
-        """Passes over `delta` numbers, and gives the state before."""
+        """Skip `delta` numbers and return the previous state."""
         before = self._stream.state.read_value()
         self._stream.next_key(from_keys.counts_of(int(delta)))
         return before
 
     def split(self, count: int = 1) -> list[Generator]:
-        """`count` new generators, independent of each other and of this one."""
+        """Create `count` generators that are independent of each other and of this one."""
         keys = self.uniform_full_int([count], "int64").numpy().tolist()
         return [Generator(state=[0, 0, key]) for key in keys]
 
     def make_seeds(self, count: int = 1) -> Tensor:
-        """Seeds for stateless ops, int64 of shape [2, count]."""
+        """Create seeds for stateless ops, int64 of shape [2, count]."""
         seeds = self.uniform_full_int([count], "int64")
         return stack([seeds, zeros_like(seeds)])
 
     def normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = "float32",
-        name: Any = None,
+        shape: StaticInts,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = "float32",
+        name: str | None = None,
     ) -> Tensor:
-        """Normally distributed numbers."""
+        """Draw normally distributed numbers."""
         sizes = as_sizes(shape)
         return from_keys.normal_from_key(self._key(sizes), sizes, mean, stddev, dtype)
 
     def truncated_normal(
         self,
-        shape: Any,
-        mean: Any = 0.0,
-        stddev: Any = 1.0,
-        dtype: Any = "float32",
-        name: Any = None,
+        shape: StaticInts,
+        mean: TensorLike = 0.0,
+        stddev: TensorLike = 1.0,
+        dtype: DTypeLike = "float32",
+        name: str | None = None,
     ) -> Tensor:
-        """Normally distributed numbers within two standard deviations."""
+        """Draw normally distributed numbers within two standard deviations of the mean."""
         sizes = as_sizes(shape)
         return from_keys.truncated_normal_from_key(self._key(sizes), sizes, mean, stddev, dtype)
 
     def uniform(
         self,
-        shape: Any,
-        minval: Any = 0,
-        maxval: Any = None,
-        dtype: Any = "float32",
-        name: Any = None,
+        shape: StaticInts,
+        minval: TensorLike | None = 0,
+        maxval: TensorLike | None = None,
+        dtype: DTypeLike = "float32",
+        name: str | None = None,
     ) -> Tensor:
-        """Uniformly distributed numbers in [minval, maxval); integers of the whole range when both are None."""
+        """Draw uniformly distributed numbers in [minval, maxval).
+
+        Integers are drawn from the full range of the dtype if both limits are None.
+        """
         if minval is None and maxval is None and as_dtype(dtype).is_integer:
             return self.uniform_full_int(shape, dtype)
         sizes = as_sizes(shape)
         return from_keys.uniform_from_key(self._key(sizes), sizes, minval, maxval, dtype)
 
-    def uniform_full_int(self, shape: Any, dtype: Any = "uint64", name: Any = None) -> Tensor:
-        """Integers over the whole range of the dtype."""
+    def uniform_full_int(
+        self, shape: StaticInts, dtype: DTypeLike = "uint64", name: str | None = None
+    ) -> Tensor:
+        """Draw integers from the full range of the dtype."""
         sizes = as_sizes(shape)
         return from_keys.bits_from_key(self._key(sizes), sizes, dtype)
 
     def binomial(
-        self, shape: Any, counts: Any, probs: Any, dtype: Any = "int32", name: Any = None
+        self,
+        shape: StaticInts,
+        counts: TensorLike,
+        probs: TensorLike,
+        dtype: DTypeLike = "int32",
+        name: str | None = None,
     ) -> Tensor:
-        """Numbers of successes in `counts` trials with probability `probs`."""
+        """Draw numbers of successes in `counts` trials with probability `probs`."""
         sizes = as_sizes(shape)
         counts, probs = convert_to_tensor(counts), convert_to_tensor(probs)
         last = np.broadcast_shapes(tuple(counts.shape), tuple(probs.shape))
-        each = math.prod(sizes[: len(sizes) - len(last)])
-        # Two words for each of a hundred tries, rounded up to fours.
-        used = from_keys.counts_of(math.prod(last) * 200 * (each + 3) // 4)
-        key = self._stream.next_key(used)
+        num_per_parameter = math.prod(sizes[: len(sizes) - len(last)])
+        # TensorFlow reserves two words for each of a hundred attempts, rounded up to blocks of
+        # four.
+        num_counters = from_keys.counts_of(math.prod(last) * 200 * (num_per_parameter + 3) // 4)
+        key = self._stream.next_key(num_counters)
         return from_keys.binomial_from_key(key, sizes, counts, probs, dtype)
 
-    def _key(self, sizes: tuple[Any, ...]) -> Tensor:
+    def _key(self, sizes: tuple[int, ...]) -> Tensor:
         return self._stream.next_key(from_keys.counts_of(*sizes))
 
 
-def _as_state(state: Any) -> np.ndarray:
-    """A state as int64 [3], also one that an earlier version kept."""
+def _as_state(state: TensorLike) -> np.ndarray:
+    """Convert a state to int64 [3], including states that earlier versions saved."""
     value = np.asarray(convert_to_tensor(state).numpy())
     if value.shape != (3,):
         raise ValueError(
-            f"Shapes {value.shape} and [3] are incompatible: a state is three numbers."
+            f"Shapes {value.shape} and [3] are incompatible: a state consists of three integers."
         )
     if value.dtype == np.uint32:
         return np.array(place_of_earlier(value.tolist()), np.int64)
     return value.astype(np.int64)
 
 
-def _state_of_seed(seed: Any) -> list[int]:
+def _state_of_seed(seed: int | Sequence[int]) -> list[int]:
     if isinstance(seed, int):
         return place(seed >> 128, seed >> 64, seed)
-    numbers = np.asarray(convert_to_tensor(seed).numpy()).reshape(-1).astype(np.int64).tolist()
-    return ([0, 0, 0, *numbers[:3]])[-3:]
+    words = np.asarray(convert_to_tensor(seed).numpy()).reshape(-1).astype(np.int64).tolist()
+    return ([0, 0, 0, *words[:3]])[-3:]
 
 
-def _state_of_key_counter(key: Any, counter: Any) -> list[int]:
+def _state_of_key_counter(key: TensorLike, counter: TensorLike) -> list[int]:
     low, high = np.asarray(convert_to_tensor(counter).numpy()).astype(np.int64).tolist()
     return [low, high, int(np.asarray(convert_to_tensor(key).numpy()))]
 
 
-def create_rng_state(seed: Any, alg: Any = None) -> Tensor:
-    """The state of a generator made from a seed, for `Generator.from_state`.
-
-    The state is int64 of shape (3,).
+def create_rng_state(seed: int | Sequence[int], alg: _AlgorithmLike = None) -> Tensor:
+    """Create the state, int64 [3], of a generator with a seed, for `Generator.from_state`.
 
     Args:
-      seed: an integer or several.
+      seed: One integer or several.
       alg: 'philox' or 'auto_select', which is the same.
 
     Example:
@@ -269,7 +289,7 @@ _global_generator: list[Generator] = []
 
 
 def get_global_generator() -> Generator:
-    """The generator shared by the process, made from the global seed when first asked for.
+    """Return the generator that the process shares, created from the global seed at the first call.
 
     Example:
       >>> import meshflow as tf
@@ -278,18 +298,15 @@ def get_global_generator() -> Generator:
     """
     if not _global_generator:
         seed = global_seed()
-        made = (
+        generator = (
             Generator.from_non_deterministic_state() if seed is None else Generator.from_seed(seed)
         )
-        _global_generator.append(made)
+        _global_generator.append(generator)
     return _global_generator[0]
 
 
 def set_global_generator(generator: Generator) -> None:
-    """Replaces the shared generator.
-
-    Args:
-      generator: the new one.
+    """Replace the generator that the process shares.
 
     Example:
       >>> import meshflow as tf

@@ -1,157 +1,167 @@
-"""Numbers that are drawn until one is accepted, in the order in which TensorFlow's CPU kernels draw them.
+"""Rejection sampling that consumes random numbers in the order of TensorFlow's CPU kernels.
 
-Each result has counters of its own, so all are computed side by side: those that have theirs wait for the others.
+Each result has its own counters, so all results are computed in parallel: results that were
+accepted wait until the others are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.core.runtime.philox import COUNTS_PER_OUTPUT, normal_pair, uniform_pair
 
 __all__ = ["binomial", "gamma", "poisson", "truncated_normal"]
 
-# How many numbers of the counter belong to each truncated normal number.
+# A mask of the results that were drawn in advance, and their values.
+_Reserve: TypeAlias = tuple[Array, Array]
+
+# Counters that belong to each truncated normal number.
 _COUNTS_PER_TRUNCATED = 64
-# And to each small binomial number.
+# Counters that belong to each binomial number with a small mean.
 _COUNTS_PER_GAPS = 42
 
 
-def _until_all(step: Callable[..., Any], counts: Any, start: Any) -> Any:
-    """Repeats `step(turn, open, value) -> (closed, value)`, in which `open` says whose turn it still is."""
+def _until_all(step: Callable[..., Any], counts: Array, start: Any) -> Any:
+    """Repeat `step(turn, is_pending, value) -> (is_accepted, value)` until all are accepted."""
 
-    def body(state: Any) -> Any:
-        turn, still, value = state
-        closed, value = step(turn, still, value)
-        return turn + 1, still & ~closed, value
+    def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        turn, is_pending, value = state
+        is_accepted, value = step(turn, is_pending, value)
+        return turn + 1, is_pending & ~is_accepted, value
 
     first = jnp.zeros((), jnp.uint64), jnp.ones(counts.shape, bool), start
     return jax.lax.while_loop(lambda state: state[1].any(), body, first)[2]
 
 
-def truncated_normal(place: Any, shape: Sequence[Any], dtype: Any) -> Any:
-    """Normal numbers between -2 and 2: of each four (two doubles), the first within that their words give."""
+def truncated_normal(state: Array, shape: Sequence[int], dtype: Any) -> Array:
+    """Draw normal numbers in (-2, 2).
+
+    Groups of four numbers (two in float64) share their counters and take the first accepted ones.
+    """
     double = jnp.dtype(dtype) == jnp.float64
     group = 2 if double else 4
     size = math.prod(shape)
     count = -(-size // group)
     counts = jax.lax.iota(jnp.uint64, count) * (_COUNTS_PER_TRUNCATED * group)
 
-    def step(turn: Any, still: Any, value: Any) -> Any:
-        found, held = value
-        for drawn in normal_pair(place, counts + turn, dtype):
-            taken = (jnp.abs(drawn) < 2) & (held < group)
-            found = tuple(jnp.where(taken & (held == n), drawn, f) for n, f in enumerate(found))
-            held = held + taken
-        return held >= group, (found, held)
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
+        results, filled = value
+        for drawn in normal_pair(state, counts + turn, dtype):
+            is_taken = (jnp.abs(drawn) < 2) & (filled < group)
+            results = tuple(
+                jnp.where(is_taken & (filled == n), drawn, r) for n, r in enumerate(results)
+            )
+            filled = filled + is_taken
+        return filled >= group, (results, filled)
 
     zeros = jnp.zeros(count, jnp.float64 if double else jnp.float32)
     start = (zeros,) * group, jnp.zeros(count, jnp.int32)
-    found, _ = _until_all(step, counts, start)
-    return jnp.stack(found, -1).reshape(-1)[:size].reshape(tuple(shape)).astype(dtype)
+    results, _ = _until_all(step, counts, start)
+    return jnp.stack(results, -1).reshape(-1)[:size].reshape(tuple(shape)).astype(dtype)
 
 
-def poisson(place: Any, rate: Any, numbers: Any) -> Any:
-    """Poisson numbers as doubles.
+def poisson(state: Array, rate: Array, indices: Array) -> Array:
+    """Draw Poisson-distributed numbers as float64.
 
     Args:
-      place: where the generator stands.
-      rate: their means.
-      numbers: the number of each result among all, in uint64, which its counters begin at.
+      state: State of the generator.
+      rate: Means.
+      indices: Flat index of each result, as uint64; it determines the counters of the result.
     """
-    counts = numbers * COUNTS_PER_OUTPUT
-    small = rate < 10
-    few = _poisson_by_products(place, jnp.where(small, rate, 1.0), counts, small)
-    many = _poisson_by_ratio(place, jnp.where(small, 10.0, rate), counts, ~small)
-    sane = jnp.isfinite(rate) & (rate >= 0)
-    return jnp.where(sane, jnp.where(small, few, many), jnp.nan)
+    counts = indices * COUNTS_PER_OUTPUT
+    is_small = rate < 10
+    small = _poisson_by_products(state, jnp.where(is_small, rate, 1.0), counts, is_small)
+    large = _poisson_by_ratio(state, jnp.where(is_small, 10.0, rate), counts, ~is_small)
+    is_valid = jnp.isfinite(rate) & (rate >= 0)
+    return jnp.where(is_valid, jnp.where(is_small, small, large), jnp.nan)
 
 
-def _poisson_by_products(place: Any, rate: Any, counts: Any, wanted: Any) -> Any:
-    """How many uniform numbers it takes to bring their product to exp(-rate) (Knuth 1969)."""
+def _poisson_by_products(state: Array, rate: Array, counts: Array, needed: Array) -> Array:
+    """Count the uniform numbers until their product is below exp(-rate) (Knuth 1969)."""
     limit = jnp.exp(-rate)
 
-    def step(turn: Any, still: Any, value: Any) -> Any:
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         product, number = value
-        second, first = uniform_pair(place, counts + turn)
+        second, first = uniform_pair(state, counts + turn)
         product = product * first
-        done = product <= limit
-        more = product * second
-        done_too = more <= limit
-        gained = jnp.where(done, 0.0, jnp.where(done_too, 1.0, 2.0))
-        closed = done | done_too
-        return closed | ~wanted, (more, jnp.where(still, number + gained, number))
+        is_done = product <= limit
+        next_product = product * second
+        is_done_next = next_product <= limit
+        increment = jnp.where(is_done, 0.0, jnp.where(is_done_next, 1.0, 2.0))
+        number = jnp.where(is_pending, number + increment, number)
+        return is_done | is_done_next | ~needed, (next_product, number)
 
     return _until_all(step, counts, (jnp.ones_like(rate), jnp.zeros_like(rate)))[1]
 
 
-def _poisson_by_ratio(place: Any, rate: Any, counts: Any, wanted: Any) -> Any:
-    """Transformed rejection with squeeze (Hormann 1993, PTRS)."""
+def _poisson_by_ratio(state: Array, rate: Array, counts: Array, needed: Array) -> Array:
+    """Draw by transformed rejection with squeeze (PTRS, Hormann 1993)."""
     b = 0.931 + 2.53 * jnp.sqrt(rate)
     a = -0.059 + 0.02483 * b
     inverse = 1.1239 + 1.1328 / (b - 3.4)
 
-    def step(turn: Any, still: Any, value: Any) -> Any:
-        v, u = uniform_pair(place, counts + turn)
+    def step(turn: Array, is_pending: Array, value: Array) -> tuple[Array, ...]:
+        v, u = uniform_pair(state, counts + turn)
         u = u - 0.5
-        room = 0.5 - jnp.abs(u)
-        k = jnp.floor((2 * a / room + b) * u + rate + 0.43)
-        at_once = (room >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
-        refused = (k < 0) | ((room < 0.013) & (v > room))
-        left = jnp.log(v * inverse / (a / (room * room) + b))
+        margin = 0.5 - jnp.abs(u)
+        k = jnp.floor((2 * a / margin + b) * u + rate + 0.43)
+        is_in_squeeze = (margin >= 0.07) & (v <= 0.9277 - 3.6224 / (b - 2))
+        is_rejected = (k < 0) | ((margin < 0.013) & (v > margin))
+        left = jnp.log(v * inverse / (a / (margin * margin) + b))
         right = -rate + k * jnp.log(rate) - jax.lax.lgamma(k + 1)
-        closed = at_once | (~refused & (left <= right))
-        return closed | ~wanted, jnp.where(still & closed, k, value)
+        is_accepted = is_in_squeeze | (~is_rejected & (left <= right))
+        return is_accepted | ~needed, jnp.where(is_pending & is_accepted, k, value)
 
     return _until_all(step, counts, jnp.zeros_like(rate))
 
 
-def binomial(place: Any, trials: Any, chance: Any, numbers: Any) -> Any:
-    """Binomial numbers as doubles; arguments as in `poisson`."""
-    flipped = chance > 0.5
-    p = jnp.where(flipped, 1 - chance, chance)
+def binomial(state: Array, trials: Array, probability: Array, indices: Array) -> Array:
+    """Draw binomially distributed numbers as float64; see `draw_poisson` for the arguments."""
+    is_flipped = probability > 0.5
+    p = jnp.where(is_flipped, 1 - probability, probability)
     trials = jnp.floor(trials)
-    sane = jnp.isfinite(trials) & ~jnp.isnan(p)
-    empty = (p <= 0) | (trials <= 0)
-    large = trials * p >= 10
-    drawn = sane & ~empty
-    few = _binomial_by_gaps(
-        place,
-        jnp.where(large, 1.0, trials),
-        jnp.where(drawn, p, 0.5),
-        numbers * _COUNTS_PER_GAPS,
-        drawn & ~large,
+    is_valid = jnp.isfinite(trials) & ~jnp.isnan(p)
+    is_zero = (p <= 0) | (trials <= 0)
+    is_large = trials * p >= 10
+    is_drawn = is_valid & ~is_zero
+    small = _binomial_by_gaps(
+        state,
+        jnp.where(is_large, 1.0, trials),
+        jnp.where(is_drawn, p, 0.5),
+        indices * _COUNTS_PER_GAPS,
+        is_drawn & ~is_large,
     )
-    many = _binomial_by_ratio(
-        place,
-        jnp.where(large, trials, 40.0),
-        jnp.where(large, p, 0.5),
-        numbers * COUNTS_PER_OUTPUT,
-        drawn & large,
+    large = _binomial_by_ratio(
+        state,
+        jnp.where(is_large, trials, 40.0),
+        jnp.where(is_large, p, 0.5),
+        indices * COUNTS_PER_OUTPUT,
+        is_drawn & is_large,
     )
-    found = jnp.where(empty, 0.0, jnp.where(large, many, few))
-    return jnp.where(sane, jnp.where(flipped, trials - found, found), jnp.nan)
+    result = jnp.where(is_zero, 0.0, jnp.where(is_large, large, small))
+    return jnp.where(is_valid, jnp.where(is_flipped, trials - result, result), jnp.nan)
 
 
-def _binomial_by_gaps(place: Any, trials: Any, p: Any, counts: Any, wanted: Any) -> Any:
-    """How many gaps between successes, geometric numbers, fit into the trials (Kachitvichyanukul 1988)."""
+def _binomial_by_gaps(state: Array, trials: Array, p: Array, counts: Array, needed: Array) -> Array:
+    """Count the geometric gaps between successes that fit into the trials (Kachitvichyanukul 1988)."""
     scale = jnp.log1p(-p)
 
-    def step(turn: Any, still: Any, value: Any) -> Any:
+    def step(turn: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         total, number = value
-        second, first = (jnp.ceil(jnp.log(u) / scale) for u in uniform_pair(place, counts + turn))
+        second, first = (jnp.ceil(jnp.log(u) / scale) for u in uniform_pair(state, counts + turn))
         total = total + first
-        done = total > trials
-        more = total + second
-        done_too = more > trials
-        gained = jnp.where(done, 0.0, jnp.where(done_too, 1.0, 2.0))
-        closed = done | done_too
-        return closed | ~wanted, (more, jnp.where(still, number + gained, number))
+        is_done = total > trials
+        next_total = total + second
+        is_done_next = next_total > trials
+        increment = jnp.where(is_done, 0.0, jnp.where(is_done_next, 1.0, 2.0))
+        number = jnp.where(is_pending, number + increment, number)
+        return is_done | is_done_next | ~needed, (next_total, number)
 
     return _until_all(step, counts, (jnp.zeros_like(trials), jnp.zeros_like(trials)))[1]
 
@@ -163,16 +173,18 @@ _TAILS = (
 )
 
 
-def _stirling_tail(k: Any) -> Any:
-    """What Stirling's formula for log(k!) leaves out."""
+def _stirling_tail(k: Array) -> Array:
+    """Compute the error of Stirling's formula for log(k!)."""
     square = (k + 1) ** 2
     series = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (k + 1)
-    known = jnp.asarray(_TAILS)[jnp.clip(k, 0, 9).astype(jnp.int32)]
-    return jnp.where(k <= 9, known, series)
+    exact = jnp.asarray(_TAILS)[jnp.clip(k, 0, 9).astype(jnp.int32)]
+    return jnp.where(k <= 9, exact, series)
 
 
-def _binomial_by_ratio(place: Any, trials: Any, p: Any, counts: Any, wanted: Any) -> Any:
-    """Transformed rejection with squeeze (Hormann 1993, BTRS)."""
+def _binomial_by_ratio(
+    state: Array, trials: Array, p: Array, counts: Array, needed: Array
+) -> Array:
+    """Draw by transformed rejection with squeeze (BTRS, Hormann 1993)."""
     deviation = jnp.sqrt(trials * p * (1 - p))
     b = 1.15 + 2.53 * deviation
     a = -0.0873 + 0.0248 * b + 0.01 * p
@@ -182,14 +194,14 @@ def _binomial_by_ratio(place: Any, trials: Any, p: Any, counts: Any, wanted: Any
     mode = jnp.floor((trials + 1) * p)
     tails = _stirling_tail(mode) + _stirling_tail(trials - mode)
 
-    def step(turn: Any, still: Any, value: Any) -> Any:
-        v, u = uniform_pair(place, counts + turn)
+    def step(turn: Array, is_pending: Array, value: Array) -> tuple[Array, ...]:
+        v, u = uniform_pair(state, counts + turn)
         u = u - 0.5
-        room = 0.5 - jnp.abs(u)
-        k = jnp.floor((2 * a / room + b) * u + c)
-        at_once = (room >= 0.07) & (v <= 0.92 - 4.2 / b)
-        refused = (k < 0) | (k > trials)
-        left = jnp.log(v * alpha / (a / (room * room) + b))
+        margin = 0.5 - jnp.abs(u)
+        k = jnp.floor((2 * a / margin + b) * u + c)
+        is_in_squeeze = (margin >= 0.07) & (v <= 0.92 - 4.2 / b)
+        is_rejected = (k < 0) | (k > trials)
+        left = jnp.log(v * alpha / (a / (margin * margin) + b))
         right = (
             (mode + 0.5) * jnp.log((mode + 1) / (odds * (trials - mode + 1)))
             + (trials + 1) * jnp.log((trials - mode + 1) / (trials - k + 1))
@@ -198,55 +210,68 @@ def _binomial_by_ratio(place: Any, trials: Any, p: Any, counts: Any, wanted: Any
             - _stirling_tail(k)
             - _stirling_tail(trials - k)
         )
-        closed = at_once | (~refused & (left <= right))
-        return closed | ~wanted, jnp.where(still & closed, k, value)
+        is_accepted = is_in_squeeze | (~is_rejected & (left <= right))
+        return is_accepted | ~needed, jnp.where(is_pending & is_accepted, k, value)
 
     return _until_all(step, counts, jnp.zeros_like(trials))
 
 
-def gamma(place: Any, alpha: Any, numbers: Any) -> Any:
-    """Gamma numbers of rate 1 as doubles (Marsaglia and Tsang 2000); arguments as in `poisson`."""
-    counts = numbers * COUNTS_PER_OUTPUT
-    below = alpha < 1
-    d = alpha + jnp.where(below, 2 / 3, -1 / 3)
+def gamma(state: Array, alpha: Array, indices: Array) -> Array:
+    """Draw gamma-distributed numbers of rate 1 as float64 (Marsaglia and Tsang 2000).
+
+    The arguments are explained in `draw_poisson`.
+    """
+    counts = indices * COUNTS_PER_OUTPUT
+    is_below_one = alpha < 1
+    d = alpha + jnp.where(is_below_one, 2 / 3, -1 / 3)
     c = 1 / 3 / jnp.sqrt(d)
-    exponential = alpha == 1
+    is_exponential = alpha == 1
     zeros = jnp.zeros_like(alpha)
     used = jnp.zeros(alpha.shape, jnp.uint64)
-    nothing = jnp.zeros(alpha.shape, bool)
+    empty = jnp.zeros(alpha.shape, bool)
 
-    def step(_: Any, still: Any, value: Any) -> Any:
+    def draw_normals(offsets: Array) -> tuple[Array, ...]:
+        return normal_pair(state, offsets, jnp.float64)
+
+    def draw_uniforms(offsets: Array) -> tuple[Array, ...]:
+        return uniform_pair(state, offsets)
+
+    def step(_: Array, is_pending: Array, value: Any) -> tuple[Array, Any]:
         used, normals, uniforms, result = value
-        used, normals, x = _next_of(
-            lambda at: normal_pair(place, at, jnp.float64), counts, used, normals, still
-        )
+        used, normals, x = _next_of(draw_normals, counts, used, normals, is_pending)
         v = 1 + c * x
-        tried = still & (v > 0)
+        is_tried = is_pending & (v > 0)
         v = v * v * v
-        used, uniforms, u = _next_of(
-            lambda at: uniform_pair(place, at), counts, used, uniforms, tried
-        )
-        surely = u < 1 - 0.0331 * (x * x) * (x * x)
-        closed = tried & (surely | (jnp.log(u) < 0.5 * x * x + d * (1 - v + jnp.log(v))))
-        return closed | exponential, (used, normals, uniforms, jnp.where(closed, d * v, result))
+        used, uniforms, u = _next_of(draw_uniforms, counts, used, uniforms, is_tried)
+        is_in_squeeze = u < 1 - 0.0331 * (x * x) * (x * x)
+        is_in_region = jnp.log(u) < 0.5 * x * x + d * (1 - v + jnp.log(v))
+        is_accepted = is_tried & (is_in_squeeze | is_in_region)
+        result = jnp.where(is_accepted, d * v, result)
+        return is_accepted | is_exponential, (used, normals, uniforms, result)
 
-    start = used, (nothing, zeros), (nothing, zeros), zeros
+    start = used, (empty, zeros), (empty, zeros), zeros
     used, _, uniforms, result = _until_all(step, counts, start)
-    _, _, u = _next_of(lambda at: uniform_pair(place, at), counts, used, uniforms, below)
-    result = jnp.where(below, result * jnp.power(u, 1 / alpha), result)
-    _, first = uniform_pair(place, counts)
-    return jnp.where(exponential, -jnp.log1p(-first), result)
+    _, _, u = _next_of(draw_uniforms, counts, used, uniforms, is_below_one)
+    result = jnp.where(is_below_one, result * jnp.power(u, 1 / alpha), result)
+    _, first = uniform_pair(state, counts)
+    return jnp.where(is_exponential, -jnp.log1p(-first), result)
 
 
-def _next_of(draw: Callable[[Any], Any], counts: Any, used: Any, kept: Any, wanted: Any) -> Any:
-    """The next of the numbers that come in pairs, the second one first.
+def _next_of(
+    draw: Callable[[Array], tuple[Array, ...]],
+    counts: Array,
+    used: Array,
+    reserve: _Reserve,
+    needed: Array,
+) -> tuple[Array, _Reserve, Array]:
+    """Draw the next number of pairs of which the second is used first.
 
     Returns:
-      How many counters are used, what is kept of the last pair, and the number.
+      (number of used counters, the unused numbers of the last pairs, the numbers).
     """
-    held, other = kept
+    has_reserve, reserved = reserve
     first, second = draw(counts + used)
-    fresh = wanted & ~held
-    value = jnp.where(held, other, second)
-    kept = held ^ wanted, jnp.where(fresh, first, other)
-    return used + fresh.astype(jnp.uint64), kept, value
+    is_new = needed & ~has_reserve
+    value = jnp.where(has_reserve, reserved, second)
+    reserve = has_reserve ^ needed, jnp.where(is_new, first, reserved)
+    return used + is_new.astype(jnp.uint64), reserve, value

@@ -1,18 +1,17 @@
-"""Distributions drawn from the global seed's stream: other numbers at each call."""
+"""Distributions that draw from the global seed's stream, with different numbers in each call."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.symbolic import also_symbolic
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random import op_key
 from meshflow.ops.array.creation import as_sizes
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
     categorical_from_key,
     counts_of,
@@ -37,25 +36,22 @@ __all__ = [
 
 @also_symbolic
 def normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
-    seed: Any = None,
+    shape: StaticInts,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed random numbers.
+    """Draw normally distributed numbers.
 
     Args:
-      shape: sizes of the result.
-      mean: mean.
-      stddev: standard deviation.
-      dtype: a floating dtype.
-      seed: seed of this op, combined with the global one.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      shape: Shape of the result.
+      mean: Mean.
+      stddev: Standard deviation.
+      dtype: A floating-point dtype.
+      seed: Seed of the op, which is combined with the global seed.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -69,16 +65,14 @@ def normal(
 
 @also_symbolic
 def truncated_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
-    seed: Any = None,
+    shape: StaticInts,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Normally distributed numbers within two standard deviations; arguments as in `normal`.
-
-    The result has the shape `shape`.
+    """Draw normal numbers of shape `shape` within two standard deviations; see `normal`.
 
     Example:
       >>> import meshflow as tf
@@ -93,28 +87,25 @@ def truncated_normal(
 
 @also_symbolic
 def uniform(
-    shape: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = dtypes.float32,
-    seed: Any = None,
+    shape: StaticInts,
+    minval: TensorLike = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Uniformly distributed random numbers.
+    """Draw uniformly distributed numbers in [minval, maxval).
 
     Args:
-      shape: sizes of the result.
-      minval: lower end, included.
-      maxval: upper end, excluded; default 1 for floats, required for integers.
-      dtype: a floating or integer dtype.
-      seed: seed of this op, combined with the global one.
-      name: ignored.
-
-    Returns:
-      A tensor.
+      shape: Shape of the result.
+      minval: Lower limit, inclusive.
+      maxval: Upper limit, exclusive; 1 by default for floating-point dtypes, required for integers.
+      dtype: A floating-point or integer dtype.
+      seed: Seed of the op, which is combined with the global seed.
+      name: Ignored.
 
     Raises:
-      ValueError: for integers without `maxval`.
+      ValueError: For an integer dtype without `maxval`.
 
     Example:
       >>> import meshflow as tf
@@ -128,22 +119,22 @@ def uniform(
 
 
 def gamma(
-    shape: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = dtypes.float32,
-    seed: Any = None,
+    shape: StaticInts,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Gamma distributed numbers, of shape [*shape, *broadcast of alpha and beta].
+    """Draw gamma-distributed numbers of shape [*shape, *parameter_shape].
 
     Args:
-      shape: sizes of the result, before those of the parameters.
-      alpha: shape parameters, positive.
-      beta: inverse scales; default 1.
-      dtype: a floating dtype.
-      seed: seed of this op.
-      name: ignored.
+      shape: Leading sizes of the result, before the broadcast shape of `alpha` and `beta`.
+      alpha: Positive shape parameters.
+      beta: Inverse scales; 1 by default.
+      dtype: A floating-point dtype.
+      seed: Seed of the op.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -158,16 +149,20 @@ def gamma(
 
 
 def poisson(
-    shape: Any, lam: Any, dtype: Any = dtypes.float32, seed: Any = None, name: str | None = None
+    shape: StaticInts,
+    lam: TensorLike,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
-    """Poisson distributed numbers, of shape [*shape, *lam.shape].
+    """Draw Poisson-distributed numbers of shape [*shape, *lam.shape].
 
     Args:
-      shape: sizes of the result, before those of `lam`.
-      lam: means, not negative.
-      dtype: dtype of the result.
-      seed: seed of this op.
-      name: ignored.
+      shape: Leading sizes of the result, before the shape of `lam`.
+      lam: Non-negative means.
+      dtype: The dtype of the result.
+      seed: Seed of the op.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -175,27 +170,27 @@ def poisson(
       TensorShape([5, 2])
     """
     rates = convert_to_tensor(lam, dtype_hint=dtypes.float32)
-    sizes, kind = as_sizes(shape), as_dtype(dtype)
-    name = f"poisson {rates.dtype.name} {kind.name}"
+    sizes, dt = as_sizes(shape), as_dtype(dtype)
+    name = f"poisson {rates.dtype.name} {dt.name}"
     key = op_key(seed, counts_of(*sizes, *rates.shape), name)
-    return poisson_from_key(key, rates, sizes, kind)
+    return poisson_from_key(key, rates, sizes, dt)
 
 
 def categorical(
     logits: TensorLike,
-    num_samples: Any,
-    dtype: Any = None,
-    seed: Any = None,
+    num_samples: int | Tensor,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Class numbers drawn by unnormalized log-probabilities.
+    """Draw class indices from unnormalized log-probabilities.
 
     Args:
-      logits: shape [batch, classes].
-      num_samples: draws per row.
-      dtype: default int64.
-      seed: seed of this op.
-      name: ignored.
+      logits: Shape [batch, classes].
+      num_samples: Number of samples per row.
+      dtype: The dtype of the result; int64 by default.
+      seed: Seed of the op.
+      name: Ignored.
 
     Returns:
       Tensor of shape [batch, num_samples].
@@ -207,26 +202,16 @@ def categorical(
       [[0 0 0 0]
        [2 2 2 2]]
     """
-    logits, count, kind = (
-        convert_to_tensor(logits),
-        int(num_samples),
-        as_dtype(dtype or dtypes.int64),
-    )
-    # Two words for each number, and rows of fours.
-    used = counts_of(2, logits.shape[0] if logits.ndim else 1, -(-count // 4) * 4)
-    key = op_key(seed, used, f"categorical {logits.dtype.name} {kind.name}")
-    return categorical_from_key(key, logits, count, kind)
+    logits, count = convert_to_tensor(logits), int(num_samples)
+    dt = as_dtype(dtype or dtypes.int64)
+    # TensorFlow uses two words for each number, and pads rows to multiples of four.
+    num_counters = counts_of(2, logits.shape[0] if logits.ndim else 1, -(-count // 4) * 4)
+    key = op_key(seed, num_counters, f"categorical {logits.dtype.name} {dt.name}")
+    return categorical_from_key(key, logits, count, dt)
 
 
-def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Tensor:
-    """Puts the rows of a tensor in random order.
-
-    The result has the shape of the argument.
-
-    Args:
-      value: a tensor.
-      seed: seed of this op.
-      name: ignored.
+def shuffle(value: TensorLike, seed: int | None = None, name: str | None = None) -> Tensor:
+    """Shuffle the rows of a tensor, keeping its shape.
 
     Example:
       >>> import meshflow as tf
@@ -234,6 +219,6 @@ def shuffle(value: TensorLike, seed: Any = None, name: str | None = None) -> Ten
       [1, 2, 3, 4]
     """
     value = convert_to_tensor(value)
-    # Four words of each number of the counter, one for each row but the last.
-    used = (value.shape[0] + 2) // 4 if value.ndim else 0
-    return shuffle_from_key(op_key(seed, used, f"shuffle {value.dtype.name}"), value)
+    # Each counter has four words; each row except the last uses one.
+    num_counters = (value.shape[0] + 2) // 4 if value.ndim else 0
+    return shuffle_from_key(op_key(seed, num_counters, f"shuffle {value.dtype.name}"), value)

@@ -1,18 +1,17 @@
-"""Distributions that depend on an explicit seed only, and seeds made from seeds."""
+"""Distributions that only depend on an explicit seed, and the derivation of seeds."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.creation import as_sizes
 from meshflow.ops.array.joining import stack
+from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.random.from_keys import (
     binomial_from_key,
     bits_from_key,
@@ -41,24 +40,24 @@ __all__ = [
 
 
 def stateless_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
+    shape: StaticInts,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
-    alg: Any = None,
+    alg: str | None = None,
 ) -> Tensor:
-    """Normal numbers that depend on the seed only.
+    """Draw normal numbers that only depend on the seed.
 
     Args:
-      shape: sizes of the result.
-      seed: two integers.
-      mean: mean.
-      stddev: standard deviation.
-      dtype: a floating dtype.
-      name: ignored.
-      alg: ignored; the algorithm is threefry.
+      shape: Shape of the result.
+      seed: Two integers.
+      mean: Mean.
+      stddev: Standard deviation.
+      dtype: A floating-point dtype.
+      name: Ignored.
+      alg: Ignored; the generator is Philox.
 
     Example:
       >>> import meshflow as tf
@@ -70,17 +69,15 @@ def stateless_normal(
 
 
 def stateless_truncated_normal(
-    shape: Any,
-    seed: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
+    shape: StaticInts,
+    seed: TensorLike,
+    mean: TensorLike = 0.0,
+    stddev: TensorLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
-    alg: Any = None,
+    alg: str | None = None,
 ) -> Tensor:
-    """Truncated normal numbers that depend on the seed only.
-
-    The result has the shape `shape`.
+    """Draw truncated normal numbers of the given shape, which only depend on the seed.
 
     Example:
       >>> import meshflow as tf
@@ -92,19 +89,17 @@ def stateless_truncated_normal(
 
 
 def stateless_uniform(
-    shape: Any,
-    seed: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = dtypes.float32,
+    shape: StaticInts,
+    seed: TensorLike,
+    minval: TensorLike | None = 0,
+    maxval: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
-    alg: Any = None,
+    alg: str | None = None,
 ) -> Tensor:
-    """Uniform numbers that depend on the seed only; arguments as in `uniform`.
+    """Draw uniform numbers of the given shape, which only depend on the seed; see `uniform`.
 
-    The result has the shape `shape`.
-
-    Integers cover the whole range of the dtype when both `minval` and `maxval` are None.
+    Integers are drawn from the full range of the dtype if both `minval` and `maxval` are None.
 
     Example:
       >>> import meshflow as tf
@@ -118,14 +113,14 @@ def stateless_uniform(
 
 
 def stateless_gamma(
-    shape: Any,
-    seed: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = dtypes.float32,
+    shape: StaticInts,
+    seed: TensorLike,
+    alpha: TensorLike,
+    beta: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Gamma numbers of exactly `shape` that depend on the seed only.
+    """Draw gamma-distributed numbers of exactly `shape` that only depend on the seed.
 
     Example:
       >>> import meshflow as tf
@@ -140,7 +135,7 @@ def stateless_gamma(
 
 
 def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes before those of the parameters, which must be the last ones."""
+    """Return the sizes before those of the parameters, which must be the last ones."""
     lead = len(sizes) - len(parameters)
     if lead < 0 or tuple(sizes[lead:]) != parameters:
         raise InvalidValueError(
@@ -150,9 +145,13 @@ def _leading(sizes: tuple[int, ...], parameters: tuple[int, ...]) -> tuple[int, 
 
 
 def stateless_poisson(
-    shape: Any, seed: Any, lam: Any, dtype: Any = dtypes.int32, name: str | None = None
+    shape: StaticInts,
+    seed: TensorLike,
+    lam: TensorLike,
+    dtype: DTypeLike = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
-    """Poisson numbers of exactly `shape` that depend on the seed only.
+    """Draw Poisson-distributed numbers of exactly `shape` that only depend on the seed.
 
     Example:
       >>> import meshflow as tf
@@ -165,22 +164,22 @@ def stateless_poisson(
 
 
 def stateless_binomial(
-    shape: Any,
-    seed: Any,
-    counts: Any,
-    probs: Any,
-    output_dtype: Any = dtypes.int32,
+    shape: StaticInts,
+    seed: TensorLike,
+    counts: TensorLike,
+    probs: TensorLike,
+    output_dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """Binomial numbers that depend on the seed only.
+    """Draw binomially distributed numbers that only depend on the seed.
 
     Args:
-      shape: sizes of the result.
-      seed: two integers.
-      counts: numbers of trials, broadcasting with the end of `shape`.
-      probs: probabilities, likewise.
-      output_dtype: dtype of the result.
-      name: ignored.
+      shape: Shape of the result.
+      seed: Two integers.
+      counts: Numbers of trials, broadcast to the last axes of `shape`.
+      probs: Probabilities, broadcast to the last axes of `shape`.
+      output_dtype: The dtype of the result.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -193,14 +192,12 @@ def stateless_binomial(
 
 def stateless_categorical(
     logits: TensorLike,
-    num_samples: Any,
-    seed: Any,
-    dtype: Any = dtypes.int64,
+    num_samples: int | Tensor,
+    seed: TensorLike,
+    dtype: DTypeLike = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """Class numbers that depend on the seed only; arguments as in `categorical`.
-
-    From (batch, classes) to (batch, num_samples).
+    """Draw class indices [batch, num_samples] that only depend on the seed; see `categorical`.
 
     Example:
       >>> import meshflow as tf
@@ -212,11 +209,9 @@ def stateless_categorical(
 
 
 def stateless_shuffle(
-    value: TensorLike, seed: Any, alg: Any = None, name: str | None = None
+    value: TensorLike, seed: TensorLike, alg: str | None = None, name: str | None = None
 ) -> Tensor:
-    """Rows in an order that depends on the seed only.
-
-    The result has the shape of the argument.
+    """Shuffle rows in an order that only depends on the seed, keeping the shape.
 
     Example:
       >>> import meshflow as tf
@@ -227,8 +222,8 @@ def stateless_shuffle(
     return shuffle_from_key(seed_key(seed), value)
 
 
-def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
-    """`num` new seeds from one, shape [num, 2].
+def stateless_split(seed: TensorLike, num: int = 2, alg: str | None = None) -> Tensor:
+    """Derive `num` seeds from a seed, as a tensor of shape [num, 2].
 
     Example:
       >>> import meshflow as tf
@@ -240,8 +235,8 @@ def stateless_split(seed: Any, num: int = 2, alg: Any = None) -> Tensor:
     return bits_from_key(seed_key(seed), [num, 2], seed.dtype)
 
 
-def stateless_fold_in(seed: Any, data: TensorLike, alg: Any = None) -> Tensor:
-    """A new seed of shape (2,) from a seed of this shape and a scalar number.
+def stateless_fold_in(seed: TensorLike, data: TensorLike, alg: str | None = None) -> Tensor:
+    """Derive a seed of shape [2] from a seed and an integer scalar.
 
     Example:
       >>> import meshflow as tf

@@ -1,4 +1,4 @@
-"""`tf.signal`: Fourier and cosine transforms, windows, framing, spectra."""
+"""`tf.signal`: Fourier and cosine transforms, windows, framing and spectra."""
 
 from meshflow.ops.signal.cosine import *
 from meshflow.ops.signal.cosine import __all__ as _cosine

@@ -1,9 +1,8 @@
-"""Discrete cosine transforms, through Fourier transforms of twice the length."""
+"""Discrete cosine transforms, computed by Fourier transforms of twice the length."""
 
 from __future__ import annotations
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,26 +10,27 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 
 __all__ = ["dct", "idct"]
 
 
-def _check(kind: Any, n: Any, axis: Any, norm: Any, size: int) -> None:
+def _check(dct_type: int, n: int | None, axis: int, norm: str | None, size: int) -> None:
     if axis != -1:
         raise NotImplementedError(f"dct: axis must be -1, got {axis}.")
     if n is not None and n < 1:
         raise ValueError(f"dct: n should be an integer greater than 0, got {n}.")
-    if kind not in (1, 2, 3, 4):
-        raise ValueError(f"dct: types I, II, III and IV (I)DCT are supported, got type {kind}.")
+    if dct_type not in (1, 2, 3, 4):
+        raise ValueError(f"dct: types I, II, III and IV (I)DCT are supported, got type {dct_type}.")
     if norm not in (None, "ortho"):
         raise ValueError(f"dct: norm must be None or 'ortho', got {norm!r}.")
-    if kind == 1 and norm == "ortho":
+    if dct_type == 1 and norm == "ortho":
         raise ValueError("dct: type I has no normalization; use norm=None.")
-    if kind == 1 and size < 2:
+    if dct_type == 1 and size < 2:
         raise ValueError(f"dct: type I needs at least 2 values, got {size}.")
 
 
-def _turns(angles: np.ndarray, like: Any) -> Any:
+def _turns(angles: np.ndarray, like: Array) -> jax.Array:
     return jnp.asarray(np.exp(1j * angles), jnp.result_type(like.dtype, jnp.complex64))
 
 
@@ -44,7 +44,7 @@ def _dct(input: TensorLike, kind: int, n: int | None, norm: str | None) -> Tenso
         mirrored = jnp.concatenate([x, x[..., -2:0:-1]], -1)
         return jnp.fft.rfft(mirrored).real.astype(input.dtype)
     steps, quarter = np.arange(size), np.pi / (4 * size)
-    # An orthonormal transform weighs the first basis function of types II and III by 1 / sqrt(2).
+    # An orthonormal transform scales the first basis function of types II and III by 1 / sqrt(2).
     even = np.where(steps == 0, np.sqrt(0.5), 1.0).astype(x.dtype)
     scale = np.sqrt(0.5 / size) if norm else 1.0
     if kind == 2:
@@ -64,27 +64,27 @@ def _dct(input: TensorLike, kind: int, n: int | None, norm: str | None) -> Tenso
 def dct(
     input: TensorLike,
     type: int = 2,
-    n: Any = None,
+    n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Discrete cosine transform of the last dimension.
+    """Compute the discrete cosine transform along the last axis.
 
     Args:
       input: float32 or float64, shape [..., size].
       type: 1, 2, 3 or 4.
-      n: length to crop or pad the input to; default its own.
-      axis: -1.
-      norm: None or 'ortho' for an orthonormal transform (not of type 1).
-      name: ignored.
+      n: Length to which the input is cropped or padded; by default its own.
+      axis: Must be -1.
+      norm: None, or 'ortho' for an orthonormal transform (not for type 1).
+      name: Ignored.
 
     Returns:
-      A tensor of the dtype of `input`, shape [..., n].
+      A tensor of shape [..., n], with the dtype of `input`.
 
     Raises:
-      ValueError: for another type or norm, or n below 1.
-      NotImplementedError: for another axis.
+      ValueError: If `type`, `norm` or `n` is invalid.
+      NotImplementedError: For another axis.
 
     Example:
       >>> import meshflow as tf
@@ -101,14 +101,12 @@ def dct(
 def idct(
     input: TensorLike,
     type: int = 2,
-    n: Any = None,
+    n: int | None = None,
     axis: int = -1,
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Inverse of `dct` up to a factor (none for norm='ortho'); same arguments.
-
-    The result has the shape of the argument.
+    """Compute the inverse of `dct` of shape [..., n], up to a factor unless norm='ortho'; see `dct`.
 
     Example:
       >>> import meshflow as tf

@@ -1,12 +1,13 @@
-"""Fourier transforms over the last one, two or three dimensions."""
+"""Fourier transforms over the last one, two or three axes."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
@@ -35,7 +36,7 @@ __all__ = [
     "rfft3d",
 ]
 
-# What the examples in docstrings take and print: the zeros have no sign after `+ 0`.
+# Arguments and results of the examples in docstrings. Adding 0 removes the sign of zeros.
 _EXAMPLES = {
     "fft": ("[1, 2, 3, 4]", "[(10+0j), (-2+2j), (-2+0j), (-2-2j)]"),
     "fft2d": ("[[1, 2], [3, 4]]", "[[(10+0j), (-2+0j)], [(-4+0j), 0j]]"),
@@ -50,18 +51,20 @@ _EXAMPLES = {
     "irfft2d": ("[[10, -2], [-4, 0]]", "[[1.0, 2.0], [3.0, 4.0]]"),
     "irfft3d": ("[[[10, -2], [-4, 0]]]", "[[[1.0, 2.0], [3.0, 4.0]]]"),
 }
-_WORDS = {1: "last dimension", 2: "last two dimensions", 3: "last three dimensions"}
+_WORDS = {1: "last axis", 2: "last two axes", 3: "last three axes"}
 
 
-def _check_rank(x: Any, rank: int, name: str) -> None:
+def _check_rank(x: jax.Array, rank: int, name: str) -> None:
     if x.ndim < rank:
         raise InvalidValueError(
             f"{name}: input must have at least {rank} dimensions, got shape {list(x.shape)}."
         )
 
 
-def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> ComplexTransform:
-    """A public transform of complex numbers to complex numbers."""
+def _complex(
+    name: str, function: Callable[..., jax.Array], rank: int, summary: str
+) -> ComplexTransform:
+    """Create a public transform from complex numbers to complex numbers."""
 
     def body(input: TensorLike, name: str | None = None) -> Tensor:
         _check_rank(input, rank, public)
@@ -69,17 +72,17 @@ def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> C
 
     public = body.__name__ = body.__qualname__ = name
     body.__module__ = __name__
-    body.__doc__ = f"""{what} over the {_WORDS[rank]}.
+    body.__doc__ = f"""{summary} over the {_WORDS[rank]}.
 
     Args:
       input: complex64 or complex128.
-      name: ignored.
+      name: Ignored.
 
     Returns:
       A tensor of the same shape and dtype.
 
     Raises:
-      InvalidArgumentError: when there are fewer dimensions.
+      InvalidArgumentError: If there are too few dimensions.
 
     Example:
       >>> import meshflow as tf
@@ -90,8 +93,7 @@ def _complex(name: str, function: Callable[..., Any], rank: int, what: str) -> C
 
 
 def _preferring(transform: Callable[..., Any], dtype: DType) -> Any:
-    """The transform, which makes `dtype` of anything but tensors: arrays of any precision too."""
-
+    """Wrap a transform so that arguments other than tensors are converted to a dtype."""
     (operand, *_) = inspect.signature(transform).parameters
 
     @functools.wraps(transform)
@@ -105,12 +107,12 @@ def _preferring(transform: Callable[..., Any], dtype: DType) -> Any:
     return public
 
 
-def _tensor(value: Any, dtype: DType) -> Any:
+def _tensor(value: TensorLike, dtype: DType) -> TensorLike:
     return value if hasattr(value, "_keras_history") else convert_to_tensor(value, dtype_hint=dtype)
 
 
-def _sized(fft_length: Any, rank: int, name: str) -> Any:
-    """The sizes of the transformed dimensions, None for those of the input."""
+def _sized(fft_length: int | Sequence[int] | None, rank: int, name: str) -> Sequence[int] | None:
+    """Return the sizes of the transformed axes; None for those of the input."""
     sizes = (fft_length,) if isinstance(fft_length, int) else fft_length
     if sizes is not None and len(sizes) != rank:
         raise InvalidValueError(f"{name}: fft_length must have shape [{rank}], got {list(sizes)}.")
@@ -118,30 +120,34 @@ def _sized(fft_length: Any, rank: int, name: str) -> Any:
 
 
 def _real(
-    name: str, function: Callable[..., Any], rank: int, what: str, kinds: str, length: str
+    name: str, function: Callable[..., jax.Array], rank: int, summary: str, kinds: str, length: str
 ) -> RealTransform:
-    """A public transform between real numbers and half of their (symmetric) spectrum."""
+    """Create a public transform between real numbers and half of their (symmetric) spectrum."""
 
-    def body(input_tensor: TensorLike, fft_length: Any = None, name: str | None = None) -> Tensor:
+    def body(
+        input_tensor: TensorLike,
+        fft_length: int | Sequence[int] | None = None,
+        name: str | None = None,
+    ) -> Tensor:
         _check_rank(input_tensor, rank, public)
         sizes = _sized(fft_length, rank, public)
         return function(input_tensor, s=sizes, axes=range(-rank, 0))
 
     public = body.__name__ = body.__qualname__ = name
     body.__module__ = __name__
-    body.__doc__ = f"""{what} over the {_WORDS[rank]}.
+    body.__doc__ = f"""{summary} over the {_WORDS[rank]}.
 
     Args:
       input_tensor: {"complex64 or complex128" if kinds == "c" else "float32 or float64"}.
       fft_length: {rank} size{"s" if rank > 1 else ""} of the real signal, which is cropped or padded with
-        zeros; default {length}.
-      name: ignored.
+        zeros; {length} by default.
+      name: Ignored.
 
     Returns:
       {"Real" if kinds == "c" else "Complex"} numbers of the same precision.
 
     Raises:
-      InvalidArgumentError: when there are fewer dimensions, or not as many sizes.
+      InvalidArgumentError: If there are too few dimensions or sizes.
 
     Example:
       >>> import meshflow as tf
@@ -151,7 +157,7 @@ def _real(
     return _preferring(op(body, kinds=kinds), complex64 if kinds == "c" else float32)
 
 
-_FORWARD, _BACK = "Fourier transform", "Inverse Fourier transform"
+_FORWARD, _BACK = "Compute the Fourier transform", "Compute the inverse Fourier transform"
 fft = _complex("fft", jnp.fft.fftn, 1, _FORWARD)
 fft2d = _complex("fft2d", jnp.fft.fftn, 2, _FORWARD)
 fft3d = _complex("fft3d", jnp.fft.fftn, 3, _FORWARD)
@@ -159,9 +165,9 @@ ifft = _complex("ifft", jnp.fft.ifftn, 1, _BACK)
 ifft2d = _complex("ifft2d", jnp.fft.ifftn, 2, _BACK)
 ifft3d = _complex("ifft3d", jnp.fft.ifftn, 3, _BACK)
 
-_HALF = "Fourier transform of real numbers, half of the (symmetric) result,"
-_WHOLE = "Real numbers with a given half of a Fourier transform, the inverse of rfft,"
-_OWN, _TWICE = "the input's", "2 (n - 1) for n coefficients in the last dimension"
+_HALF = "Compute half of the (symmetric) Fourier transform of real numbers"
+_WHOLE = "Compute real numbers from half of their Fourier transform"
+_OWN, _TWICE = "the size of the input", "2 (n - 1) for n coefficients in the last axis"
 rfft = _real("rfft", jnp.fft.rfftn, 1, _HALF, "f", _OWN)
 rfft2d = _real("rfft2d", jnp.fft.rfftn, 2, _HALF, "f", _OWN)
 rfft3d = _real("rfft3d", jnp.fft.rfftn, 3, _HALF, "f", _OWN)
@@ -170,23 +176,23 @@ irfft2d = _real("irfft2d", jnp.fft.irfftn, 2, _WHOLE, "c", _TWICE)
 irfft3d = _real("irfft3d", jnp.fft.irfftn, 3, _WHOLE, "c", _TWICE)
 
 
-def _shifts(x: Any, axes: Any) -> tuple[list[int], list[int]]:
-    """The dimensions to move along, and half of their sizes."""
+def _shifts(x: Tensor, axes: int | Sequence[int] | None) -> tuple[list[int], list[int]]:
+    """Return the axes to shift along, and half of their sizes."""
     rank = len(x.shape)
     axes = static_value(axes, "axes")
-    chosen = range(rank) if axes is None else (axes,) if isinstance(axes, int) else axes
-    return list(chosen), [x.shape[a] // 2 for a in chosen]
+    selected = range(rank) if axes is None else (axes,) if isinstance(axes, int) else axes
+    return list(selected), [x.shape[a] // 2 for a in selected]
 
 
-def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
-    """Moves the frequency 0 to the middle.
-
-    The result has the shape of the argument.
+def fftshift(
+    x: TensorLike, axes: int | Sequence[int] | None = None, name: str | None = None
+) -> Tensor:
+    """Shift the zero frequency to the middle.
 
     Args:
-      x: a tensor.
-      axes: the dimensions; default all.
-      name: ignored.
+      x: A tensor of any shape.
+      axes: The axes to shift along; by default all.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
@@ -194,14 +200,14 @@ def fftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor
       array([-2, -1,  0,  1,  2], dtype=int32)
     """
     x = convert_to_tensor(x)
-    chosen, halves = _shifts(x, axes)
-    return roll(x, halves, chosen)
+    shifted_axes, halves = _shifts(x, axes)
+    return roll(x, halves, shifted_axes)
 
 
-def ifftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tensor:
-    """The inverse of `fftshift`; same arguments.
-
-    The result has the shape of the argument.
+def ifftshift(
+    x: TensorLike, axes: int | Sequence[int] | None = None, name: str | None = None
+) -> Tensor:
+    """Undo `fftshift`, keeping the shape; the arguments are the same.
 
     Example:
       >>> import meshflow as tf
@@ -209,5 +215,5 @@ def ifftshift(x: TensorLike, axes: Any = None, name: str | None = None) -> Tenso
       array([ 0,  1,  2, -2, -1], dtype=int32)
     """
     x = convert_to_tensor(x)
-    chosen, halves = _shifts(x, axes)
-    return roll(x, [-h for h in halves], chosen)
+    shifted_axes, halves = _shifts(x, axes)
+    return roll(x, [-h for h in halves], shifted_axes)

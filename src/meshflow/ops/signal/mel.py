@@ -1,49 +1,48 @@
-"""Spectra on the mel scale of frequencies."""
+"""Spectra on the mel scale."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.values.convert import convert_to_tensor, from_python
-from meshflow.core.values.dtypes import as_dtype, float32
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.signal.cosine import dct
 
 __all__ = ["linear_to_mel_weight_matrix", "mfccs_from_log_mel_spectrograms"]
 
 
-def _mel(hertz: Any) -> Any:
+def _mel(hertz: ArrayLike) -> np.ndarray:
     return 1127.0 * np.log1p(np.asarray(hertz, np.float64) / 700.0)
 
 
 def linear_to_mel_weight_matrix(
     num_mel_bins: int = 20,
-    num_spectrogram_bins: Any = 129,
-    sample_rate: Any = 8000,
+    num_spectrogram_bins: int | Tensor = 129,
+    sample_rate: float | Tensor = 8000,
     lower_edge_hertz: float = 125.0,
     upper_edge_hertz: float = 3800.0,
-    dtype: Any = float32,
+    dtype: DTypeLike = float32,
     name: str | None = None,
 ) -> Tensor:
-    """Weights that turn spectra into mel spectra: overlapping triangles on the mel scale.
+    """Compute weights that map spectra to mel spectra: overlapping triangles on the mel scale.
 
     Args:
-      num_mel_bins: number of triangles.
-      num_spectrogram_bins: number of frequencies of a spectrum, from 0 to sample_rate / 2.
-      sample_rate: samples per second.
-      lower_edge_hertz: where the first triangle starts.
-      upper_edge_hertz: where the last one ends.
-      dtype: a floating dtype.
-      name: ignored.
+      num_mel_bins: Number of triangles.
+      num_spectrogram_bins: Number of frequencies of a spectrum, from 0 to sample_rate / 2.
+      sample_rate: Samples per second.
+      lower_edge_hertz: Lower end of the first triangle.
+      upper_edge_hertz: Upper end of the last triangle.
+      dtype: A floating-point dtype.
+      name: Ignored.
 
     Returns:
       Tensor [num_spectrogram_bins, num_mel_bins].
 
     Raises:
-      ValueError: for numbers that make no triangles, or a dtype that is not floating.
+      ValueError: If the numbers do not define triangles, or `dtype` is not floating-point.
 
     Example:
       >>> import meshflow as tf
@@ -53,7 +52,7 @@ def linear_to_mel_weight_matrix(
       TensorShape([50, 20])
     """
     bins, rate = static_value(num_spectrogram_bins, "bins"), static_value(sample_rate, "rate")
-    kind = as_dtype(dtype)
+    dt = as_dtype(dtype)
     if num_mel_bins <= 0:
         raise ValueError(f"num_mel_bins must be positive, got {num_mel_bins}.")
     if lower_edge_hertz < 0.0:
@@ -68,32 +67,32 @@ def linear_to_mel_weight_matrix(
         raise ValueError(
             f"upper_edge_hertz must not be above sample_rate / 2 = {rate / 2}, got {upper_edge_hertz}."
         )
-    if not kind.is_floating:
-        raise ValueError(f"dtype must be a floating point type, got {kind.name}.")
-    # The frequency 0 belongs to no triangle.
+    if not dt.is_floating:
+        raise ValueError(f"dtype must be a floating point type, got {dt.name}.")
+    # No triangle contains the frequency 0.
     frequencies = _mel(np.linspace(0.0, rate / 2, bins)[1:])[:, None]
     edges = np.linspace(_mel(lower_edge_hertz), _mel(upper_edge_hertz), num_mel_bins + 2)
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]
     rising = (frequencies - low) / (middle - low)
     falling = (high - frequencies) / (high - middle)
     weights = np.maximum(0.0, np.minimum(rising, falling))
-    return from_python(np.pad(weights, [[1, 0], [0, 0]]).astype(kind.dtype), kind)
+    return from_python(np.pad(weights, [[1, 0], [0, 0]]).astype(dt.dtype), dt)
 
 
 def mfccs_from_log_mel_spectrograms(
     log_mel_spectrograms: TensorLike, name: str | None = None
 ) -> Tensor:
-    """Mel-frequency cepstral coefficients.
+    """Compute mel-frequency cepstral coefficients.
 
     Args:
-      log_mel_spectrograms: logarithms of mel spectra, float32 or float64 [..., num_mel_bins].
-      name: ignored.
+      log_mel_spectrograms: Logarithms of mel spectra, float32 or float64 [..., num_mel_bins].
+      name: Ignored.
 
     Returns:
       A tensor of the same shape.
 
     Raises:
-      ValueError: when num_mel_bins is 0.
+      ValueError: If num_mel_bins is 0.
 
     Example:
       >>> import meshflow as tf

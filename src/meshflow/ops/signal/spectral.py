@@ -1,9 +1,9 @@
-"""Signals as overlapping frames, and spectra of frames."""
+"""Overlapping frames of signals, and their spectra."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +30,12 @@ __all__ = [
 ]
 
 
+# An integer, or a constant tensor that contains one.
+_Integer: TypeAlias = int | Tensor
+# Called with (frame_length, dtype=...); returns the weights of a frame.
+_WindowFunction: TypeAlias = Callable[..., Tensor]
+
+
 @op(same=("signal", "pad_value"), name="frame")
 def _frame(
     signal: TensorLike, pad_value: TensorLike, length: int, step: int, pad_end: bool, axis: int
@@ -42,29 +48,29 @@ def _frame(
     if pad_end and missing:
         tail = jnp.broadcast_to(pad_value, (*x.shape[:-1], missing))
         x = jnp.concatenate([x, tail], -1)
-    places = np.arange(count)[:, None] * step + np.arange(length)
-    return jnp.moveaxis(x[..., places], (-2, -1), (axis, axis + 1))
+    indices = np.arange(count)[:, None] * step + np.arange(length)
+    return jnp.moveaxis(x[..., indices], (-2, -1), (axis, axis + 1))
 
 
 def frame(
     signal: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
+    frame_length: _Integer,
+    frame_step: _Integer,
     pad_end: bool = False,
-    pad_value: Any = 0,
+    pad_value: TensorLike = 0,
     axis: int = -1,
     name: str | None = None,
 ) -> Tensor:
-    """Cuts a dimension into overlapping frames.
+    """Split an axis into overlapping frames.
 
     Args:
-      signal: a tensor, [..., samples, ...].
-      frame_length: samples of a frame.
-      frame_step: samples from one frame's start to the next.
-      pad_end: whether frames that run past the end are kept, filled with `pad_value`.
-      pad_value: a number.
-      axis: the dimension.
-      name: ignored.
+      signal: A tensor [..., samples, ...].
+      frame_length: Samples per frame.
+      frame_step: Samples from the start of a frame to that of the next.
+      pad_end: Whether to include frames that extend beyond the end, padded with `pad_value`.
+      pad_value: Value of the padding.
+      axis: The axis.
+      name: Ignored.
 
     Returns:
       Tensor [..., frames, frame_length, ...].
@@ -79,7 +85,7 @@ def frame(
     length = static_value(frame_length, "frame_length")
     step = static_value(frame_step, "frame_step")
     if isinstance(length, tuple) or isinstance(step, tuple):
-        raise ValueError("frame: frame_length and frame_step must be numbers.")
+        raise ValueError("frame: frame_length and frame_step must be scalars.")
     rank = len(signal.shape)
     axis = static_value(axis, "axis")
     if rank < 1 or not -rank <= axis < rank:
@@ -92,23 +98,23 @@ def frame(
 def _overlap_and_add(signal: TensorLike, step: int) -> Tensor:
     count, length = signal.shape[-2:]
     total = (count - 1) * step + length if count else 0
-    places = np.arange(count)[:, None] * step + np.arange(length)
-    return jnp.zeros((*signal.shape[:-2], total), signal.dtype).at[..., places].add(signal)
+    indices = np.arange(count)[:, None] * step + np.arange(length)
+    return jnp.zeros((*signal.shape[:-2], total), signal.dtype).at[..., indices].add(signal)
 
 
-def overlap_and_add(signal: TensorLike, frame_step: Any, name: str | None = None) -> Tensor:
-    """The signal that is the sum of overlapping frames.
+def overlap_and_add(signal: TensorLike, frame_step: _Integer, name: str | None = None) -> Tensor:
+    """Sum overlapping frames to a signal.
 
     Args:
-      signal: tensor [..., frames, frame_length].
-      frame_step: samples from one frame's start to the next.
-      name: ignored.
+      signal: Tensor [..., frames, frame_length].
+      frame_step: Samples from the start of a frame to that of the next.
+      name: Ignored.
 
     Returns:
       Tensor [..., (frames - 1) * frame_step + frame_length].
 
     Raises:
-      ValueError: when `signal` has fewer than 2 dimensions or `frame_step` is not an integer.
+      ValueError: If `signal` has fewer than 2 dimensions or `frame_step` is not an integer.
 
     Example:
       >>> import meshflow as tf
@@ -131,23 +137,25 @@ def _power_of_two(length: int) -> int:
 
 def stft(
     signals: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
-    window_fn: Callable[..., Any] | None = hann_window,
+    frame_length: _Integer,
+    frame_step: _Integer,
+    fft_length: _Integer | None = None,
+    window_fn: _WindowFunction | None = hann_window,
     pad_end: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Short-time Fourier transform.
+    """Compute the short-time Fourier transform.
 
     Args:
       signals: float32 or float64, [..., samples].
-      frame_length: samples of a frame.
-      frame_step: samples from one frame's start to the next.
-      fft_length: size of the transform; default the power of 2 not below `frame_length`.
-      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for no window.
-      pad_end: whether the last frames are filled with zeros.
-      name: ignored.
+      frame_length: Samples per frame.
+      frame_step: Samples from the start of a frame to that of the next.
+      fft_length: Size of the transform; by default the smallest power of 2 that is at least
+        `frame_length`.
+      window_fn: Function of (frame_length, dtype=...) that returns the weights of a frame; None for
+        no window.
+      pad_end: Whether to include frames that extend beyond the end, padded with zeros.
+      name: Ignored.
 
     Returns:
       complex64 or complex128, [..., frames, fft_length // 2 + 1].
@@ -159,40 +167,36 @@ def stft(
     """
     length = static_value(frame_length, "frame_length")
     size = static_value(fft_length, "fft_length")
-    framed = frame(signals, length, frame_step, pad_end=pad_end)
+    frames = frame(signals, length, frame_step, pad_end=pad_end)
     if window_fn is not None:
-        framed = framed * window_fn(length, dtype=framed.dtype)
-    return rfft(framed, [_power_of_two(length) if size is None else size])
+        frames = frames * window_fn(length, dtype=frames.dtype)
+    return rfft(frames, [_power_of_two(length) if size is None else size])
 
 
 def inverse_stft_window_fn(
-    frame_step: Any,
-    forward_window_fn: Callable[..., Any] = hann_window,
-    name: str | None = None,
-) -> Callable[[Any, DType], Tensor]:
-    """A window function for `inverse_stft` that undoes the window of `stft`.
-
-    The function gives a vector of shape (frame_length,).
+    frame_step: _Integer, forward_window_fn: _WindowFunction = hann_window, name: str | None = None
+) -> Callable[[_Integer, DType], Tensor]:
+    """Create a window function for `inverse_stft` that undoes the window of `stft`.
 
     Args:
-      frame_step: samples from one frame's start to the next.
-      forward_window_fn: the `window_fn` of `stft`.
-      name: ignored.
+      frame_step: Samples from the start of a frame to that of the next.
+      forward_window_fn: The `window_fn` of `stft`.
+      name: Ignored.
 
     Returns:
-      A function of (frame_length, dtype).
+      A function of (frame_length, dtype) that returns a vector of shape [frame_length].
 
     Example:
       >>> import meshflow as tf
       >>> window = tf.signal.inverse_stft_window_fn(frame_step=4)
       >>> signal = tf.range(16.0)
       >>> spectra = tf.signal.stft(signal, frame_length=8, frame_step=4)
-      >>> back = tf.signal.inverse_stft(spectra, 8, 4, window_fn=window)
-      >>> print(back[4:8].numpy().round(3))  # samples that lie in two frames
+      >>> restored = tf.signal.inverse_stft(spectra, 8, 4, window_fn=window)
+      >>> print(restored[4:8].numpy().round(3))  # samples in two frames
       [4. 5. 6. 7.]
     """
 
-    def inverse_window_fn(frame_length: Any, dtype: DType) -> Tensor:
+    def inverse_window_fn(frame_length: _Integer, dtype: DType) -> Tensor:
         length = static_value(frame_length, "frame_length")
         step = static_value(frame_step, "frame_step")
         window = forward_window_fn(length, dtype=dtype)
@@ -206,23 +210,16 @@ def inverse_stft_window_fn(
 
 def inverse_stft(
     stfts: TensorLike,
-    frame_length: Any,
-    frame_step: Any,
-    fft_length: Any = None,
-    window_fn: Callable[..., Any] | None = hann_window,
+    frame_length: _Integer,
+    frame_step: _Integer,
+    fft_length: _Integer | None = None,
+    window_fn: _WindowFunction | None = hann_window,
     name: str | None = None,
 ) -> Tensor:
-    """Signals from their short-time Fourier transforms.
+    """Compute signals from their short-time Fourier transforms.
 
-    Use `inverse_stft_window_fn` as the window for the original signals.
-
-    Args:
-      stfts: complex tensor [..., frames, fft_length // 2 + 1].
-      frame_length: samples of a frame.
-      frame_step: samples from one frame's start to the next.
-      fft_length: size of the transform; default the power of 2 not below `frame_length`.
-      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for no window.
-      name: ignored.
+    The arguments are those of `stft`; `stfts` has the shape [..., frames, fft_length // 2 + 1]. The
+    original signals are only restored with `inverse_stft_window_fn` as the window.
 
     Returns:
       Real tensor [..., samples].
@@ -247,27 +244,28 @@ def inverse_stft(
 
 def mdct(
     signals: TensorLike,
-    frame_length: Any,
-    window_fn: Callable[..., Any] | None = vorbis_window,
+    frame_length: _Integer,
+    window_fn: _WindowFunction | None = vorbis_window,
     pad_end: bool = False,
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Modified discrete cosine transform of frames that overlap by half.
+    """Compute the modified discrete cosine transform of frames that overlap by half.
 
     Args:
       signals: float32 or float64, [..., samples].
-      frame_length: samples of a frame, a multiple of 4.
-      window_fn: called with (frame_length, dtype=...) for the weights of a frame; None for 1 / sqrt(2).
-      pad_end: whether the last frames are filled with zeros.
+      frame_length: Samples per frame, a multiple of 4.
+      window_fn: Function of (frame_length, dtype=...) that returns the weights of a frame; None for
+        1 / sqrt(2).
+      pad_end: Whether to include frames that extend beyond the end, padded with zeros.
       norm: None or 'ortho'.
-      name: ignored.
+      name: Ignored.
 
     Returns:
       Tensor [..., frames, frame_length // 2].
 
     Raises:
-      ValueError: when frame_length is no multiple of 4.
+      ValueError: If `frame_length` is not a multiple of 4.
 
     Example:
       >>> import meshflow as tf
@@ -277,14 +275,14 @@ def mdct(
     length = static_value(frame_length, "frame_length")
     if length % 4:
         raise ValueError(f"mdct: frame_length must be a multiple of 4, got {length}.")
-    framed = frame(signals, length, length // 2, pad_end=pad_end)
-    framed = framed * _mdct_window(window_fn, length, framed.dtype)
-    a, b, c, d = array.split(framed, 4, axis=-1)
+    frames = frame(signals, length, length // 2, pad_end=pad_end)
+    frames = frames * _mdct_window(window_fn, length, frames.dtype)
+    a, b, c, d = array.split(frames, 4, axis=-1)
     folded = array.concat([-array.reverse(c, [-1]) - d, a - array.reverse(b, [-1])], -1)
     return dct(folded, type=4, norm=norm)
 
 
-def _mdct_window(window_fn: Callable[..., Any] | None, length: int, dtype: DType) -> Any:
+def _mdct_window(window_fn: _WindowFunction | None, length: int, dtype: DType) -> Tensor:
     if window_fn is None:
         return convert_to_tensor(np.sqrt(0.5), dtype=dtype)
     return window_fn(length, dtype=dtype)
@@ -292,17 +290,17 @@ def _mdct_window(window_fn: Callable[..., Any] | None, length: int, dtype: DType
 
 def inverse_mdct(
     mdcts: TensorLike,
-    window_fn: Callable[..., Any] | None = vorbis_window,
+    window_fn: _WindowFunction | None = vorbis_window,
     norm: str | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Signals from their `mdct`, but for the first and last half frame.
+    """Compute signals from their `mdct`, except for the first and last half frame.
 
     Args:
-      mdcts: tensor [..., frames, frame_length // 2].
-      window_fn: that of `mdct`.
-      norm: that of `mdct`.
-      name: ignored.
+      mdcts: Tensor [..., frames, frame_length // 2].
+      window_fn: The `window_fn` of `mdct`.
+      norm: The `norm` of `mdct`.
+      name: Ignored.
 
     Returns:
       Tensor [..., samples].

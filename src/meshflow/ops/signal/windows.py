@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
 from meshflow.core.dispatch.operands import static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import from_python
-from meshflow.core.values.dtypes import DType, as_dtype, float32
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor
 
 __all__ = [
@@ -21,10 +21,14 @@ __all__ = [
 ]
 
 
-def _length(window_length: Any) -> int:
+# An integer, or a constant tensor that contains one.
+_Length: TypeAlias = int | Tensor
+
+
+def _length(window_length: _Length) -> int:
     size = static_value(window_length, "window_length")
     if isinstance(size, tuple):
-        raise InvalidValueError(f"window_length must be a number, got {list(size)}.")
+        raise InvalidValueError(f"window_length must be a scalar, got {list(size)}.")
     return int(size)
 
 
@@ -32,42 +36,49 @@ def _window(values: np.ndarray, dtype: DType) -> Tensor:
     return from_python(values.astype(dtype.dtype), dtype)
 
 
-def _floating(dtype: Any, name: str) -> DType:
-    kind = as_dtype(dtype)
-    if not kind.is_floating:
-        raise ValueError(f"{name}: dtype must be a floating point type, got {kind.name}.")
-    return kind
+def _floating(dtype: DTypeLike, name: str) -> DType:
+    dt = as_dtype(dtype)
+    if not dt.is_floating:
+        raise ValueError(f"{name}: dtype must be a floating point type, got {dt.name}.")
+    return dt
 
 
 def _raised_cosine(
-    name: str, window_length: Any, periodic: Any, dtype: Any, mean: float, swing: float
+    name: str,
+    window_length: _Length,
+    periodic: bool | Tensor,
+    dtype: DTypeLike,
+    mean: float,
+    amplitude: float,
 ) -> Tensor:
-    kind, size = _floating(dtype, name), _length(window_length)
+    dt, size = _floating(dtype, name), _length(window_length)
     if size == 1:
-        return _window(np.ones(1), kind)
-    # A periodic window leaves out its last value, which repeats the first, only of even lengths.
+        return _window(np.ones(1), dt)
+    # A periodic window of even length omits the last value, which repeats the first.
     period = size - 1 + (bool(periodic) and size % 2 == 0)
-    return _window(mean - swing * np.cos(2 * np.pi * np.arange(size) / period), kind)
+    return _window(mean - amplitude * np.cos(2 * np.pi * np.arange(size) / period), dt)
 
 
 def hann_window(
-    window_length: Any, periodic: Any = True, dtype: Any = float32, name: str | None = None
+    window_length: _Length,
+    periodic: bool | Tensor = True,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
-    """The Hann window, a raised cosine that ends at 0.
-
-    The result is a vector of shape (window_length,).
+    """Compute the Hann window, a raised cosine that ends at 0.
 
     Args:
-      window_length: number of values.
-      periodic: whether the window of even length is one period, for spectra; else it is symmetric.
-      dtype: a floating dtype.
-      name: ignored.
+      window_length: Number of values.
+      periodic: Whether a window of even length is one period, for spectra; otherwise it is
+        symmetric.
+      dtype: A floating-point dtype.
+      name: Ignored.
 
     Returns:
-      A vector.
+      A vector of shape [window_length].
 
     Raises:
-      ValueError: when `dtype` is not floating.
+      ValueError: If `dtype` is not floating-point.
 
     Example:
       >>> import meshflow as tf
@@ -78,11 +89,12 @@ def hann_window(
 
 
 def hamming_window(
-    window_length: Any, periodic: Any = True, dtype: Any = float32, name: str | None = None
+    window_length: _Length,
+    periodic: bool | Tensor = True,
+    dtype: DTypeLike = float32,
+    name: str | None = None,
 ) -> Tensor:
-    """The Hamming window, a raised cosine that ends at 0.08; arguments as in `hann_window`.
-
-    The result is a vector of shape (window_length,).
+    """Compute the Hamming window, of shape [window_length] and ending at 0.08; see `hann_window`.
 
     Example:
       >>> import meshflow as tf
@@ -92,41 +104,30 @@ def hamming_window(
     return _raised_cosine("hamming_window", window_length, periodic, dtype, 0.54, 0.46)
 
 
-def _kaiser(size: int, beta: float) -> np.ndarray:
-    return np.kaiser(size, beta)
-
-
 def kaiser_window(
-    window_length: Any, beta: float = 12.0, dtype: Any = float32, name: str | None = None
+    window_length: _Length, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """The Kaiser window.
-
-    The result is a vector of shape (window_length,).
+    """Compute the Kaiser window, a vector of shape [window_length].
 
     Args:
-      window_length: number of values.
-      beta: how fast it falls.
-      dtype: a floating dtype.
-      name: ignored.
-
-    Returns:
-      A vector.
+      window_length: Number of values.
+      beta: Shape parameter; larger values narrow the window.
+      dtype: A floating-point dtype.
+      name: Ignored.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.signal.kaiser_window(5, beta=2.0).numpy().round(3))
       [0.439 0.835 1.    0.835 0.439]
     """
-    kind = _floating(dtype, "kaiser_window")
-    return _window(_kaiser(_length(window_length), float(static_value(beta, "beta"))), kind)
+    dt = _floating(dtype, "kaiser_window")
+    return _window(np.kaiser(_length(window_length), float(static_value(beta, "beta"))), dt)
 
 
 def kaiser_bessel_derived_window(
-    window_length: Any, beta: float = 12.0, dtype: Any = float32, name: str | None = None
+    window_length: _Length, beta: float = 12.0, dtype: DTypeLike = float32, name: str | None = None
 ) -> Tensor:
-    """The window for `mdct` derived from the Kaiser window; arguments as there, of even length.
-
-    The result is a vector of shape (window_length,).
+    """Compute the Kaiser-Bessel-derived window of even size, for `mdct`; see `kaiser_window`.
 
     Example:
       >>> import meshflow as tf
@@ -134,31 +135,23 @@ def kaiser_bessel_derived_window(
       >>> print((window[:2] ** 2 + window[2:] ** 2).numpy().round(3))
       [1. 1.]
     """
-    kind = _floating(dtype, "kaiser_bessel_derived_window")
+    dt = _floating(dtype, "kaiser_bessel_derived_window")
     half = _length(window_length) // 2
-    sums = np.cumsum(_kaiser(half + 1, float(static_value(beta, "beta"))))
+    sums = np.cumsum(np.kaiser(half + 1, float(static_value(beta, "beta"))))
     rising = np.sqrt(sums[:-1] / sums[-1])
-    return _window(np.concatenate([rising, rising[::-1]]), kind)
+    return _window(np.concatenate([rising, rising[::-1]]), dt)
 
 
-def vorbis_window(window_length: Any, dtype: Any = float32, name: str | None = None) -> Tensor:
-    """The window of the Vorbis codec, for `mdct`.
-
-    The result is a vector of shape (window_length,).
-
-    Args:
-      window_length: number of values.
-      dtype: a floating dtype.
-      name: ignored.
-
-    Returns:
-      A vector.
+def vorbis_window(
+    window_length: _Length, dtype: DTypeLike = float32, name: str | None = None
+) -> Tensor:
+    """Compute the window of the Vorbis codec, a vector of shape [window_length], for `mdct`.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.signal.vorbis_window(4).numpy().round(3))
       [0.228 0.974 0.974 0.228]
     """
-    kind, size = _floating(dtype, "vorbis_window"), _length(window_length)
+    dt, size = _floating(dtype, "vorbis_window"), _length(window_length)
     inner = np.sin(np.pi * (np.arange(size) + 0.5) / size) ** 2
-    return _window(np.sin(np.pi / 2 * inner), kind)
+    return _window(np.sin(np.pi / 2 * inner), dt)
