@@ -1,10 +1,10 @@
-"""Sphinx settings: Markdown pages, and an API reference made from the docstrings."""
+"""Configure Sphinx: Markdown pages, and an API reference generated from the docstrings."""
 
 import os
 import sys
 from pathlib import Path
 
-# The reference imports the package; its constants must not take an accelerator or fill a cache.
+# The reference imports the package, which must not occupy an accelerator or fill a cache.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,12 +28,14 @@ exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_title = "Meshflow"
+html_static_path = ["_static"]
+html_css_files = ["landing.css"]
 
-# Sections of our docstrings beside those that napoleon knows.
+# Napoleon does not know these sections of our docstrings.
 napoleon_use_ivar = True
 napoleon_custom_sections = ["Input shape", "Output shape", "Formula"]
 
-# Docstrings are written for people reading source: a single backtick means code.
+# Docstrings are also read in the source, so a single backtick means code.
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

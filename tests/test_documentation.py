@@ -4,6 +4,7 @@ import doctest
 import importlib.util
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {p.relative_to(DOCS).as_posix(): p.read_text() for p in sorted(DOCS.rglob("*.md"))}
 # Pages of which every block of Python runs.
-RUNNING = {name for name in PAGES if name.startswith(("recipes/", "guides/"))}
+RUNNING = {name for name in PAGES if name.startswith(("recipes/", "guides/", "tutorial"))}
+# The tutorial configures devices, so it needs a process of its own.
+EXAMPLES = [name for name, text in PAGES.items() if ">>>" in text and name != "tutorial.md"]
 
 
-@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if ">>>" in text])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples(name, monkeypatch, tmp_path):
     # Examples may set variables of the environment, which end with the test, and write files.
     for variable in ("MESHFLOW_EMULATE_FLOAT8",):
@@ -30,6 +33,15 @@ def test_examples(name, monkeypatch, tmp_path):
     report = []
     failed, _ = doctest.DocTestRunner().run(test, out=report.append)
     assert not failed, "".join(report)
+
+
+def test_tutorial_runs_and_draws_its_figures(tmp_path):
+    command = [sys.executable, DOCS / "tutorial_figures.py", "--output", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = {path.name for path in tmp_path.iterdir()}
+    assert figures == {"tutorial_history.svg", "tutorial_regions.png"}
+    assert all(name in PAGES["tutorial.md"] and (DOCS / name).exists() for name in figures)
 
 
 @pytest.mark.parametrize("name", sorted(RUNNING))
@@ -81,9 +93,17 @@ def test_links_lead_somewhere(name):
     assert not [link for link in links if not (folder / link).exists()]
 
 
+def find_first_block(text):
+    return re.search(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)[1]
+
+
+def test_landing_page_has_the_example_of_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    assert find_first_block(PAGES["index.md"]) == find_first_block(readme)
+
+
 def test_readme_example_trains_and_saves(monkeypatch, tmp_path, capsys):
-    text = (ROOT / "README.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    block = find_first_block((ROOT / "README.md").read_text())
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(compile(block, "README.md", "exec"), names)

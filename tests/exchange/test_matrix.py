@@ -70,7 +70,7 @@ def test_what_tensorflow_wrote_is_read(program, kind, form, stored):
 def test_the_page_shows_what_was_measured():
     page = matrix.PAGE.read_text()
     shown = page.partition(matrix.BEGIN)[2].partition(matrix.END)[0]
-    assert shown == matrix.table(NUMBERS), "run docs/exchange_matrix.py"
+    assert shown == matrix.format_tables(NUMBERS), "run docs/exchange_matrix.py"
     for direction in ("in", "out"):
         for program, kind, form, value in cells(direction):
             assert isinstance(value, str) or value <= limit(program, kind), (program, kind, form)
@@ -92,7 +92,7 @@ def test_litert_and_onnx_runtime_give_the_same(kind):
     reason="MESHFLOW_PEERS_PYTHON names no Python with TensorFlow 2.21",
 )
 def test_every_cell_against_tensorflow_itself(tmp_path):
-    found = matrix.measured(tmp_path)
+    found = matrix.measure_all(tmp_path)
     for direction in ("in", "out"):
         for program, kind, form, value in cells(direction):
             now = found[direction][program][kind][form]

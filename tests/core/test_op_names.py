@@ -1,0 +1,35 @@
+"""Files keep the names of ops, whatever the Python names become."""
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import meshflow
+from meshflow.core.dispatch import op_names
+from meshflow.core.dispatch.stored_op_names import STORED_NAMES
+
+STORED = Path(__file__).parents[1] / "reference" / "op_names.txt"
+
+
+@pytest.fixture(scope="module")
+def registered():
+    for module in pkgutil.walk_packages(meshflow.__path__, "meshflow."):
+        if not module.name.endswith(("__main__", "libmeshflow_onednn")):
+            importlib.import_module(module.name)
+    return op_names._functions
+
+
+def test_every_name_that_files_may_hold_is_known(registered):
+    missing = [name for name in STORED.read_text().split() if name not in registered]
+    assert not missing, "add the new names of these ops to core/dispatch/stored_op_names.py"
+
+
+def test_every_entry_belongs_to_an_op(registered):
+    current = {
+        f"{function.__module__.removeprefix('meshflow.')}.{function.__name__}": name
+        for name, function in registered.items()
+    }
+    stale = {k: v for k, v in STORED_NAMES.items() if current.get(k) != v}
+    assert not stale, "these entries name no op"
