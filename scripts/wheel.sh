@@ -8,7 +8,7 @@ raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
 mkdir "$raw/source"
 "$python" -m build --sdist --no-isolation --outdir "$raw" .
-tar -xzf "$raw"/meshflow-*.tar.gz --strip-components=1 -C "$raw/source"
+tar -xzf "$raw"/meshflow_tf-*.tar.gz --strip-components=1 -C "$raw/source"
 # As it is built for who installs the source: apart from this environment.
 "$python" -m build --wheel --installer uv --outdir "$raw/built" "$raw/source"
 case $(ls "$raw/built") in
@@ -21,7 +21,7 @@ esac
 programs=$(cd "$(dirname "$python")" && pwd)
 PATH=$programs:$PATH "$python" -m auditwheel repair --wheel-dir "$raw/checked" "$raw"/built/*.whl
 mkdir -p "$folder"
-mv "$raw"/meshflow-*.tar.gz "$raw"/checked/*.whl "$folder"
+mv "$raw"/meshflow_tf-*.tar.gz "$raw"/checked/*.whl "$folder"
 # The ranges of versions that the wheel works with.
 "$python" - "$folder"/*.whl <<'PROGRAM'
 import email, re, sys, zipfile

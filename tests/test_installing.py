@@ -165,10 +165,10 @@ def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
         PATH=str(tmp_path / "programs"),
         CXX="/nonexistent",
     )
-    info = next(environment.folder.glob("lib/python3*/site-packages/meshflow-*.dist-info"))
+    info = next(environment.folder.glob("lib/python3*/site-packages/meshflow_tf-*.dist-info"))
     wheel = (info / "WHEEL").read_text()
     assert "Root-Is-Purelib: true" in wheel and "Tag: py3-none-any" in wheel
-    line = f"with a C++ compiler on the PATH, run: uv pip install --reinstall-package meshflow {source}"
+    line = f"with a C++ compiler on the PATH, run: uv pip install --reinstall-package meshflow-tf {source}"
     files, warned = environment.program()
     assert files == [] and len(warned) == 1 and warned[0].endswith(line)
     assert environment.program(MESHFLOW_KERNELS="xla") == ([], [])
@@ -191,7 +191,7 @@ def test_the_kernels_of_a_wheel_are_compiled_for_the_oldest_jax():
 def test_the_line_it_says_mends_it(source, index, tmp_path):
     for name in ("pip", "uv"):
         environment = Environment(tmp_path / name, name)
-        environment.install(f"{source}[cli]", CXX="/nonexistent", PATH=str(tmp_path))
+        environment.install(source, CXX="/nonexistent", PATH=str(tmp_path))
         line = environment.program()[1][0].partition("run: ")[2]
         assert line.startswith(name)
         programs = (
@@ -213,7 +213,7 @@ def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
     """From the index: extras too, and the source compiled apart."""
     environment = Environment(tmp_path / "venv", installer)
     (file,) = built.glob(kind)
-    environment.install(f"meshflow[all] @ {file.as_uri()}")
+    environment.install(f"meshflow-tf[all] @ {file.as_uri()}")
     check(environment)
 
 

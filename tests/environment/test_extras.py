@@ -5,9 +5,14 @@ from meshflow.environment import extras
 
 def test_a_missing_package_names_its_extra():
     with pytest.raises(ImportError) as told:
-        extras.load("meshflow_no_such_package.part", "records", "This needs the package nothing")
-    assert str(told.value) == "This needs the package nothing: pip install 'meshflow[records]'."
+        extras.load("meshflow_no_such_package.part", "export", "This needs the package nothing")
+    assert str(told.value) == "This needs the package nothing: pip install 'meshflow-tf[export]'."
+
+
+def test_a_missing_package_of_the_base_install_names_the_distribution():
+    with pytest.raises(ImportError, match=r"needs nothing: pip install meshflow-tf\.$"):
+        extras.load("meshflow_no_such_package", None, "This needs nothing")
 
 
 def test_parts_of_packages():
-    assert extras.load("xml.dom", "records", "").Node.ELEMENT_NODE == 1
+    assert extras.load("xml.dom", "export", "").Node.ELEMENT_NODE == 1

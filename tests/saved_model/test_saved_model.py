@@ -330,7 +330,7 @@ def test_without_flatbuffers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     traced = programs.traced_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
     monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
-    with pytest.raises(ImportError, match=r"meshflow\[export\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[export\]"):
         programs.serialized(programs.exported(traced))
 
 

@@ -90,14 +90,36 @@ def used(library: Library) -> str:
 
 def describe_supported_versions() -> str:
     """Return the ranges of Python, JAX and glibc that this installation works with."""
+    text = f"JAX and jaxlib {SUPPORTED}"
+    oldest = (0, 0)
+    # Only wheels with compiled code name the oldest glibc: jaxlib's, and ours with kernels.
+    for name in (installation.DISTRIBUTION, "jaxlib"):
+        try:
+            installed = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if name == installation.DISTRIBUTION:
+            text = f"Python {installed.metadata['Requires-Python']}, {text}"
+        found = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
+        if found:
+            oldest = max(oldest, (int(found[1]), int(found[2])))
+    return f"{text}, glibc >={oldest[0]}.{oldest[1]}" if oldest > (0, 0) else text
+
+
+def find_other_distribution() -> str | None:
+    """Return advice if another distribution, called `meshflow` like ours is imported, is installed; None if not."""
     try:
-        installed = importlib.metadata.distribution("meshflow")
+        other = importlib.metadata.distribution("meshflow")
     except importlib.metadata.PackageNotFoundError:
-        return f"JAX {SUPPORTED}"
-    text = f"Python {installed.metadata['Requires-Python']}, JAX and jaxlib {SUPPORTED}"
-    # Only wheels with kernels name the oldest glibc.
-    found = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
-    return f"{text}, glibc >={found[1]}.{found[2]}" if found else text
+        return None
+    folder = Path(__file__).resolve().parents[1]
+    files = (Path(str(file.locate())).resolve() for file in other.files or ())
+    overlap = " in the same folder" if any(file.is_relative_to(folder) for file in files) else ""
+    return (
+        f"The distribution meshflow {other.version} is installed{overlap}. It is another project, or Meshflow from "
+        f"before it was called {installation.DISTRIBUTION}, and can replace modules of this package. Run: "
+        f"pip uninstall meshflow, then install {installation.DISTRIBUTION} again."
+    )
 
 
 def report() -> dict[str, Rows]:
@@ -169,7 +191,8 @@ def _speed(code: str) -> str:
 def advice() -> list[str]:
     """What to do to be faster here."""
     library = kernels.status()
-    found = []
+    other = find_other_distribution()
+    found = [other] if other else []
     accelerated = jax.devices()[0].platform != "cpu"
     if not accelerated and not isinstance(library, Library):
         if not wanted():
@@ -181,5 +204,7 @@ def advice() -> list[str]:
         else:
             found.append("oneDNN kernels exist for Linux on x86-64 only; XLA's are used here.")
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
-        found.append("There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow[cuda]'.")
+        found.append(
+            "There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow-tf[cuda]'."
+        )
     return found

@@ -60,7 +60,7 @@ def remote(path: str) -> Any:
     except ImportError as error:
         raise errors.UnimplementedError(
             f"{path!r} is not a local path, and what reads {scheme}:// is not installed "
-            f"({error}): pip install 'meshflow[{extra}]'."
+            f"({error}): pip install 'meshflow-tf[{extra}]'."
         ) from None
     except ValueError as error:
         raise errors.UnimplementedError(

@@ -25,7 +25,7 @@ class EventFile:
       suffix: the end of the file's name.
 
     Raises:
-      ImportError: when the packages of the extra `records` are not installed.
+      ImportError: when the package protobuf is not installed.
     """
 
     def __init__(self, folder: str, suffix: str) -> None:

@@ -309,7 +309,7 @@ def serialized(program: jax.export.Exported) -> bytes:
             return bytes(program.serialize(vjp_order=orders[-1]))
     except ImportError:
         raise ImportError(
-            "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
+            "Saving functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
 
 
@@ -336,7 +336,7 @@ def loaded(data: bytes) -> jax.export.Exported:
         program = jax.export.deserialize(bytearray(data))
     except ImportError:
         raise ImportError(
-            "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
+            "Loading functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
     return _checked(program)
 

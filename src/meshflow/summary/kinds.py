@@ -138,7 +138,7 @@ def image(
 
     Raises:
       ValueError: for data of another rank, or when there is a default writer and no step.
-      ImportError: when the packages of the extra `images` are not installed.
+      ImportError: when the packages protobuf and Pillow are not installed.
 
     Example:
       >>> import meshflow as tf

@@ -215,7 +215,7 @@ def create_file_writer(
 
     Raises:
       ValueError: when `logdir` is None.
-      ImportError: when the packages of the extra `records` are not installed.
+      ImportError: when the package protobuf is not installed.
 
     Example:
       >>> import os, tempfile

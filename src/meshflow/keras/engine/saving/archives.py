@@ -41,7 +41,7 @@ def h5py() -> ModuleType:
     Raises:
       ImportError: if h5py is not installed; the message names the extra that installs it.
     """
-    return extras.load("h5py", "keras", "HDF5 files need h5py")
+    return extras.load("h5py", None, "HDF5 files need h5py")
 
 
 def is_hdf5(value: object) -> bool:
