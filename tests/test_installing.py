@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -145,8 +146,15 @@ def built(tmp_path_factory, index):
 
 @pytest.mark.long
 def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
-    (wheel,) = built.glob("*.whl")
-    assert wheel.name.split("-")[2:4] == ["py3", "none"] and "-manylinux_2_" in wheel.name
+    (wheel,) = built.glob("*-manylinux_2_*.whl")
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    (pure,) = built.glob("*-py3-none-any.whl")
+    with zipfile.ZipFile(pure) as archive:
+        names = archive.namelist()
+        metadata = archive.read("meshflow_tf-{}.dist-info/METADATA".format(pure.name.split("-")[1]))
+    assert not any(name.endswith((".so", ".so.3")) for name in names)
+    assert b"\nRequires-Python: >=3.11\n" in metadata and b"\nRequires-Dist: jaxlib<" in metadata
+    assert len(list(built.glob("*.whl"))) == 2
     assert [path.name.endswith(".tar.gz") for path in built.iterdir()].count(True) == 1
     by_pip, by_uv = (Environment(tmp_path / name, name) for name in ("pip", "uv"))
     for environment in (by_pip, by_uv):
@@ -208,7 +216,7 @@ def test_the_line_it_says_mends_it(source, index, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+@pytest.mark.parametrize("kind", ["*-manylinux_2_*.whl", "*.tar.gz"])
 def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
     """From the index: extras too, and the source compiled apart."""
     environment = Environment(tmp_path / "venv", installer)
