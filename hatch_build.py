@@ -29,6 +29,8 @@ SOURCES = sorted(FOLDER.glob("*.cc"))
 TARGET = FOLDER / "libmeshflow_onednn.so"
 HEADERS, LIBRARY = "onednn-devel-cpu-gomp", "onednn-cpu-gomp"
 ONEDNN = "libdnnl.so.3"
+# Environment variable; with "1" wheels are built without the kernels, for any platform.
+PURE = "MESHFLOW_PURE_WHEEL"
 
 
 class CannotBuildError(Exception):
@@ -175,6 +177,9 @@ class KernelsHook(BuildHookInterface):
         if self.target_name != "wheel":
             return
         editable = version == "editable"
+        # scripts/wheel.sh also builds a wheel for platforms without kernels.
+        if not editable and os.environ.get(PURE) == "1":
+            return
         # Another environment may use the same file, with an older jaxlib.
         wanted = not (editable and is_up_to_date())
         if editable and wanted:

@@ -16,7 +16,7 @@ resolve() { # PYTHON_VERSION JAX
     trap 'rm -rf "$folder"' EXIT # of the subshell
     "$(bash scripts/python.sh "$1")" -m venv "$folder/venv"
     "$folder/venv/bin/python" -m pip install --quiet ".[dev]" "${requirements[@]}"
-    "$folder/venv/bin/python" -m pip freeze --exclude meshflow
+    "$folder/venv/bin/python" -m pip freeze --exclude meshflow-tf
 }
 write() { # FILE PYTHON_VERSION JAX
     lines=$(resolve "$2" "$3")

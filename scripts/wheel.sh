@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the source distribution and, from that, one wheel with the CPU kernels for every Python and any x86-64 Linux.
+# Builds the source distribution and, from that, two wheels for every Python: one with the CPU kernels for x86-64 Linux, and a
+# pure one for other platforms, where XLA computes everything.
 # Usage: wheel.sh PYTHON FOLDER
 set -euo pipefail
 python=$1
@@ -8,7 +9,7 @@ raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
 mkdir "$raw/source"
 "$python" -m build --sdist --no-isolation --outdir "$raw" .
-tar -xzf "$raw"/meshflow-*.tar.gz --strip-components=1 -C "$raw/source"
+tar -xzf "$raw"/meshflow_tf-*.tar.gz --strip-components=1 -C "$raw/source"
 # As it is built for who installs the source: apart from this environment.
 "$python" -m build --wheel --installer uv --outdir "$raw/built" "$raw/source"
 case $(ls "$raw/built") in
@@ -21,15 +22,19 @@ esac
 programs=$(cd "$(dirname "$python")" && pwd)
 PATH=$programs:$PATH "$python" -m auditwheel repair --wheel-dir "$raw/checked" "$raw"/built/*.whl
 mkdir -p "$folder"
-mv "$raw"/meshflow-*.tar.gz "$raw"/checked/*.whl "$folder"
-# The ranges of versions that the wheel works with.
-"$python" - "$folder"/*.whl <<'PROGRAM'
-import email, re, sys, zipfile
+MESHFLOW_PURE_WHEEL=1 "$python" -m build --wheel --no-isolation --skip-dependency-check --outdir "$raw/pure" "$raw/source"
+# The ranges of versions that the wheels work with; the pure one needs the glibc of jaxlib's wheel.
+"$python" - "$raw"/checked/*.whl "$raw"/pure/*-any.whl <<'PROGRAM'
+import email, importlib.metadata, os, re, sys, zipfile
+
+jaxlib = importlib.metadata.distribution("jaxlib").read_text("WHEEL")
 for path in sys.argv[1:]:
     with zipfile.ZipFile(path) as wheel:
         (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(wheel.read(name))
     found = dict(re.findall(r"^(jaxlib|jax)(\S+)$", "\n".join(metadata.get_all("Requires-Dist")), re.M))
-    glibc = re.search(r"manylinux_(\d+)_(\d+)", path)
-    print(f"{path}: Python {metadata['Requires-Python']}, jax{found['jax']}, jaxlib{found['jaxlib']}, glibc >={glibc[1]}.{glibc[2]}")
+    glibc = re.search(r"manylinux_(\d+)_(\d+)", path) or re.search(r"manylinux_(\d+)_(\d+)", jaxlib)
+    needed = f", glibc >={glibc[1]}.{glibc[2]} on Linux" if glibc else ""
+    print(f"{os.path.basename(path)}: Python {metadata['Requires-Python']}, jax{found['jax']}, jaxlib{found['jaxlib']}{needed}")
 PROGRAM
+mv "$raw"/meshflow_tf-*.tar.gz "$raw"/checked/*.whl "$raw"/pure/*-any.whl "$folder"

@@ -1,13 +1,18 @@
-"""What tests need of the machine, and what could not run at the end of a run."""
+"""Requirements of tests on the machine, and a summary of the skipped ones at the end of a run.
+
+With MESHFLOW_CI=1, as .ci/run sets it, the summary lists every skipped test. A run on Linux x86-64, for which everything
+is built, then fails if one of them is not in allowed_skips.txt.
+"""
 
 import collections
+import fnmatch
 import os
 import pathlib
 import re
 
 import pytest
 
-from meshflow.kernels import library
+from meshflow.kernels import installation, library
 
 
 def _has(level):
@@ -45,13 +50,56 @@ needs_tensorflow = pytest.mark.skipif(
 )
 
 
+IS_CI = os.environ.get("MESHFLOW_CI") == "1"
+ALLOWED_SKIPS = pathlib.Path(__file__).with_name("allowed_skips.txt")
+
+
+def list_skips(terminalreporter):
+    """Return the ids and reasons of the skipped tests and files."""
+    skips = []
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        skips.append((report.nodeid, reason.removeprefix("Skipped: ")))
+    return skips
+
+
+def find_forbidden_skips(skips):
+    """Return the skips that match no pattern of allowed_skips.txt or of the variable MESHFLOW_ALLOWED_SKIPS."""
+    lines = ALLOWED_SKIPS.read_text().splitlines()
+    lines += os.environ.get("MESHFLOW_ALLOWED_SKIPS", "").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    return [
+        (test, reason)
+        for test, reason in skips
+        if not any(fnmatch.fnmatchcase(f"{test}: {reason}", pattern) for pattern in patterns)
+    ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """Fails a run of CI that skipped too much."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    # Workers of xdist report to the process that prints.
+    if hasattr(session.config, "workerinput") or not (IS_CI and installation.possible()):
+        return
+    if find_forbidden_skips(list_skips(reporter)) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter):
     """Names what tests were skipped for, and how many."""
     counts = collections.Counter()
-    for report in terminalreporter.stats.get("skipped", ()):
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reason = reason.removeprefix("Skipped: ")
+    skips = list_skips(terminalreporter)
+    for test, reason in skips:
+        if IS_CI:
+            terminalreporter.line(f"skipped: {test}: {reason}")
         absent = re.match(r"could not import '([^']+)'", reason)
         counts[absent[1] if absent else reason] += 1
     for reason, count in sorted(counts.items()):
         terminalreporter.line(f"skipped: {reason}, {count} test{'s' * (count > 1)}")
+    if IS_CI and installation.possible():
+        for test, reason in find_forbidden_skips(skips):
+            terminalreporter.line(
+                f"ERROR: {test} may not be skipped in CI ({reason}); see tests/allowed_skips.txt",
+                red=True,
+            )

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -150,8 +151,15 @@ def built(tmp_path_factory, index):
 
 @pytest.mark.long
 def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
-    (wheel,) = built.glob("*.whl")
-    assert wheel.name.split("-")[2:4] == ["py3", "none"] and "-manylinux_2_" in wheel.name
+    (wheel,) = built.glob("*-manylinux_2_*.whl")
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    (pure,) = built.glob("*-py3-none-any.whl")
+    with zipfile.ZipFile(pure) as archive:
+        names = archive.namelist()
+        metadata = archive.read("meshflow_tf-{}.dist-info/METADATA".format(pure.name.split("-")[1]))
+    assert not any(name.endswith((".so", ".so.3")) for name in names)
+    assert b"\nRequires-Python: >=3.11\n" in metadata and b"\nRequires-Dist: jaxlib<" in metadata
+    assert len(list(built.glob("*.whl"))) == 2
     assert [path.name.endswith(".tar.gz") for path in built.iterdir()].count(True) == 1
     by_pip, by_uv = (Environment(tmp_path / name, name) for name in ("pip", "uv"))
     for environment in (by_pip, by_uv):
@@ -170,10 +178,10 @@ def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
         PATH=str(tmp_path / "programs"),
         CXX="/nonexistent",
     )
-    info = next(environment.folder.glob("lib/python3*/site-packages/meshflow-*.dist-info"))
+    info = next(environment.folder.glob("lib/python3*/site-packages/meshflow_tf-*.dist-info"))
     wheel = (info / "WHEEL").read_text()
     assert "Root-Is-Purelib: true" in wheel and "Tag: py3-none-any" in wheel
-    line = f"with a C++ compiler on the PATH, run: uv pip install --reinstall-package meshflow {source}"
+    line = f"with a C++ compiler on the PATH, run: uv pip install --reinstall-package meshflow-tf {source}"
     files, warned = environment.program()
     assert files == [] and len(warned) == 1 and warned[0].endswith(line)
     assert environment.program(MESHFLOW_KERNELS="xla") == ([], [])
@@ -196,7 +204,7 @@ def test_the_kernels_of_a_wheel_are_compiled_for_the_oldest_jax():
 def test_the_line_it_says_mends_it(source, index, tmp_path):
     for name in ("pip", "uv"):
         environment = Environment(tmp_path / name, name)
-        environment.install(f"{source}[cli]", CXX="/nonexistent", PATH=str(tmp_path))
+        environment.install(source, CXX="/nonexistent", PATH=str(tmp_path))
         line = environment.program()[1][0].partition("run: ")[2]
         assert line.startswith(name)
         programs = (
@@ -213,12 +221,12 @@ def test_the_line_it_says_mends_it(source, index, tmp_path):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("installer", ["pip", "uv"])
-@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+@pytest.mark.parametrize("kind", ["*-manylinux_2_*.whl", "*.tar.gz"])
 def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
     """From the index: extras too, and the source compiled apart."""
     environment = Environment(tmp_path / "venv", installer)
     (file,) = built.glob(kind)
-    environment.install(f"meshflow[all] @ {file.as_uri()}")
+    environment.install(f"meshflow-tf[all] @ {file.as_uri()}")
     check(environment)
 
 

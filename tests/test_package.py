@@ -142,7 +142,7 @@ def test_versions_name_the_api_that_is_followed():
     assert tf.__git_version__ == tf.version.GIT_VERSION and own in tf.__git_version__
     assert tf.__compiler_version__ == tf.version.COMPILER_VERSION
     assert tf.version.GRAPH_DEF_VERSION == 1645 and tf.version.GRAPH_DEF_VERSION_MIN_PRODUCER == 0
-    assert importlib.metadata.version("meshflow") != tf.__version__
+    assert importlib.metadata.version("meshflow-tf") != tf.__version__
 
 
 def test_sysconfig_says_where_headers_are():

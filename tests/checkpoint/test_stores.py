@@ -141,6 +141,6 @@ def test_a_missing_driver_is_named(scheme, extra, monkeypatch, tmp_path):
     )
     model.compile("sgd", "mse")
     for attempt in attempts:
-        with pytest.raises(tf.errors.UnimplementedError, match=rf"meshflow\[{extra}\]"):
+        with pytest.raises(tf.errors.UnimplementedError, match=rf"meshflow-tf\[{extra}\]"):
             attempt()
     assert not list(tmp_path.iterdir())

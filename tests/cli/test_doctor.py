@@ -49,18 +49,37 @@ def test_findings_are_data():
     assert all(set(row) == {"float32", "bfloat16", "float16"} for row in found.values())
 
 
-@pytest.mark.parametrize("tag", ["cp311-linux_x86_64", "py3-none-manylinux_2_28_x86_64"])
-def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeypatch):
-    info = tmp_path / "meshflow-1.dist-info"
-    info.mkdir()
-    lines = "Metadata-Version: 2.1\nName: meshflow\nVersion: 1\nRequires-Python: >=3.11\n"
+def install(folder, name, tag="py3-none-any", files=()):
+    """A distribution, for importlib.metadata to find."""
+    info = folder / f"{name.replace('-', '_')}-1.dist-info"
+    info.mkdir(parents=True)
+    lines = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\nRequires-Python: >=3.11\n"
     (info / "METADATA").write_text(lines)
     (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nTag: {tag}\n")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+
+
+@pytest.mark.parametrize("tag", ["cp311-linux_x86_64", "py3-none-manylinux_2_90_x86_64"])
+def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeypatch):
+    install(tmp_path, "meshflow-tf", tag)
     monkeypatch.syspath_prepend(str(tmp_path))
     text = doctor.describe_supported_versions()
     assert text.startswith(f"Python >=3.11, JAX and jaxlib {SUPPORTED}")
-    assert text.endswith(", glibc >=2.28") == ("manylinux" in tag)
+    # Those of jaxlib's wheel are below 2.90.
+    assert text.endswith(", glibc >=2.90") == ("manylinux" in tag)
     assert ("supported", text) in doctor.collect_findings()["Versions"]
+
+
+def test_another_project_of_the_same_name_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "apart"))
+    install(tmp_path / "apart", "meshflow", files=["meshflow/__init__.py"])
+    (advice,) = (line for line in doctor.advice() if "pip uninstall meshflow" in line)
+    assert "meshflow 1 is installed. It is another project" in advice and "meshflow-tf" in advice
+    # As when both are installed in one environment.
+    together = tmp_path / "together"
+    install(together, "meshflow", files=[f"{Path(doctor.__file__).parents[1]}/__init__.py"])
+    monkeypatch.syspath_prepend(str(together))
+    assert "is installed in the same folder" in doctor.find_other_distribution()
 
 
 def test_version_and_help():

@@ -165,7 +165,7 @@ def test_missing_package_is_named():
         "try:\n"
         "    tf.data.experimental.from_parquet('x')\n"
         "except ImportError as error:\n"
-        "    assert 'meshflow[arrow]' in str(error)\n"
+        "    assert 'meshflow-tf[arrow]' in str(error)\n"
         "else:\n"
         "    raise AssertionError\n"
     )

@@ -125,7 +125,7 @@ def test_objects_like_hugging_faces():
     assert rows.element_spec[0]["image"].shape.as_list() == [None, None]
     with pytest.raises(TypeError, match="splits: choose one of 'train', 'test'"):
         E.from_huggingface({"train": Stream(), "test": Stream()})
-    with pytest.raises(TypeError, match=r"meshflow\[huggingface\]"):
+    with pytest.raises(TypeError, match=r"meshflow-tf\[huggingface\]"):
         E.from_huggingface("emotion")
 
 
@@ -195,7 +195,7 @@ def test_objects_like_grains():
     assert [int(n) for n in even] == [0, 2, 4]
     again = E.from_grain({1: "a", 2: "b"}.keys())
     assert [int(n) for n in again] == [1, 2] == [int(n) for n in again]
-    with pytest.raises(TypeError, match=r"meshflow\[grain\]"):
+    with pytest.raises(TypeError, match=r"meshflow-tf\[grain\]"):
         E.from_grain(iter([1, 2]))
 
 

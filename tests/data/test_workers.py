@@ -160,7 +160,7 @@ def test_killed_parent_leaves_no_process(tmp_path):
 
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(ImportError, match=r"meshflow\[workers\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[workers\]"):
         workers(len)
 
 

@@ -11,7 +11,7 @@ from meshflow.distribute import ray as on_ray
 
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r"meshflow\[ray\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[ray\]"):
         on_ray.run(lambda: None, workers=2)
 
 

@@ -5,7 +5,6 @@ import pathlib
 
 import pytest
 
-pytest.importorskip("google.protobuf", reason="needs the extra records")
 pytest.importorskip("sklearn", reason="needs the extra demo")
 
 PATH = pathlib.Path(__file__).parent.parent.parent / "examples" / "take_over_from_tensorflow.py"

@@ -263,7 +263,7 @@ def test_missing_package_is_named():
         "    try:\n"
         "        use()\n"
         "    except ImportError as error:\n"
-        "        assert 'meshflow[records]' in str(error), error\n"
+        "        assert 'pip install meshflow-tf' in str(error), error\n"
         "    else:\n"
         "        raise AssertionError\n"
     )

@@ -18,7 +18,7 @@ CASES = {
     "a folder, by uv": (
         "uv",
         {"url": "file:///a%20folder/meshflow", "dir_info": {}},
-        COMPILER + "uv pip install --reinstall-package meshflow '/a folder/meshflow'",
+        COMPILER + "uv pip install --reinstall-package meshflow-tf '/a folder/meshflow'",
     ),
     "a checkout to work on": (
         "pip",
@@ -34,12 +34,12 @@ CASES = {
     "an archive": (
         "uv",
         {"url": "https://host/meshflow-1.tar.gz", "archive_info": {}},
-        COMPILER + "uv pip install --reinstall-package meshflow https://host/meshflow-1.tar.gz",
+        COMPILER + "uv pip install --reinstall-package meshflow-tf https://host/meshflow-1.tar.gz",
     ),
     "an index": (
         "pip",
         None,
-        COMPILER + "pip install --no-cache-dir --force-reinstall --no-deps meshflow",
+        COMPILER + "pip install --no-cache-dir --force-reinstall --no-deps meshflow-tf",
     ),
     "a wheel without kernels": (
         "pip",
@@ -64,7 +64,7 @@ def test_the_command_fits_the_installation(case, tmp_path, monkeypatch):
     files = {"INSTALLER": f"{installer}\n"}
     if origin is not None:
         files["direct_url_json"] = json.dumps(origin)
-    install(tmp_path, "meshflow", **files)
+    install(tmp_path, installation.DISTRIBUTION, **files)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert installation.suggest_remedy() == expected
 

@@ -11,7 +11,7 @@ import meshflow as tf
 def test_the_extra_is_named(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
     monkeypatch.setitem(sys.modules, f"ai_edge_litert.{name}", None)
-    with pytest.raises(ImportError, match=r"meshflow\[lite\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[lite\]"):
         if name == "interpreter":
             tf.lite.Interpreter(model_content=b"")
         else:

@@ -221,7 +221,7 @@ def test_other_formats_are_refused(tmp_path):
 def test_the_extra_is_named(monkeypatch, tmp_path):
     for name in ("onnx", "onnx.helper"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"meshflow\[onnx\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[onnx\]"):
         _sequential((4,), L.Dense(1)).export(tmp_path / "x.onnx", format="onnx")
 
 

@@ -109,7 +109,7 @@ def test_what_needs_the_extra_names_it(monkeypatch):
         lambda: profiler.client.monitor("localhost:1", 5),
         lambda: profiler.server.start(1),
     ):
-        with pytest.raises(ImportError, match=r"pip install 'meshflow\[profiler\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'meshflow-tf\[profiler\]'"):
             call()
 
 

@@ -330,7 +330,7 @@ def test_without_flatbuffers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "flatbuffers", None)
     traced = stablehlo.trace_for_export(lambda x: x + 1, (tf.TensorSpec([None]),), {})
     monkeypatch.setattr(jax.export.Exported, "serialize", _no_flatbuffers)
-    with pytest.raises(ImportError, match=r"meshflow\[export\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[export\]"):
         stablehlo.serialize_program(stablehlo.export_traced(traced))
 
 

@@ -98,9 +98,9 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
 
     for name in ("starlette.applications", "uvicorn"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"meshflow\[serving\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[serving\]"):
         application("model", tmp_path)
-    with pytest.raises(ImportError, match=r"meshflow\[serving\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[serving\]"):
         serve(tmp_path)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         serve(tmp_path / "none")

@@ -10,9 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """Run the `meshflow` command."""
     try:
-        from meshflow.cli.commands import app  # noqa: PLC0415 - the commands need optional packages
+        from meshflow.cli.commands import app  # noqa: PLC0415 - a missing package is named
     except ModuleNotFoundError as error:
-        sys.exit(
-            f"The meshflow command needs the package {error.name}: pip install 'meshflow[cli]'"
-        )
+        sys.exit(f"The meshflow command needs {error.name}: pip install meshflow-tf")
     app()

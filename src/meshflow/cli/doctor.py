@@ -110,14 +110,36 @@ def describe_vector_extensions(library: Library) -> str:
 
 def describe_supported_versions() -> str:
     """Return the ranges of Python, JAX and glibc that this installation works with."""
+    text = f"JAX and jaxlib {SUPPORTED}"
+    oldest = (0, 0)
+    # Only wheels with compiled code name the oldest glibc: jaxlib's, and ours with kernels.
+    for name in (installation.DISTRIBUTION, "jaxlib"):
+        try:
+            installed = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        if name == installation.DISTRIBUTION:
+            text = f"Python {installed.metadata['Requires-Python']}, {text}"
+        found = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
+        if found:
+            oldest = max(oldest, (int(found[1]), int(found[2])))
+    return f"{text}, glibc >={oldest[0]}.{oldest[1]}" if oldest > (0, 0) else text
+
+
+def find_other_distribution() -> str | None:
+    """Return advice if another distribution, called `meshflow` like ours is imported, is installed; None if not."""
     try:
-        installed = importlib.metadata.distribution("meshflow")
+        other = importlib.metadata.distribution("meshflow")
     except importlib.metadata.PackageNotFoundError:
-        return f"JAX {SUPPORTED}"
-    text = f"Python {installed.metadata['Requires-Python']}, JAX and jaxlib {SUPPORTED}"
-    # Only wheels with compiled kernels declare a glibc version.
-    match = re.search(r"manylinux_(\d+)_(\d+)", installed.read_text("WHEEL") or "")
-    return f"{text}, glibc >={match[1]}.{match[2]}" if match else text
+        return None
+    folder = Path(__file__).resolve().parents[1]
+    files = (Path(str(file.locate())).resolve() for file in other.files or ())
+    overlap = " in the same folder" if any(file.is_relative_to(folder) for file in files) else ""
+    return (
+        f"The distribution meshflow {other.version} is installed{overlap}. It is another project, or Meshflow from "
+        f"before it was called {installation.DISTRIBUTION}, and can replace modules of this package. Run: "
+        f"pip uninstall meshflow, then install {installation.DISTRIBUTION} again."
+    )
 
 
 def collect_findings() -> dict[str, Rows]:
@@ -189,7 +211,8 @@ def _describe_speed(code: str) -> str:
 def list_advice() -> list[str]:
     """Return suggestions that would speed up training on this machine."""
     library = kernels.status()
-    suggestions = []
+    other = find_other_distribution()
+    suggestions = [other] if other else []
     accelerated = jax.devices()[0].platform != "cpu"
     if not accelerated and not isinstance(library, Library):
         if not are_enabled():
@@ -201,5 +224,7 @@ def list_advice() -> list[str]:
         else:
             suggestions.append("oneDNN kernels require Linux on x86-64; XLA's kernels are used.")
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
-        suggestions.append("JAX does not use the NVIDIA GPU: pip install 'meshflow[cuda]'.")
+        suggestions.append(
+            "There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow-tf[cuda]'."
+        )
     return suggestions

@@ -1,4 +1,4 @@
-"""Imports of optional packages at their first use."""
+"""Imports of packages at their first use: optional ones, and slow ones of the base install."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import importlib
 from typing import Any
 
 
-def import_extra(module: str, extra: str, message: str) -> Any:
-    """Import a module of an optional package.
+def import_extra(module: str, extra: str | None, message: str) -> Any:
+    """Import a module of a package that may be missing.
 
     Args:
       module: Name of the module.
-      extra: Extra of Meshflow that installs the package.
+      extra: Extra of Meshflow that installs the package; None if the base install has it.
       message: Beginning of the error message; it names the feature and the required package.
 
     Raises:
@@ -24,4 +24,5 @@ def import_extra(module: str, extra: str, message: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"{message}: pip install 'meshflow[{extra}]'.") from error
+        requirement = "meshflow-tf" if extra is None else f"'meshflow-tf[{extra}]'"
+        raise ImportError(f"{message}: pip install {requirement}.") from error

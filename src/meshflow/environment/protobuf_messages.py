@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "TensorFlow's files (tf.train.Example, tf.io.serialize_tensor, SavedModels, checkpoints) need the package "
-        "protobuf: pip install 'meshflow[records]'."
+        "protobuf: pip install meshflow-tf."
     ) from error
 
 __all__ = ["DecodeError", "MessageTable", "declare_messages"]

@@ -61,7 +61,7 @@ def get_file_system(path: str) -> Any:
     except ImportError as error:
         raise errors.UnimplementedError(
             f"{path!r} is a remote path, and the driver of {scheme}:// is not installed "
-            f"({error}): pip install 'meshflow[{extra}]'."
+            f"({error}): pip install 'meshflow-tf[{extra}]'."
         ) from None
     except ValueError as error:
         raise errors.UnimplementedError(

@@ -25,7 +25,7 @@ class EventFile:
       suffix: Ending of the file name.
 
     Raises:
-      ImportError: The packages of the extra `records` are not installed.
+      ImportError: The package protobuf is not installed.
     """
 
     def __init__(self, folder: str, suffix: str) -> None:

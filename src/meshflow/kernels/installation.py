@@ -12,6 +12,8 @@ import urllib.request
 from pathlib import Path
 
 ONEDNN_FILE = "libdnnl.so.3"
+# Name of our distribution; "meshflow" is another project on PyPI.
+DISTRIBUTION = "meshflow-tf"
 ONEDNN_PACKAGE = "onednn-cpu-gomp"
 OPENMP_REMEDY = "install GNU OpenMP with the system's package manager (libgomp1 or libgomp)"
 
@@ -19,6 +21,14 @@ OPENMP_REMEDY = "install GNU OpenMP with the system's package manager (libgomp1 
 def is_supported_platform() -> bool:
     """Check whether kernels exist for this platform."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def describe_platform() -> str:
+    """Return the reason for missing kernels on a platform for which none exist, and how to silence the warning."""
+    return (
+        f"there are none for {platform.system()} on {platform.machine()}, so XLA computes everything. "
+        "MESHFLOW_KERNELS=xla silences this warning."
+    )
 
 
 def find_onednn() -> Path | None:
@@ -38,7 +48,7 @@ def suggest_remedy() -> str:
     """Return the command that repairs missing or damaged kernels of this installation."""
     compiler = "with a C++ compiler on the PATH"
     try:
-        installed = importlib.metadata.distribution("meshflow")
+        installed = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return f"{compiler}, run: pip install {_format_editable(str(Path(__file__).parents[3]))}"
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
@@ -49,7 +59,7 @@ def suggest_remedy() -> str:
     requirement = _format_editable(source) if editable else shlex.quote(source)
     # An environment of uv has no pip. Neither installer may use a wheel from its cache.
     if (installed.read_text("INSTALLER") or "").strip() == "uv":
-        return f"{compiler}, run: uv pip install --reinstall-package meshflow {requirement}"
+        return f"{compiler}, run: uv pip install --reinstall-package {DISTRIBUTION} {requirement}"
     flags = "" if editable else "--force-reinstall --no-deps "
     return f"{compiler}, run: pip install --no-cache-dir {flags}{requirement}"
 
@@ -61,7 +71,7 @@ def _format_editable(source: str) -> str:
 
 def _format_source(origin: dict[str, dict[str, str]]) -> str:
     """Return the installer argument for a package, given its recorded origin (PEP 610)."""
-    url = str(origin.get("url", "meshflow"))
+    url = str(origin.get("url", DISTRIBUTION))
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]
         return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"

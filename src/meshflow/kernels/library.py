@@ -288,9 +288,12 @@ def status() -> Library | KernelsUnavailableError:
         for name, handler in library.handlers.items():
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
-        # On an unsupported platform there is nothing to repair, so do not warn.
-        if installation.is_supported_platform() or os.environ.get("MESHFLOW_KERNELS") == "onednn":
-            warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
+        if (
+            not installation.is_supported_platform()
+            and os.environ.get("MESHFLOW_KERNELS") != "onednn"
+        ):
+            error = KernelsUnavailableError(installation.describe_platform())
+        warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
         return error
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
         library.enable_huge_pages()

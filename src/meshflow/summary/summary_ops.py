@@ -133,7 +133,7 @@ def image(
 
     Raises:
       ValueError: `data` has another rank, or there is a default writer but no step.
-      ImportError: The packages of the extra `images` are not installed.
+      ImportError: The packages protobuf and Pillow are not installed.
 
     Example:
       >>> import meshflow as tf

@@ -222,7 +222,7 @@ def create_file_writer(
 
     Raises:
       ValueError: `logdir` is None.
-      ImportError: The packages of the extra `records` are not installed.
+      ImportError: The package protobuf is not installed.
 
     Example:
       >>> import os, tempfile

@@ -162,9 +162,9 @@ def test_missing_clients_are_named(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     monkeypatch.setitem(sys.modules, "googleapiclient", None)
-    with pytest.raises(ImportError, match=r"meshflow\[kubernetes\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[kubernetes\]"):
         RESOLVERS.KubernetesClusterResolver()
-    with pytest.raises(ImportError, match=r"meshflow\[gce\]"):
+    with pytest.raises(ImportError, match=r"meshflow-tf\[gce\]"):
         RESOLVERS.GCEClusterResolver("p", "z", "g", 8)
 
 

@@ -119,7 +119,7 @@ def from_huggingface(
         )
     if not hasattr(dataset, "with_format"):
         raise TypeError(
-            f"Expected a dataset of the package datasets (pip install 'meshflow[huggingface]'), as "
+            f"Expected a dataset of the package datasets (pip install 'meshflow-tf[huggingface]'), as "
             f"datasets.load_dataset(name, split='train') returns it; got {type(dataset).__name__}."
         )
     names = dataset.column_names
@@ -236,6 +236,6 @@ def from_grain(source: Any, output_signature: PyTree = None) -> Dataset:
     if hasattr(source, "__iter__") and not hasattr(source, "__next__"):
         return IterableDataset(source, signature)
     raise TypeError(
-        f"Expected a data source, dataset or data loader of Grain (pip install 'meshflow[grain]'), got "
+        f"Expected a data source, dataset or data loader of Grain (pip install 'meshflow-tf[grain]'), got "
         f"{type(source).__name__}."
     )

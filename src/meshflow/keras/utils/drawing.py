@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["model_to_dot", "plot_model"]
 
 _INSTALL_MESSAGE = (
-    "You must install pydot (`pip install pydot`, or 'meshflow[plots]') and install graphviz (see "
+    "You must install pydot (`pip install pydot`, or 'meshflow-tf[plots]') and install graphviz (see "
     "instructions at https://graphviz.gitlab.io/download/) for plot_model to work."
 )
 

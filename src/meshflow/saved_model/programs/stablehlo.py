@@ -311,7 +311,7 @@ def serialize_program(program: jax.export.Exported) -> bytes:
             return bytes(program.serialize(vjp_order=orders[-1]))
     except ImportError:
         raise ImportError(
-            "Saving functions needs the package flatbuffers: pip install 'meshflow[export]'"
+            "Saving functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
 
 
@@ -338,7 +338,7 @@ def deserialize_program(data: bytes) -> jax.export.Exported:
         program = jax.export.deserialize(bytearray(data))
     except ImportError:
         raise ImportError(
-            "Loading functions needs the package flatbuffers: pip install 'meshflow[export]'"
+            "Loading functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
     return _wrap_verified(program)
 

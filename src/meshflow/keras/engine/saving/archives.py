@@ -41,7 +41,7 @@ def load_h5py() -> ModuleType:
     Raises:
       ImportError: if h5py is not installed; the message names the extra that installs it.
     """
-    return optional_packages.import_extra("h5py", "keras", "HDF5 files need h5py")
+    return optional_packages.import_extra("h5py", None, "HDF5 files need h5py")
 
 
 def is_open_hdf5(value: object) -> bool:
