@@ -36,9 +36,7 @@ def expand(jaxpr, constants, operands, counts):
             inner = eqn.params["jaxpr"]
             results = expand(inner.jaxpr, inner.consts, inputs, counts)
         else:
-            results = eqn.primitive.bind(
-                *inputs, **eqn.primitive.get_bind_params(eqn.params)
-            )
+            results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
             results = results if eqn.primitive.multiple_results else [results]
         values.update(zip(eqn.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]

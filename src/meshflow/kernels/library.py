@@ -288,13 +288,12 @@ def status() -> Library | KernelsUnavailableError:
         for name, handler in library.handlers.items():
             jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
     except KernelsUnavailableError as error:
-        if (
-            not installation.is_supported_platform()
-            and os.environ.get("MESHFLOW_KERNELS") != "onednn"
-        ):
-            error = KernelsUnavailableError(installation.describe_platform())
-        warnings.warn(f"CPU kernels are left to XLA, which is slower: {error}", stacklevel=2)
-        return error
+        is_forced = os.environ.get("MESHFLOW_KERNELS") == "onednn"
+        reason = error
+        if not (is_forced or installation.is_supported_platform()):
+            reason = KernelsUnavailableError(installation.describe_platform())
+        warnings.warn(f"CPU kernels are left to XLA, which is slower: {reason}", stacklevel=2)
+        return reason
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
         library.enable_huge_pages()
     # NPROC determines the size of XLA's thread pool, which may exceed the number of cores.

@@ -128,7 +128,9 @@ def apply_brightness_shift(x: np.ndarray, brightness: float, scale: bool = True)
       brightness: The factor.
       scale: Whether to scale the image to [0, 255] first.
     """
-    enhance = optional_packages.import_extra("PIL.ImageEnhance", None, "Brighter images need Pillow")
+    enhance = optional_packages.import_extra(
+        "PIL.ImageEnhance", None, "Brighter images need Pillow"
+    )
     low, high = x.min(), x.max()
     is_out_of_range = bool(low < 0 or high > 255)
     image = enhance.Brightness(array_to_img(x, scale=is_out_of_range or scale)).enhance(brightness)
