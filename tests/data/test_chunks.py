@@ -31,7 +31,7 @@ def one_by_one(dataset):
     kinds = {type(node) for node in nodes(dataset) if node.parents}
     with pytest.MonkeyPatch.context() as patch:
         for kind in kinds:
-            for method in ("_vector", "_by_chunks"):
+            for method in ("vectorize", "_iter_chunks"):
                 patch.setattr(kind, method, lambda self, run: None)
         yield
 

@@ -73,7 +73,7 @@ def resident():
         lines = dict(line.split(":", 1) for line in file)
     return int(lines["VmRSS"].split()[0]) >> 10
 
-sources._MAPPED = 1 << 21
+sources._MAX_MAPPED_BYTES = 1 << 21
 array = np.load(sys.argv[1], mmap_mode="r")
 data = tf.data.Dataset.from_tensor_slices(array).shuffle(2000)
 before, total = None, 0

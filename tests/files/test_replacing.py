@@ -198,9 +198,9 @@ WRITERS = {
                     file.write(f"{number}\\n" * 20)
         """,
     "a folder": """
-        from meshflow.files.atomic_writes import replacing_folder
+        from meshflow.files.atomic_writes import replace_folder
         def write(path, number):
-            with replacing_folder(path, "last") as part:
+            with replace_folder(path, "last") as part:
                 for name in ("a", "b", "last"):
                     with open(f"{part}/{name}", "w") as file:
                         file.write(f"{number}\\n" * 1000)

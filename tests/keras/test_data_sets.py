@@ -71,7 +71,7 @@ def test_words(cache, monkeypatch, name):
     path = cache / f"{name}_word_index.json"
     path.write_text(json.dumps({"the": 1}))
     module = getattr(datasets, name)
-    monkeypatch.setattr(module, "WORDS_MD5", _sum(path, "md5"))
+    monkeypatch.setattr(module, "WORD_INDEX_MD5", _sum(path, "md5"))
     assert module.get_word_index() == {"the": 1}
 
 

@@ -76,8 +76,8 @@ def test_the_second_time_nothing_is_lowered(tmp_path, cache, compiled):
         other.write_bytes(content)
         del compiled[:]
         assert results(path) == first and len(compiled) == 1
-    executable_cache.compiled_programs.write_entry(entry.stem, b"no pickle")
-    executable_cache.compiled_programs.write_entry(other.stem, b"no pickle")
+    executable_cache.compilation_cache.write_entry(entry.stem, b"no pickle")
+    executable_cache.compilation_cache.write_entry(other.stem, b"no pickle")
     del compiled[:]
     assert results(path) == first and len(compiled) == 1
 
@@ -86,7 +86,7 @@ def test_a_full_disk_keeps_nothing(cache, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    put = executable_cache.compiled_programs.write_entry
+    put = executable_cache.compilation_cache.write_entry
     put("first", b"content")
     monkeypatch.setattr(os, "replace", full)
     put("second", b"content")

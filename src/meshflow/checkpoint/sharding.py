@@ -145,7 +145,7 @@ def format_slice_spec(shape: Sequence[int], offsets: Sequence[int], lengths: Seq
       lengths: Shape of the part.
 
     Example:
-      >>> spec_of([4, 3], [2, 0], [2, 3])
+      >>> format_slice_spec([4, 3], [2, 0], [2, 3])
       '4 3 2,2:0,3'
     """
     parts = ":".join(f"{a},{n}" for a, n in zip(offsets, lengths, strict=True))
@@ -165,7 +165,7 @@ def parse_slice_spec(spec: str) -> tuple[tuple[int, ...], Extents]:
       ValueError: If the text has another form.
 
     Example:
-      >>> extents_of_spec('4 3 2,2:0,3')
+      >>> parse_slice_spec('4 3 2,2:0,3')
       ((4, 3), ((2, 2), (0, 3)))
     """
     *shape, parts = spec.split()

@@ -26,7 +26,7 @@ def encode_slice_key(name: str, extents: Extents) -> bytes:
       extents: Start and length in each dimension.
 
     Example:
-      >>> slice_key("w", ((0, 70), (0, 4))).hex(" ")
+      >>> encode_slice_key("w", ((0, 70), (0, 4))).hex(" ")
       '00 77 00 01 01 02 80 c0 46 80 84'
     """
     text = name.encode().replace(b"\0", b"\0\xff") + b"\0\1"
@@ -58,7 +58,7 @@ def get_extents(index: Sequence[slice], shape: Sequence[int]) -> Extents:
       shape: Shape of the array.
 
     Example:
-      >>> extents_of((slice(None), slice(2, 4)), (3, 4))
+      >>> get_extents((slice(None), slice(2, 4)), (3, 4))
       ((0, -1), (2, 2))
     """
     ranges = [s.indices(size) for s, size in zip(index, shape, strict=True)]

@@ -87,9 +87,9 @@ class Epoch:
       root: The dataset.
       seeds: Seeds of the pass to repeat; None draws new seeds.
       measures_time: See above.
-      before: Prefix of the keys of the nodes.
-      words: Function that provides the seed of nodes without a seed, in a dataset that another pass
-        creates.
+      key_prefix: Prefix of the keys of the nodes.
+      draw_words: Function that provides the seed of nodes without a seed, in a dataset that another
+        pass creates.
     """
 
     def __init__(

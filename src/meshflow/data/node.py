@@ -94,7 +94,6 @@ class DatasetNode(structure.ElementSource):
     def copy_node(self) -> Self:
         """Return a shallow copy with a stopwatch of its own."""
         duplicate = copy.copy(self)
-        duplicate.__dict__.pop("_stopwatch", None)
         duplicate.__dict__.pop("stopwatch", None)
         return duplicate
 

@@ -77,7 +77,7 @@ def encode_integer_field(tag: int, value: int) -> bytes:
     r"""Encode an integer field; a negative value takes 64 bits.
 
     Example:
-      >>> number_field(1, 150)
+      >>> encode_integer_field(1, 150)
       b'\x08\x96\x01'
     """
     return encode_varint(tag << 3 | _VARINT) + encode_varint(value % _TWO_TO_64)
@@ -92,7 +92,7 @@ def encode_bytes_field(tag: int, content: bytes) -> bytes:
     r"""Encode a field of bytes, text or a nested message.
 
     Example:
-      >>> bytes_field(2, b"ab")
+      >>> encode_bytes_field(2, b"ab")
       b'\x12\x02ab'
     """
     return encode_varint(tag << 3 | _BYTES) + encode_varint(len(content)) + content
@@ -107,7 +107,7 @@ def iterate_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
       ValueError: If the bytes are not a valid message.
 
     Example:
-      >>> list(fields(number_field(1, 150) + bytes_field(2, b"ab")))
+      >>> list(iterate_fields(encode_integer_field(1, 150) + encode_bytes_field(2, b"ab")))
       [(1, 150), (2, b'ab')]
     """
     offset = 0

@@ -419,8 +419,8 @@ def get_public_module(cls: type) -> str | None:
 
     Example:
       >>> import meshflow as tf
-      >>> from meshflow.keras.registry import public_module
-      >>> public_module(tf.keras.layers.Dense), public_module(tf.keras.optimizers.legacy.SGD), public_module(dict)
+      >>> from meshflow.keras.registry import get_public_module
+      >>> get_public_module(tf.keras.layers.Dense), get_public_module(tf.keras.optimizers.legacy.SGD), get_public_module(dict)
       ('keras.layers', 'keras.optimizers.legacy', 'builtins')
     """
     if not cls.__module__.startswith("meshflow."):

@@ -175,8 +175,8 @@ def to_legacy_config(config: object) -> Json:
       The configuration without the modules of its classes and without `build_config`.
 
     Example:
-      >>> from meshflow.keras.serialization import without_modules
-      >>> without_modules({"module": "keras.layers", "class_name": "ReLU", "config": {}, "registered_name": None})
+      >>> from meshflow.keras.serialization import to_legacy_config
+      >>> to_legacy_config({"module": "keras.layers", "class_name": "ReLU", "config": {}, "registered_name": None})
       {'class_name': 'ReLU', 'config': {}}
     """
     if isinstance(config, BoundCode):

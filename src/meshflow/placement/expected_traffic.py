@@ -65,7 +65,7 @@ def compare_traffic(
       collectives: Kind, mesh dimensions and sent bytes of each collective.
 
     Example:
-      >>> rows = compared([Exchange("gradients", ("all-reduce",), ("data",), 96)],
+      >>> rows = compare_traffic([ExpectedTraffic("gradients", ("all-reduce",), ("data",), 96)],
       ...                 [("all-reduce", ["data"], 96.0), ("all-gather", ["data"], 8.0)])
       >>> [(row.purpose, row.expected, row.counted) for row in rows]
       [('gradients', 96, 96.0), ('others', None, 8.0)]

@@ -111,9 +111,9 @@ def parse_layer(source: str) -> tuple[str, bool]:
     """Return the layer of an operation's full name, and whether it is in the backward pass.
 
     Example:
-      >>> layer_of("jit(train_step)/model/dense/jvp()/dot_general")
+      >>> parse_layer("jit(train_step)/model/dense/jvp()/dot_general")
       ('model/dense', False)
-      >>> layer_of("jit(train_step)/gradient/model/dense/transpose(jvp())/dot_general")
+      >>> parse_layer("jit(train_step)/gradient/model/dense/transpose(jvp())/dot_general")
       ('model/dense', True)
     """
     if ":" in source:

@@ -90,7 +90,7 @@ def test_fit_gives_the_losses_of_device_memory(sizes, options, steps, rng, tmp_p
 def test_layouts_in_host_memory():
     mesh = dtensor.create_mesh({"x": 4})
     layout = Layout(["x", U], mesh, memory="host")
-    assert layout != Layout(["x", U], mesh) == layout.in_memory("device")
+    assert layout != Layout(["x", U], mesh) == layout.with_memory("device")
     variable = dtensor.DVariable(dtensor.copy_to_mesh(tf.ones([4, 2]), Layout(["x", U], mesh)))
     variable._layout = layout
     double = tf.function(lambda: variable.assign(2 * variable))

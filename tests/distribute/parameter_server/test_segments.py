@@ -237,7 +237,7 @@ def test_arrays_outlive_the_connection_that_they_were_made_for(kernels):
 
 
 def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
-    server, spares = types.SimpleNamespace(wire=wires[0]), ArrayPool()
+    server, spares = types.SimpleNamespace(connection=wires[0]), ArrayPool()
     about = server, LARGE.shape, LARGE.dtype
     first = spares.get(*about)
     address = first.unsafe_buffer_pointer()
@@ -246,8 +246,8 @@ def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
     again = spares.get(*about)
     assert again.unsafe_buffer_pointer() == address
     # The server is killed while it reads that, and begins again.
-    lost, others = server.wire, pair()
-    server.wire = others[0]
+    lost, others = server.connection, pair()
+    server.connection = others[0]
     spares.put(server, again)
     del again
     assert others[0].fits(spares.get(*about)) and all(s.is_free for s in segments_of(lost))

@@ -17,12 +17,12 @@ class RandomDraws:
 
     Args:
       words: Words of the seed: those of the op and of the program, as TensorFlow combines them.
-      number: Index of the epoch.
-      renewed: Whether each epoch has its own seeds, drawn from a generator with this seed.
+      epoch: Index of the epoch.
+      reseed: Whether each epoch has its own seeds, drawn from a generator with this seed.
 
     Example:
-      >>> from meshflow.data.execution.random_draws import Draws
-      >>> Draws([1, 87654321], 0, False).words.take(2).tolist()
+      >>> from meshflow.data.execution.random_draws import RandomDraws
+      >>> RandomDraws([1, 87654321], 0, False).words.take(2).tolist()
       [2870909127, 3455438759]
     """
 

@@ -160,9 +160,6 @@ def _time_index_stream(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 # The methods of `DatasetNode` that are measured.
 _WRAPPERS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "_elements": _time_elements,
-    "_by_chunks": _time_chunks,
-    "_vector": _time_index_stream,
     "iter_elements": _time_elements,
     "_iter_chunks": _time_chunks,
     "vectorize": _time_index_stream,

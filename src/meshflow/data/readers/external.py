@@ -29,7 +29,7 @@ class RowFunctionDataset(Dataset):
       count: Number of indices.
       row: Function from an index to an element, or None if there is no element.
       spec: Spec of the elements, by default the ranks and dtypes of the first one.
-      all_there: Whether every index has an element.
+      is_complete: Whether every index has an element.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RowFunctionDataset(Dataset):
         return self._size if self._is_complete else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        make_element = lambda number: _to_host_arrays(self._row(number))
+        make_element = lambda index: _to_host_arrays(self._row(index))
         for element in map_in_threads(make_element, iter(range(self._size)), os.cpu_count() or 1):
             if element is not None:
                 yield element

@@ -29,10 +29,7 @@ from meshflow.environment.types import Json
 _MAX_ARRAY_BYTES = 1 << 26
 # These attributes of datasets hold state that does not affect the elements.
 _STATE = frozenset(
-    {
-        *("_stopwatch", "stopwatch", "_spec", "_kept", "_cached", "_words", "_seed", "epoch"),
-        *("_parents", "parents", "_parent", "parent", "_named", "_fingerprint"),
-    }
+    ("stopwatch", "_spec", "_cached", "_words", "_seed", "epoch", "parents", "_fingerprint")
 )
 _PLAIN_TYPES = (str, int, float, bool, bytes, complex, type(None), Path, types.EllipsisType)
 # These attributes of other objects do not affect the elements.

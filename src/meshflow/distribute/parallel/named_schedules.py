@@ -137,8 +137,8 @@ def resolve_schedule(spec: object, devices: int, micro_batches: int) -> Schedule
         sizes.
 
     Example:
-      >>> from meshflow.distribute.parallel.named_schedules import schedule_of
-      >>> print(schedule_of("gpipe", devices=2, micro_batches=2).to_csv(), end="")
+      >>> from meshflow.distribute.parallel.named_schedules import resolve_schedule
+      >>> print(resolve_schedule("gpipe", devices=2, micro_batches=2).to_csv(), end="")
       0F0,0F1,,,0B0,0B1
       ,1F0,1F1,1B0,1B1,
     """

@@ -49,8 +49,8 @@ class Schedule:
       ValueError: If the table uses a value before it arrives, repeats a pass, or lacks one.
 
     Example:
-      >>> from meshflow.distribute.parallel.named_schedules import schedule_of
-      >>> table = schedule_of("1f1b", devices=4, micro_batches=8)
+      >>> from meshflow.distribute.parallel.named_schedules import resolve_schedule
+      >>> table = resolve_schedule("1f1b", devices=4, micro_batches=8)
       >>> table.ticks, round(table.bubble(), 3), table.held()
       (14, 0.273, 7)
     """

@@ -218,7 +218,6 @@ def make_reduction(
       function: A function (tensor, axis, keepdims).
       doc: Phrase that completes the summary "Compute ...".
       conversion: "keeps" the dtype, "sums" in at least 32 bits, or converts integers to "floats".
-      how: "keeps" the dtype, "sums" in 32 bits at least, or makes "floats" of integers.
     """
     convert = {"keeps": as_tensor, "sums": as_sum, "floats": as_float}[conversion]
 

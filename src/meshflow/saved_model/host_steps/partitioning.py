@@ -57,7 +57,7 @@ class _Partitioner:
 
     Args:
       traced: The function.
-      numbers: Indices of the arguments that its inputs are.
+      argument_indices: For each input of the function, the index of its argument in the complete call.
     """
 
     def __init__(self, traced: TracedFunction, argument_indices: list[int]) -> None:

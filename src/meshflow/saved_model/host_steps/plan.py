@@ -62,7 +62,7 @@ class RecordedFunction:
     Attributes:
       steps: The steps in their order.
       results: Indices of the values that the function returns.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       specs: Specs of the results.
     """
 

@@ -193,7 +193,7 @@ class PlanProgram:
     Args:
       parts: Steps in their order.
       results: Indices of the values that it returns.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       specs: Specs of the results.
     """
 

@@ -26,15 +26,15 @@ def pack_structure(value: PyTree) -> Json:
     """Convert a structure to JSON.
 
     Args:
-      value: Tuples, lists, dictionaries, `TensorSpec`s, `Slot`s, dtypes, shapes, and plain Python
+      value: Tuples, lists, dictionaries, `TensorSpec`s, `TensorSlot`s, dtypes, shapes, and plain Python
         values.
 
     Raises:
       UnsavableError: If the structure contains another value.
 
     Example:
-      >>> from meshflow.saved_model.manifest.json_structures import packed, unpacked
-      >>> unpacked(packed(({"training": False}, [None])))
+      >>> from meshflow.saved_model.manifest.json_structures import pack_structure, unpack_structure
+      >>> unpack_structure(pack_structure(({"training": False}, [None])))
       ({'training': False}, [None])
     """
     if isinstance(value, _PLAIN_TYPES):

@@ -68,12 +68,12 @@ class StableHLOProgram:
 
     Args:
       name: Name of the function.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       count: Number of outputs that are results.
       exported: Function that returns the program. It is called on first use.
       captures: Captured variables and constants.
       writes: Variables that the program assigns to.
-      about: Bytes that identify the program in files.
+      digest: Bytes that identify the program in files.
     """
 
     runs_on_host = False
@@ -117,7 +117,7 @@ class StableHLOProgram:
 
 
 class _AssignedVariable:
-    """Variable that a program assigns to, in the form that `Traced` takes.
+    """Variable that a program assigns to, in the form that `TracedFunction` takes.
 
     Shards and hosted variables are updated by `assign`.
 
@@ -137,7 +137,7 @@ class Alternative:
 
     Args:
       arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       program: Program of the function.
     """
 

@@ -400,7 +400,7 @@ def check_custom_calls(text: str) -> None:
 def specialize_program(
     program: jax.export.Exported, arguments: Sequence[Any], captures: Sequence[Any]
 ) -> ClosedJaxpr:
-    """Specialize a program to static sizes, as a closed jaxpr that `Traced` can run.
+    """Specialize a program to static sizes, as a closed jaxpr that `TracedFunction` can run.
 
     Args:
       program: A `jax.export.Exported`.

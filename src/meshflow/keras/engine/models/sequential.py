@@ -283,4 +283,4 @@ def _get_input_dtype(layer: Layer) -> DTypeLike | None:
     graph = layer._get_graph() if isinstance(layer, Model) else None
     if graph is not None:
         return graph.flat_inputs[0].dtype
-    return getattr(layer, "_input_dtype", None)
+    return None

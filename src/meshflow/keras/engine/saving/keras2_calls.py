@@ -39,11 +39,11 @@ def to_keras2_call(call: Json, class_name: str) -> Json:
       Lists and dictionaries, or None if Keras 2's form cannot express the call.
 
     Example:
-      >>> from meshflow.keras.engine.saving.keras2_calls import listed_call
+      >>> from meshflow.keras.engine.saving.keras2_calls import to_keras2_call
       >>> call = {"args": [{"keras_tensor": ["x", 0, 0]}], "kwargs": {"axis": -1}}
-      >>> listed_call(call, "Softmax")
+      >>> to_keras2_call(call, "Softmax")
       [['x', 0, 0, {'axis': -1}]]
-      >>> listed_call(call, "TFOpLambda")
+      >>> to_keras2_call(call, "TFOpLambda")
       ['x', 0, 0, {'axis': -1}]
     """
     if not isinstance(call, dict):

@@ -21,9 +21,9 @@ class ShuffleOrders:
         first random op of a function.
 
     Example:
-      >>> from meshflow.keras.engine.training.shuffle_orders import Orders
-      >>> orders = Orders([0, 0, 42])
-      >>> [orders.permutation(5).tolist() for _ in range(2)]
+      >>> from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
+      >>> orders = ShuffleOrders([0, 0, 42])
+      >>> [orders.draw_permutation(5).tolist() for _ in range(2)]
       [[3, 4, 2, 1, 0], [3, 2, 1, 4, 0]]
     """
 

@@ -158,7 +158,7 @@ class StepLoop(ConcreteFunction):
     Args:
       step: Concrete function of the step.
       count: Number of batches.
-      place: Function that places the stacked arrays on the devices, or None.
+      place_batches: Function that places the stacked arrays on the devices, or None.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
       structure: Nested result with a spec for each tensor, sparse tensor and `tf.IndexedSlices`.
 
     Returns:
-      The nested result with `Slot`s in place of specs, and the specs of its tensors.
+      The nested result with `TensorSlot`s in place of specs, and the specs of its tensors.
     """
     specs: list[TensorSpec] = []
 
@@ -69,7 +69,7 @@ class GraphProgram:
       body: Function that computes the results in a run, for the arguments followed by the captured
         values.
       captured: Captured variables, static arrays and tables.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       specs: Specs of the results.
       runs_on_host: Whether it contains ops that only the host can run.
       digest: Bytes that identify the program in files, or None.

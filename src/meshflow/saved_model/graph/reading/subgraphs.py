@@ -39,7 +39,7 @@ def extract_subgraph(
         node.
       fetched: (name of a node, index of the output) of each result.
       variable: Function that returns the variable of a variable node.
-      structure: Nested result with `Slot`s.
+      structure: Nested result with `TensorSlot`s.
       specs: Specs of the results.
 
     Raises:

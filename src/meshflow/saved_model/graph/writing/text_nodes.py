@@ -77,7 +77,7 @@ class NodeBuilder:
     """Builder of nodes with unique names.
 
     Args:
-      where: The repeated field of nodes.
+      nodes: The repeated field of nodes.
       prefix: Prefix of the names.
       in_main_graph: Whether the nodes belong to the main graph, where references to outputs do not
         contain output names.
