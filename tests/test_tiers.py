@@ -150,7 +150,7 @@ def test_areas_that_try_a_file():
     assert nearest.areas_of("src/meshflow/data/execution/affine.py") == ["data"]
     assert nearest.areas_of("src/meshflow/linalg.py") == ["ops"]
     assert nearest.areas_of("src/meshflow/numpy/math.py") == ["tnp"]
-    assert nearest.areas_of("tests/keras/test_fit.py") == ["keras"]
+    assert nearest.areas_of("tests/keras/engine/training/test_fit.py") == ["keras"]
     assert nearest.areas_of("docs/conf.py") == []
 
 

@@ -1,4 +1,4 @@
-"""Describes the networks of tf-keras as tests/keras/test_applications.py does; run in the peers' environment."""
+"""Describes the networks of tf-keras as tests/keras/applications/test_applications.py does; run in the peers' environment."""
 
 import hashlib
 import json

@@ -9,7 +9,7 @@ import pytest
 import meshflow as tf
 from reference.text_cases import CASES, run
 
-FOUND = json.loads((Path(__file__).parents[1] / "reference" / "texts.json").read_text())
+FOUND = json.loads((Path(__file__).parents[2] / "reference" / "texts.json").read_text())
 
 
 def close(own, wanted):

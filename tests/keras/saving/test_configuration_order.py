@@ -9,7 +9,7 @@ import pytest
 
 import meshflow as tf
 
-REFERENCE = Path(__file__).parent.parent / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(REFERENCE))
 from sweep_cases import MODELS, SEEDED, made, objects, said_of_model, text_of
 

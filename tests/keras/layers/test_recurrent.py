@@ -10,7 +10,7 @@ import meshflow as tf
 from helpers import assert_close
 from meshflow.keras import layers
 
-FOLDER = Path(__file__).parent.parent / "reference"
+FOLDER = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(FOLDER))
 from recurrent_cases import CASES, run
 

@@ -9,7 +9,7 @@ import meshflow as tf
 from helpers import assert_close
 from meshflow.keras import layers, optimizers
 
-STORED = np.load(Path(__file__).parent.parent / "reference" / "cnn.npz")
+STORED = np.load(Path(__file__).parents[3] / "reference" / "cnn.npz")
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
     "adam": lambda: optimizers.legacy.Adam(0.01),

@@ -134,7 +134,7 @@ def test_a_fixed_loss_scale_is_not_written_for_keras_3(tmp_path):
 
 # ---- Keras itself --------------------------------------------------------------------------
 
-SCRIPT = pathlib.Path(__file__).parent.parent / "reference" / "optimizer_files.py"
+SCRIPT = pathlib.Path(__file__).parents[2] / "reference" / "optimizer_files.py"
 PEERS = os.environ.get("MESHFLOW_PEERS_PYTHON", "")
 
 

@@ -9,7 +9,7 @@ import pytest
 import meshflow as tf
 from reference.folder_cases import CASES, make_files, run
 
-FOUND = json.loads((Path(__file__).parents[1] / "reference" / "folders.json").read_text())
+FOUND = json.loads((Path(__file__).parents[2] / "reference" / "folders.json").read_text())
 utils = tf.keras.utils
 
 

@@ -12,7 +12,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 
-STORED = np.load(Path(__file__).parent.parent / "reference" / "saving.npz")
+STORED = np.load(Path(__file__).parents[2] / "reference" / "saving.npz")
 X = STORED["x"]
 CASES = [f"{name}_{kind}" for name in ("sequential", "functional") for kind in ("legacy", "new")]
 

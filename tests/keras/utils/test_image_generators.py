@@ -10,7 +10,7 @@ import meshflow as tf
 from reference.augment_cases import CASES, run
 from reference.folder_cases import make_files
 
-FOUND = json.loads((Path(__file__).parents[1] / "reference" / "augment.json").read_text())
+FOUND = json.loads((Path(__file__).parents[2] / "reference" / "augment.json").read_text())
 image = tf.keras.preprocessing.image
 
 

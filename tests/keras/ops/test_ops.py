@@ -8,7 +8,7 @@ import pytest
 
 import meshflow as tf
 
-REFERENCE = Path(__file__).parents[1] / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(REFERENCE))
 from keras_ops_cases import evaluate, expressions
 

@@ -10,7 +10,7 @@ import pytest
 import meshflow as tf
 from helpers import assert_close
 
-FOLDER = Path(__file__).parent.parent / "reference"
+FOLDER = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(FOLDER))
 from preprocessing_cases import CASES, run
 

@@ -9,7 +9,7 @@ import pytest
 import meshflow as tf
 from meshflow.keras.engine.saving.model_configuration import make_model_config, to_compile_config
 
-REFERENCE = Path(__file__).parent.parent / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(REFERENCE))
 from configuration_cases import made, plain
 

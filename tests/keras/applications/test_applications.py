@@ -12,7 +12,7 @@ import pytest
 import meshflow as tf
 
 applications = tf.keras.applications
-STORED = json.loads((Path(__file__).parent.parent / "reference" / "applications.json").read_text())
+STORED = json.loads((Path(__file__).parents[2] / "reference" / "applications.json").read_text())
 
 
 def described(model):

@@ -11,7 +11,7 @@ import pytest
 
 import meshflow as tf
 
-REFERENCE = Path(__file__).parent.parent / "reference"
+REFERENCE = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(REFERENCE))
 from serialization_cases import CASES, serialized
 

@@ -8,7 +8,7 @@ import pytest
 
 import meshflow as tf
 
-FOLDER = Path(__file__).parent.parent / "reference"
+FOLDER = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(FOLDER))
 from keras_expressions import expressions, values
 

@@ -10,7 +10,7 @@ import meshflow as tf
 from helpers import assert_close
 from meshflow.keras import optimizers
 
-STORED = np.load(Path(__file__).parent.parent / "reference" / "optimizers.npz")
+STORED = np.load(Path(__file__).parents[2] / "reference" / "optimizers.npz")
 CASES = {key: rest for key, *rest in json.loads(str(STORED["cases"]))}
 SCHEDULES = {key: rest for key, *rest in json.loads(str(STORED["schedules"]))}
 

@@ -415,7 +415,7 @@ def test_interrupt_leaves_a_usable_model(tmp_path):
 
 
 def test_full_network_has_the_articles_parameter_count(capsys):
-    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "examples"))
+    sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "..", "..", "examples"))
     try:
         from train_digits import build_model
     finally:
