@@ -73,7 +73,7 @@ def test_supported_versions_are_those_of_the_installation(tag, tmp_path, monkeyp
 def test_another_project_of_the_same_name_is_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "apart"))
     install(tmp_path / "apart", "meshflow", files=["meshflow/__init__.py"])
-    (advice,) = (line for line in doctor.advice() if "pip uninstall meshflow" in line)
+    (advice,) = (line for line in doctor.list_advice() if "pip uninstall meshflow" in line)
     assert "meshflow 1 is installed. It is another project" in advice and "meshflow-tf" in advice
     # As when both are installed in one environment.
     together = tmp_path / "together"

@@ -178,7 +178,7 @@ def test_postscript_is_never_opened(tmp_path):
         pillow_files.open_image(program)
     path = tmp_path / "program.eps"
     path.write_bytes(program)
-    with pytest.raises(ValueError, match="EPS is a program"):
+    with pytest.raises(ValueError, match="does not run EPS images"):
         tf.keras.utils.load_img(path)
 
 

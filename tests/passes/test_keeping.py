@@ -29,8 +29,8 @@ def names(closed):
 def assert_same(fn, *args, stays=(1,)):
     """Both parts one after the other give the bits of the whole program."""
     parts = parted(fn, *args, stays=stays)
-    early = jax.jit(jaxpr_as_fun(parts.early))(*[args[i] for i in parts.reads])
-    got = jax.jit(jaxpr_as_fun(parts.rest))(*args, *early)
+    early = jax.jit(jaxpr_as_fun(parts.hoisted))(*[args[i] for i in parts.operand_indices])
+    got = jax.jit(jaxpr_as_fun(parts.remainder))(*args, *early)
     wanted = jax.jit(jaxpr_as_fun(fuse_epilogues(jax.make_jaxpr(fn)(*args))))(*args)
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
@@ -43,9 +43,9 @@ X, W = draw((4, 256)), draw((256, 128), 1)
 def test_a_cast_of_weights_is_made_apart():
     low = lambda x, w: x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16)
     parts = assert_same(low, X, W)
-    assert names(parts.early) == ["convert_element_type"]
-    assert parts.reads == [1]
-    assert names(parts.rest) == ["convert_element_type", "dot_general"]
+    assert names(parts.hoisted) == ["convert_element_type"]
+    assert parts.operand_indices == [1]
+    assert names(parts.remainder) == ["convert_element_type", "dot_general"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_values_that_change_are_left_alone():
 
 def test_a_result_that_is_made_of_what_stays():
     parts = assert_same(lambda x, w: (x.sum(), w.astype(jnp.bfloat16)), X, W)
-    assert names(parts.early) == ["convert_element_type"]
+    assert names(parts.hoisted) == ["convert_element_type"]
 
 
 def test_one_of_two_that_are_read_is_enough():
@@ -109,8 +109,8 @@ CONVOLUTIONS = {
 def test_kernels_are_packed_apart(name, batch):
     dtype, fn = CONVOLUTIONS[name]
     parts = assert_same(fn, draw((batch, 13, 11, 64), 5, dtype), KERNEL)
-    assert "packed_kernel" in names(parts.early)
-    assert "convolution_with_epilogue" in names(parts.rest)
+    assert "packed_kernel" in names(parts.hoisted)
+    assert "convolution_with_epilogue" in names(parts.remainder)
 
 
 @pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
@@ -119,8 +119,8 @@ def test_packed_kernels_are_ignored_where_ours_do_not_run():
     x = draw((2, 9, 9, 64), 6)
     fn = lambda x, w: convolve(x, w)
     parts = parted(fn, x, KERNEL)
-    early = jaxpr_as_fun(parts.early)(KERNEL)
-    rest = lambda x: jaxpr_as_fun(parts.rest)(x, KERNEL, *early)[0]
+    early = jaxpr_as_fun(parts.hoisted)(KERNEL)
+    rest = lambda x: jaxpr_as_fun(parts.remainder)(x, KERNEL, *early)[0]
     several = jnp.stack([x, 2 * x])
     np.testing.assert_allclose(
         jax.vmap(rest)(several), jax.vmap(lambda x: fn(x, KERNEL))(several), rtol=1e-5, atol=1e-5
@@ -132,10 +132,10 @@ def test_packed_kernels_are_ignored_where_ours_do_not_run():
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     both = lambda x, w, v: x @ (w.astype(jnp.bfloat16) @ v.astype(jnp.bfloat16))
     v = draw((128, 512), 2)
-    assert len(parted(both, X, W, v, stays=(1, 2)).early.jaxpr.outvars) == 2
+    assert len(parted(both, X, W, v, stays=(1, 2)).hoisted.jaxpr.outvars) == 2
     monkeypatch.setattr(constant_hoisting, "_MAX_TOTAL_BYTES", 2 * W.size)
     parts = assert_same(both, X, W, v, stays=(1, 2))
-    assert parts.reads == [1]
+    assert parts.operand_indices == [1]
 
 
 @pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")

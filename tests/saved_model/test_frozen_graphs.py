@@ -135,7 +135,7 @@ def test_signatures_of_version_1_are_messages(first_version):
     assert found.name == "y:0"
     empty = names.signature_def_utils.build_signature_def({}, {}, made.method_name)
     assert not names.is_valid_signature(empty)
-    with pytest.raises(ValueError, match="take strings"):
+    with pytest.raises(ValueError, match="need string inputs"):
         names.regression_signature_def(x, y)
     with pytest.raises(ValueError, match="cannot be None or empty"):
         names.predict_signature_def({}, {"y": y})

@@ -86,7 +86,7 @@ class ExpressionTransformer(ast.NodeTransformer):
             )
             steps.append(ast.Lambda(ast_nodes.make_parameters(("left", "right")), test))
             steps.append(ast_nodes.make_thunk(right))
-        return ast.copy_location(ast_nodes.call_runtime("chain", node.left, *steps), node)
+        return ast.copy_location(ast_nodes.call_runtime("compare_chain", node.left, *steps), node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
         # The methods are converted when they are called.
