@@ -210,11 +210,11 @@ class SeedStream:
         state = self.state
         # Sizes are symbolic while a function for any size is saved.
         counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
-        key, advanced = apply(_NEXT_KEY, (state._as_tensor(), counts))
-        if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
+        key, advanced = apply(_NEXT_KEY, (state.value(), counts))
+        if context.trace is None and isinstance(advanced.array, jax.core.Tracer):
             # A JAX function is being traced, and its tracers must not remain in a variable.
             with jax.ensure_compile_time_eval():
-                key, advanced = apply(_NEXT_KEY, (state._as_tensor(), counts))
+                key, advanced = apply(_NEXT_KEY, (state.value(), counts))
         state._write(advanced)
         return key if self.derive_replica_key is None else self.derive_replica_key(key)
 

@@ -211,7 +211,7 @@ class Variable(VariableRowMethods, _Operators):
             self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return
         with init_scope():
-            self._value = layout.constrain(Tensor(self._value))._value
+            self._value = layout.constrain(Tensor(self._value)).array
 
     def _move_to_file(self, store: Any) -> None:
         """Move the value to a file.
@@ -475,7 +475,7 @@ class Variable(VariableRowMethods, _Operators):
         with lock_variables():
             with suspend_autocast():
                 result = apply(op, (self._as_tensor(), tensor))
-            if not self._static_shape.is_compatible_with(result._value.shape):
+            if not self._static_shape.is_compatible_with(result.array.shape):
                 raise ValueError(
                     f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
                     f"{self._static_shape}."

@@ -97,7 +97,7 @@ class _ElementGroup:
         if call.batch is not None:
             texts = np.empty(len(self), object)
             texts[:] = self.get_strings(call.args[0].source, placeholders)
-            return [np.asarray(t._value) for t in nest.flatten(call.batch(Tensor(texts)))]
+            return [np.asarray(t.array) for t in nest.flatten(call.batch(Tensor(texts)))]
         results = []
         for i in range(len(self)):
 

@@ -198,9 +198,9 @@ class SyncOnReadVariable(Variable):
 
     def _as_tensor(self) -> Tensor:
         if get_spanning_context() is not None:
-            value = self._replica_variable._as_tensor()
+            value = self._replica_variable.value()
             return aggregate_value(self, value) if context_stack.reads_merged else value
-        stacked = self.stacked_variable._as_tensor()
+        stacked = self.stacked_variable.value()
         parts, merged = self._get_written_values().get(id(self), (None, None))
         return merged if parts is stacked.array else self._merge_values(stacked)
 
@@ -209,7 +209,7 @@ class SyncOnReadVariable(Variable):
             self._replica_variable._write(value)
             return
         self.stacked_variable._write(self._split_value(value, self.stacked_variable._shape[0]))
-        self._get_written_values()[id(self)] = self.stacked_variable._as_tensor().array, value
+        self._get_written_values()[id(self)] = self.stacked_variable.value().array, value
 
     @property
     def values(self) -> tuple[Variable, ...]:
@@ -248,7 +248,7 @@ class ReplicaVariableView(Variable):
         return rows[self._index - start]
 
     def _as_tensor(self) -> Tensor:
-        return self._variable.stacked_variable._as_tensor()[self._index]
+        return self._variable.stacked_variable.value()[self._index]
 
     def _write(self, value: Tensor) -> None:
         self._variable.stacked_variable[self._index].assign(value)

@@ -26,7 +26,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerValues
 from meshflow.distribute.parameter_server.transport.gradient_compression import Compressor
 from meshflow.distribute.parameter_server.transport.memory_pools import ArrayPool
@@ -706,8 +706,7 @@ def _map_structure(function: Callable[[Any], Any], value: PyTree) -> PyTree:
 def _to_host(leaf: object) -> object:
     if isinstance(leaf, (IndexedSlices, SparseTensor)):
         return leaf
-    if hasattr(leaf, "_as_tensor"):
-        leaf = leaf._as_tensor()
+    leaf = read_tensor(leaf)
     if isinstance(leaf, Tensor):
         return leaf.numpy()
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf

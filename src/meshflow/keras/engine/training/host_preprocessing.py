@@ -97,7 +97,7 @@ class HostPart:
         """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
-        return [np.asarray(values[id(t)]._value) for t in self.cut_tensors]
+        return [np.asarray(values[id(t)].array) for t in self.cut_tensors]
 
     @contextlib.contextmanager
     def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
