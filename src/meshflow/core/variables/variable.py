@@ -578,6 +578,11 @@ class Variable(VariableRowMethods, _Operators):
         return f"{head}, {Tensor(self._current())._format_value()}>"
 
 
+def get_full_name(variable: Any) -> str:
+    """Return the name of a `Variable` or `ShardedVariable` without the suffix ":0"."""
+    return str(variable.name).removesuffix(":0")
+
+
 def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str, Any]) -> Variable:
     variable = Variable(array, **arguments)
     for name, value in attributes.items():

@@ -18,7 +18,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.random_streams import STATE_NAME
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster.cluster import (
     Cluster,
@@ -397,7 +397,7 @@ class ParameterServerStrategy(Strategy):
                 self.cluster.host_on_all_servers(variable)
                 return variable
             return self.create_hosted_variable(
-                initial_value=variable.numpy(), trainable=False, name=variable._name
+                initial_value=variable.numpy(), trainable=False, name=get_full_name(variable)
             )
 
         iterations = optimizer.iterations

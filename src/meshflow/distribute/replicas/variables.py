@@ -13,7 +13,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable, VariableAggregation
+from meshflow.core.variables.variable import Variable, VariableAggregation, get_full_name
 from meshflow.distribute.replicas.collectives import convert_for_mean, pmean, psum, stack
 from meshflow.distribute.replicas.context import context_stack, get_spanning_context
 from meshflow.environment.types import Array
@@ -102,7 +102,7 @@ def _list_local_replicas(variable: Variable) -> Sequence[int]:
 def _format_copies(variable: Variable, copies: list[str]) -> str:
     if len(copies) == 1:
         return copies[0]
-    first, template = f"'{variable.name}'", f"'{variable._shared_name}/replica_%d:0'"
+    first, template = f"'{variable.name}'", f"'{get_full_name(variable)}/replica_%d:0'"
     lines = [f"  {i}: {t.replace(first, template % i) if i else t}" for i, t in enumerate(copies)]
     return "\n".join([f"{type(variable).__name__}:{{", ",\n".join(lines), "}"])
 

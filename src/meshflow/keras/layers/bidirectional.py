@@ -86,7 +86,7 @@ class Bidirectional(Wrapper):
             backward = _clone_layer(layer, f"backward_{layer.name}", not layer.go_backwards)  # type: ignore[attr-defined]
         else:
             backward = backward_layer
-            backward._name = f"backward_{backward._name}"
+            backward._name = f"backward_{backward.name}"
         self.backward_layer = backward
         copy_layouts(layer, self.forward_layer)
         if backward_layer is None:

@@ -14,7 +14,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
@@ -170,7 +170,7 @@ class State:
                     if var.has_no_value
                     else _make_initial_value(initializer, sizes, var.dtype),
                     trainable=False,
-                    name=f"{self._name}/{var._shared_name}/{slot_name}",
+                    name=f"{self._name}/{get_full_name(var)}/{slot_name}",
                     dtype=var.dtype,
                 )
             if slot.shape == var.shape:

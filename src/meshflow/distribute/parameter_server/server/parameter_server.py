@@ -21,7 +21,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import variable_lock
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.distribute.parameter_server.server.attempts import AttemptLog, AttemptState
 from meshflow.distribute.parameter_server.transport.gradient_compression import decompress_gradient
 from meshflow.distribute.parameter_server.transport.messages import (
@@ -230,7 +230,9 @@ class ParameterServer:
     def get_state(self) -> ServerState:
         """Return the state, except optimizers and constraints."""
         with self.lock:
-            values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
+            values = {
+                key: (np.asarray(v._value), get_full_name(v)) for key, v in self._variables.items()
+            }
             return values, self.clock, self._attempts.get_state(), self._last_order
 
     def restore(self, state: ServerState, constraints: Mapping[int, Callable[..., Any]]) -> None:

@@ -28,7 +28,12 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import STATE_NAME
-from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    get_full_name,
+)
 from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["DescribedVariable", "HostedVariable", "Outbox", "VariableOutboxes"]
@@ -328,7 +333,7 @@ class VariableOutboxes:
 
     def __init__(self, variable: HostedVariable) -> None:
         self.variable = variable
-        shape, dtype, name = variable._shape, variable.dtype, variable._name
+        shape, dtype, name = variable._shape, variable.dtype, get_full_name(variable)
         self.value = Outbox(self, shape, dtype, f"{name}/set")
         self.is_set = Outbox(self, (), "int32", f"{name}/is_set")
         self.added = Outbox(self, shape, dtype, f"{name}/added")
@@ -364,7 +369,7 @@ class GradientOutboxes:
         self.count = Outbox(self, (), "int32", "gradients/count")
 
     def _create_outboxes(self, gradient: Gradient, variable: HostedVariable) -> list[Outbox]:
-        name = f"{variable._name}/gradient"
+        name = f"{get_full_name(variable)}/gradient"
         outboxes = [Outbox(self, p.array.shape, p.dtype, name) for p in _get_components(gradient)]
         for box in outboxes:
             # The program gets the memory of an earlier gradient, because fresh pages cost more than
@@ -390,7 +395,11 @@ def explain_unshared(value: object) -> str | None:
       value: Any object.
     """
     shared = (HostedVariable, Outbox)
-    if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
+    if (
+        isinstance(value, Variable)
+        and not isinstance(value, shared)
+        and get_full_name(value) != STATE_NAME
+    ):
         return (
             f"A closure refers to the variable {value.name}, which was not made in the scope of the "
             "ParameterServerStrategy, so each worker would have its own. Create it in `strategy.scope()`."

@@ -16,7 +16,12 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    get_full_name,
+)
 from meshflow.environment.types import PyTree
 from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.dimensions import get_weight_dimensions
@@ -178,7 +183,7 @@ class LayerWeights(WeightValues, TrackedLayer):
         named_axes = []
         for weight in self._own_weights:
             dimension_names = getattr(weight, "_dimension_names", None)
-            name = weight._shared_name.rsplit("/", 1)[-1]
+            name = get_full_name(weight).rsplit("/", 1)[-1]
             dims = get_weight_dimensions(self, name, weight._shape, dimension_names)
             if dims is not None:
                 named_axes.append((weight, dims))
