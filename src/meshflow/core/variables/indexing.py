@@ -17,7 +17,7 @@ from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import slice_sizes
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.environment.types import Array
 
 
@@ -262,7 +262,7 @@ def variable_getitem(variable: Variable, key: Any) -> Tensor:
         result = Tensor(result.array)
 
     def assign(value: TensorLike, name: str | None = None, **_: Any) -> Variable:
-        template, dynamic = parse_index(variable._shape, key)
+        template, dynamic = parse_index(get_value_shape(variable), key)
         tensor = variable._check_value(value, "assign a slice")
         with suspend_autocast():
             variable._set(apply(_setitem, (variable.value(), tensor, *dynamic), template))

@@ -196,12 +196,8 @@ class Variable(VariableRowMethods, _Operators):
         """Return the layout of the variable on a mesh, a `dtensor.Layout`, or None."""
         return self._own_layout
 
-    @property
-    def _layout(self) -> Any:
-        return self._own_layout
-
-    @_layout.setter
-    def _layout(self, layout: Any) -> None:
+    @layout.setter
+    def layout(self, layout: Any) -> None:
         """Move the value to a layout, also every value that is written later."""
         self._own_layout = layout
         if layout is None:
@@ -581,6 +577,11 @@ class Variable(VariableRowMethods, _Operators):
 def get_full_name(variable: Any) -> str:
     """Return the name of a `Variable` or `ShardedVariable` without the suffix ":0"."""
     return str(variable.name).removesuffix(":0")
+
+
+def get_value_shape(variable: Variable) -> tuple[int, ...]:
+    """Return the shape of the present value, even if the static shape has unknown sizes."""
+    return variable._shape
 
 
 def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str, Any]) -> Variable:

@@ -15,6 +15,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.variables.variable import get_value_shape
 from meshflow.placement.layout import list_spec_dimensions
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class LocalPart:
         self.name = variable.name
         self.dtype = variable.dtype
         layout, shape = variable.layout, []
-        for size, spec in zip(variable._shape, layout.sharding_specs, strict=True):
+        for size, spec in zip(get_value_shape(variable), layout.sharding_specs, strict=True):
             for name in list_spec_dimensions(spec, layout.mesh):
                 size //= layout.mesh.dim_size(name) if name in axes else 1
             shape.append(size)

@@ -13,7 +13,12 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable, VariableAggregation, get_full_name
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    get_full_name,
+    get_value_shape,
+)
 from meshflow.distribute.replicas.collectives import convert_for_mean, pmean, psum, stack
 from meshflow.distribute.replicas.context import context_stack, get_spanning_context
 from meshflow.environment.types import Array
@@ -138,7 +143,7 @@ class SyncOnReadVariable(Variable):
             Tensor(copies), trainable=False, dtype=dtype, name=self._name
         )
         if layout is not None:
-            self.stacked_variable._layout = layout(self.stacked_variable.ndim)
+            self.stacked_variable.layout = layout(self.stacked_variable.ndim)
         if computed is None:
             return
         if get_spanning_context() is None:
@@ -159,7 +164,7 @@ class SyncOnReadVariable(Variable):
     def _value(self, value: Any) -> None:
         if "stacked_variable" in self.__dict__:
             self.stacked_variable._write(
-                self._split_value(Tensor(value), self.stacked_variable._shape[0])
+                self._split_value(Tensor(value), get_value_shape(self.stacked_variable)[0])
             )
         else:
             self.__dict__["_first"] = value
@@ -189,7 +194,7 @@ class SyncOnReadVariable(Variable):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return self._replica_variable._shape
+        return get_value_shape(self._replica_variable)
 
     @property
     def ndim(self) -> int:
@@ -208,7 +213,9 @@ class SyncOnReadVariable(Variable):
         if get_spanning_context() is not None:
             self._replica_variable._write(value)
             return
-        self.stacked_variable._write(self._split_value(value, self.stacked_variable._shape[0]))
+        self.stacked_variable._write(
+            self._split_value(value, get_value_shape(self.stacked_variable)[0])
+        )
         self._get_written_values()[id(self)] = self.stacked_variable.value().array, value
 
     @property

@@ -129,7 +129,7 @@ class State:
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
             if self._mesh is not None:
-                self._iterations._layout = Layout.replicated(self._mesh, 0)
+                self._iterations.layout = Layout.replicated(self._mesh, 0)
             self._weights.insert(0, self._iterations)
         return self._iterations
 
@@ -175,7 +175,7 @@ class State:
                 )
             if slot.shape == var.shape:
                 # Some strategies shard a slot over more devices than its variable.
-                slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
+                slot.layout = getattr(var, "_slot_layout", None) or var.layout
                 store = getattr(var, "_slot_store", None)
                 if store is not None:
                     slot._move_to_file(store)

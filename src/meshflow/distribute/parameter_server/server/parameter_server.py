@@ -21,7 +21,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import variable_lock
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable, get_full_name
+from meshflow.core.variables.variable import Variable, get_full_name, get_value_shape
 from meshflow.distribute.parameter_server.server.attempts import AttemptLog, AttemptState
 from meshflow.distribute.parameter_server.transport.gradient_compression import decompress_gradient
 from meshflow.distribute.parameter_server.transport.messages import (
@@ -454,7 +454,7 @@ class ParameterServer:
     def _decompress_step(self, step: OptimizerStep) -> OptimizerStep:
         variables = [self._get_variable(key) for key in step.keys]
         gradients = tuple(
-            decompress_gradient(g, v._shape, v.dtype.dtype)
+            decompress_gradient(g, get_value_shape(v), v.dtype.dtype)
             for g, v in zip(step.gradients, variables, strict=True)
         )
         return step._replace(gradients=gradients)
@@ -549,7 +549,7 @@ def _pad_rows(rows: VariableRows, variable: ServerVariable) -> list[Array]:
     if not num_padding:
         return [rows.values, rows.indices]
     values, indices = np.asarray(rows.values), np.asarray(rows.indices)
-    padding = variable._shape[0] + np.arange(num_padding, dtype=indices.dtype)
+    padding = get_value_shape(variable)[0] + np.arange(num_padding, dtype=indices.dtype)
     return [
         np.pad(values, [(0, num_padding)] + [(0, 0)] * (values.ndim - 1)),
         np.concatenate([indices, padding]),

@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -33,6 +33,7 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
     get_full_name,
+    get_value_shape,
 )
 from meshflow.environment.types import Array, ArrayLike
 
@@ -185,6 +186,14 @@ class HostedVariable(DescribedVariable):
         self.key, self.servers, self._host = key, tuple(servers), host
         return initial_value
 
+    def apply_description(self, description: Mapping[str, Any]) -> None:
+        """Set the attributes that `describe_variable` returned in another process."""
+        self._static_shape = TensorShape(description["shape"])
+        self._dtype, self._name = as_dtype(description["dtype"]), description["name"]
+        self._trainable, self._autocast = description["trainable"], description["autocast"]
+        self._synchronization = description["synchronization"]
+        self._aggregation, self._constraint = description["aggregation"], None
+
     @property
     def device(self) -> str:
         """Return the device name of the first server that hosts the variable, as in TensorFlow."""
@@ -333,7 +342,7 @@ class VariableOutboxes:
 
     def __init__(self, variable: HostedVariable) -> None:
         self.variable = variable
-        shape, dtype, name = variable._shape, variable.dtype, get_full_name(variable)
+        shape, dtype, name = get_value_shape(variable), variable.dtype, get_full_name(variable)
         self.value = Outbox(self, shape, dtype, f"{name}/set")
         self.is_set = Outbox(self, (), "int32", f"{name}/is_set")
         self.added = Outbox(self, shape, dtype, f"{name}/added")
@@ -342,7 +351,9 @@ class VariableOutboxes:
         """Write a new value, which replaces earlier additions."""
         self.value._write(value)
         self.is_set._write(Tensor(np.int32(1)))
-        self.added._write(Tensor(np.zeros(self.variable._shape, self.variable.dtype.dtype)))
+        self.added._write(
+            Tensor(np.zeros(get_value_shape(self.variable), self.variable.dtype.dtype))
+        )
 
     def add(self, op: Op, delta: TensorLike, method: str) -> None:
         """Add a value, or subtract it."""

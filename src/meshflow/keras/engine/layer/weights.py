@@ -21,6 +21,7 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
     get_full_name,
+    get_value_shape,
 )
 from meshflow.environment.types import PyTree
 from meshflow.keras import constraints, initializers, regularizers, settings
@@ -163,8 +164,9 @@ class LayerWeights(WeightValues, TrackedLayer):
                 dtype=weight_dtype,
                 **shape_argument,
             )
-        if layout is not None and not hasattr(variable, "_slot_layout"):
-            variable._layout = layout
+        has_layout = hasattr(variable, "_slot_layout") or not isinstance(variable, Variable)
+        if layout is not None and not has_layout:
+            variable.layout = layout
         # The weights of the layer are the shards of a sharded table.
         if dims is not None:
             variable._dimension_names = dims  # type: ignore[union-attr]
@@ -184,7 +186,7 @@ class LayerWeights(WeightValues, TrackedLayer):
         for weight in self._own_weights:
             dimension_names = getattr(weight, "_dimension_names", None)
             name = get_full_name(weight).rsplit("/", 1)[-1]
-            dims = get_weight_dimensions(self, name, weight._shape, dimension_names)
+            dims = get_weight_dimensions(self, name, get_value_shape(weight), dimension_names)
             if dims is not None:
                 named_axes.append((weight, dims))
         return named_axes
