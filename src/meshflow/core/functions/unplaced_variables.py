@@ -45,7 +45,7 @@ class UnplacedVariables:
             return []
         replicated = NamedSharding(mesh, PartitionSpec())
         return [
-            (i, replicated if variable.layout is None else variable.layout.sharding())
+            (i, replicated if variable.layout is None else variable.layout.to_sharding())
             for i, variable in self._written
             if variable.layout is None or not captured[i].committed
         ]

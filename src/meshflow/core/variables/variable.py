@@ -203,7 +203,7 @@ class Variable(VariableRowMethods, _Operators):
         if layout is None:
             return
         if self.has_no_value:
-            value, sharding = self._value, layout.sharding()
+            value, sharding = self._value, layout.to_sharding()
             self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return
         with init_scope():
@@ -327,7 +327,7 @@ class Variable(VariableRowMethods, _Operators):
             return self._held.to_memory("device")
         if not self._in_host_memory:
             return self._current()
-        return jax.device_put(self._current(), self._own_layout.with_memory("device").sharding())
+        return jax.device_put(self._current(), self._own_layout.with_memory("device").to_sharding())
 
     @property
     def _in_host_memory(self) -> bool:
@@ -420,7 +420,7 @@ class Variable(VariableRowMethods, _Operators):
             on_host = isinstance(array, np.ndarray) and array.dtype.kind not in "OSU"
             array = transfers.transfer(array) if on_host else array
             if self._in_host_memory:
-                array = jax.device_put(array, self._own_layout.sharding())
+                array = jax.device_put(array, self._own_layout.to_sharding())
             with variable_lock:
                 if self._held is None:
                     self._value = array
