@@ -74,7 +74,8 @@ def adopt_model(strategy: MeshStrategy, model: Any) -> None:
       strategy: The strategy.
       model: A compiled model.
     """
-    dims = {id(w): d for layer in model._flatten_layers() for w, d in layer._list_named_axes()}
+    layers = (model, *model.submodules)
+    dims = {id(w): d for layer in layers for w, d in layer._list_named_axes()}
     weights = {id(v) for v in model.variables}
     slots = {id(s): owner for s, owner in _list_slots(model.optimizer)}
     for variable in _list_variables(model):
