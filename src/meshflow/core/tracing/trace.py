@@ -349,6 +349,10 @@ class TracedFunction:
         results = dict(zip(order, run(*arguments, *captures), strict=True))
         return [results[i] for i in indices]
 
+    def get_captured_arrays(self) -> list[Any]:
+        """Return the arrays of the captures; an iterator takes its next element."""
+        return [c._value for c in self.captures]
+
     def get_captured_tensors(self) -> list[Tensor]:
         """Return the captures as tensors of the current context; variables are read."""
         # The jaxpr expects the variables' own dtypes, also when it is called inside a

@@ -84,6 +84,11 @@ class ServerVariable(Variable):
     is_copied_on_write = False
 
     @property
+    def stored_array(self) -> Array:
+        """Return the array that the server stores, without a copy."""
+        return self._value
+
+    @property
     def _is_lent(self) -> bool:  # type: ignore[override]
         # Workers in this process, and messages, refer to small values without a copy, so these are
         # not changed in place.
@@ -192,8 +197,8 @@ class ParameterServer:
             )
             variable.key = key
             replaced = self._variables.get(key)
-            self.size += variable._value.nbytes - (
-                0 if replaced is None else replaced._value.nbytes
+            self.size += variable.stored_array.nbytes - (
+                0 if replaced is None else replaced.stored_array.nbytes
             )
             self._variables[key] = variable
             self._histories[key] = _RowHistory(np.shape(value)[0] if np.ndim(value) else 0)
@@ -206,7 +211,7 @@ class ParameterServer:
           keys: Keys of the variables.
         """
         with self.lock:
-            return self.clock, {key: self._get_variable(key)._value for key in keys}
+            return self.clock, {key: self._get_variable(key).stored_array for key in keys}
 
     def write(self, key: int, value: ArrayLike, adds: bool = False, order: int = 0) -> int:
         """Assign or add a value to a variable, and return the clock.
@@ -231,7 +236,8 @@ class ParameterServer:
         """Return the state, except optimizers and constraints."""
         with self.lock:
             values = {
-                key: (np.asarray(v._value), get_full_name(v)) for key, v in self._variables.items()
+                key: (np.asarray(v.stored_array), get_full_name(v))
+                for key, v in self._variables.items()
             }
             return values, self.clock, self._attempts.get_state(), self._last_order
 
@@ -284,7 +290,7 @@ class ParameterServer:
             requested = _find_dense_updates(_get_kind(chosen)).intersection(
                 (*wish.known, *wish.unknown)
             )
-            sizes = [self._get_variable(key)._value.nbytes for key in requested]
+            sizes = [self._get_variable(key).stored_array.nbytes for key in requested]
             return [size for size in sizes if size >= MIN_LARGE_BYTES]
 
     # ---- optimizers ------------------------------------------------------------------------
@@ -383,13 +389,16 @@ class ParameterServer:
         self, wish: PullRequest, allocate: Allocator
     ) -> dict[int, Array | VariableRows]:
         values: dict[int, Array | VariableRows] = {
-            key: self._get_variable(key)._value for key in wish.unknown
+            key: self._get_variable(key).stored_array for key in wish.unknown
         }
         for key in wish.known:
             history = self._histories[key]
             if history.latest <= wish.clock:
                 continue
-            rows, value = history.find_changed_rows(wish.clock), self._get_variable(key)._value
+            rows, value = (
+                history.find_changed_rows(wish.clock),
+                self._get_variable(key).stored_array,
+            )
             values[key] = value if rows is None else _take_rows(np.asarray(value), rows, allocate)
         return values
 

@@ -54,7 +54,7 @@ class KerasTensor(_Operators):
         self._keras_history: History | Any = None
         self._keras_mask = None
         # Values of shape tensors for each placeholder size that replaces the unknown sizes.
-        self._known_values: dict[int, Any] = {}
+        self.known_values: dict[int, Any] = {}
         # Weak references: the layers own the nodes, and a tensor may outlive a model.
         self._users: list[weakref.ref[Node]] = []
 
