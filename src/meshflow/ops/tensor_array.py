@@ -351,11 +351,9 @@ class TensorArray:
         return [self._to_buffer()]
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
-        return (
-            self._copy_with(None, parts[0])
-            if parts
-            else self._copy_with(list(self._elements or []), None)
-        )
+        if parts:
+            return self._copy_with(None, parts[0])
+        return self._copy_with(list(self._elements or []), None)
 
     # ---- all elements -----------------------------------------------------------------------
 
