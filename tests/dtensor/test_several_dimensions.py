@@ -39,7 +39,7 @@ def test_a_layout_over_two_dimensions_says_what_it_is(mesh):
     assert layout.offset_to_shard() == [(0, 0), (1, 0), (2, 0), (3, 0)]
     turned = Layout(["model+data", U], mesh)
     assert turned.offset_to_shard() == [(0, 0), (2, 0), (1, 0), (3, 0)]
-    assert layout.sharding().spec == jax.sharding.PartitionSpec(("data", "model"), None)
+    assert layout.to_sharding().spec == jax.sharding.PartitionSpec(("data", "model"), None)
 
 
 def test_text_message_and_pickle_keep_it(mesh):

@@ -12,7 +12,7 @@ from meshflow.checkpoint.object_graph_message import GRAPH_KEY
 from meshflow.checkpoint.restoration import Restoration, make_weak_reference
 from meshflow.checkpoint.status import CheckpointLoadStatus
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 
 __all__ = ["NameBasedRestoration", "NameBasedSaverStatus", "restore_checkpoint"]
 
@@ -45,7 +45,7 @@ class NameBasedRestoration(Restoration):
                     self._resume_after_build(index, item)
 
     def _restore_variable(self, variable: Variable | ShardedVariable) -> None:
-        name = variable._shared_name
+        name = get_full_name(variable)
         if name in self.checkpoint.entries and not self._is_restored(VARIABLE_VALUE, variable):
             self._assign(variable, name)
             self._restored[VARIABLE_VALUE, id(variable)] = make_weak_reference(variable)
@@ -61,7 +61,7 @@ class NameBasedRestoration(Restoration):
             for v in super().list_unmatched_objects()
             if isinstance(v, (Variable, ShardedVariable))
         ]
-        return [v for v in variables if v._shared_name != _SAVE_COUNTER]
+        return [v for v in variables if get_full_name(v) != _SAVE_COUNTER]
 
 
 class NameBasedSaverStatus(CheckpointLoadStatus):

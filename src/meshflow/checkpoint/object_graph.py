@@ -27,7 +27,7 @@ from meshflow.checkpoint.slices import ArrayParts
 from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.sharded_variable import ShardedVariable, merge_shards
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import Array
 from meshflow.placement.file_store import FileArray
 
@@ -128,7 +128,7 @@ def _iterate_attributes(value: Trackable) -> Iterator[tuple[str, Trackable]]:
         (value._own_weights if is_layer else getattr(value, "_weights", [])) if is_keras else []
     ):
         if id(weight) not in attribute_ids:
-            yield weight._shared_name.rsplit("/", 1)[-1], weight
+            yield get_full_name(weight).rsplit("/", 1)[-1], weight
 
 
 def _iterate_layers(model: Trackable) -> Iterator[tuple[str, Trackable]]:
@@ -242,15 +242,6 @@ def _get_values(item: Trackable) -> dict[str, dict[str, Any]]:
 
 def _to_array(tensor: TensorLike) -> Array | FileArray:
     return tensor._value if isinstance(tensor, Variable) else np.asarray(tensor)
-
-
-def get_full_name(variable: Variable | ShardedVariable) -> str:
-    """Return the name of a variable without a suffix such as ":0".
-
-    Args:
-      variable: The variable.
-    """
-    return variable.name.partition(":")[0]
 
 
 def get_stored_value(variable: Variable | ShardedVariable) -> Array | FileArray | ArrayParts:

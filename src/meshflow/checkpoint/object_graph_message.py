@@ -17,11 +17,10 @@ from meshflow.checkpoint.object_graph import (
     VARIABLE_VALUE,
     ObjectGraph,
     Trackable,
-    get_full_name,
     resolve_root,
 )
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 
 __all__ = ["GRAPH_KEY", "collect_arrays", "map_full_names_to_keys", "parse_object_graph"]
 

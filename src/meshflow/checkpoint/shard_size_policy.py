@@ -86,7 +86,7 @@ class _ShardPacker:
         return [shard for shard in self._shards if shard] + self._oversized
 
     def add(self, tensor: ShardableTensor) -> None:
-        array = read_uncached(tensor.tensor._value)
+        array = read_uncached(tensor.tensor.array)
         size, itemsize = array.nbytes, array.dtype.itemsize
         if tensor.checkpoint_key == GRAPH_KEY:
             size = itemsize = 0

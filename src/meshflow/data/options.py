@@ -104,20 +104,25 @@ class _OptionGroup:
         Args:
           options: Settings of the same class.
         """
-        merged = type(self)()
-        merged._set.update(self._set)
+        settings = dict(self._set)
         for name, value in options._set.items():
-            current = merged._set.get(name)
-            merged._set[name] = current.merge(value) if isinstance(current, _OptionGroup) else value
-        return merged
+            current = settings.get(name)
+            settings[name] = current.merge(value) if isinstance(current, _OptionGroup) else value
+        return self._replace_settings(settings)
 
     def freeze(self) -> Self:
         """Return a copy of these settings that cannot be changed."""
-        frozen_options = type(self)()
-        for name, value in self._set.items():
-            frozen_options._set[name] = value.freeze() if isinstance(value, _OptionGroup) else value
-        object.__setattr__(frozen_options, "_frozen", True)
-        return frozen_options
+        settings = {
+            name: value.freeze() if isinstance(value, _OptionGroup) else value
+            for name, value in self._set.items()
+        }
+        return self._replace_settings(settings, is_frozen=True)
+
+    def _replace_settings(self, settings: dict[str, Any], is_frozen: bool = False) -> Self:
+        options = type(self)()
+        object.__setattr__(options, "_set", settings)
+        object.__setattr__(options, "_frozen", is_frozen)
+        return options
 
 
 class AutotuneOptions(_OptionGroup):

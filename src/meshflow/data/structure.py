@@ -17,7 +17,7 @@ from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
-from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
@@ -63,8 +63,7 @@ def to_array(value: Any) -> Any:
         return value
     if isinstance(value, ElementSource) or is_sparse(value):
         return value
-    if hasattr(value, "_as_tensor"):
-        value = value._as_tensor()
+    value = read_tensor(value)
     if not isinstance(value, Tensor):
         value = convert_to_tensor(value)
     return value.require_value("an element of a dataset")

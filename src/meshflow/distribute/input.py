@@ -195,7 +195,7 @@ class DistributedDataset:
                 yield self._stack_replica_batches(pending)
                 pending = []
         if pending:
-            empty = nest.map_structure(lambda t: Tensor(t._value[:0]), pending[0])
+            empty = nest.map_structure(lambda t: Tensor(t.array[:0]), pending[0])
             yield self._stack_replica_batches(pending + [empty] * (count - len(pending)))
 
     def _stack_replica_batches(self, batches: list[PyTree]) -> PyTree:

@@ -176,7 +176,7 @@ class Strategy(ReductionsAndGathers):
             else:
                 variable = MirroredVariable(**kwargs)
                 if self.needs_placement and variable.dtype.name != "string":
-                    variable._layout = self.get_replicated_layout(variable.ndim)
+                    variable.layout = self.get_replicated_layout(variable.ndim)
         finally:
             context.variable_creators = saved
         variable._distribute_strategy = self  # type: ignore[attr-defined]

@@ -124,7 +124,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
       0 collectives, 0 bytes sent by each device (x=1)
     """
     concrete, arrays = _trace(fn, args, kwargs)
-    captured = [c._value for c in concrete.traced.captures]
+    captured = concrete.traced.get_captured_arrays()
     compiled: Any = concrete.lower(arrays, captured).compile()
     mesh = _find_largest_mesh([*arrays, *captured])
     memory = compiled.memory_analysis()

@@ -390,5 +390,5 @@ class DVariable(Variable, metaclass=_DVariableType):
             )
         # mypy reports that `args` might contain a dtype, too; Python raises an error in that case.
         super().__init__(initial_value, *args, dtype=dtype, **kwargs)  # type: ignore[misc]
-        self._layout = layout or value_layout
+        self.layout = layout or value_layout
         self.save_as_bf16 = False

@@ -144,7 +144,7 @@ class _TensorInput:
 
     def __init__(self, tensor: KerasTensor) -> None:
         self.flat_outputs = [tensor]
-        self._inbound_nodes = [self]
+        self.inbound_nodes = [self]
 
 
 def _to_symbolic(tensor: TensorLike) -> KerasTensor:

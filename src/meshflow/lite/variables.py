@@ -89,7 +89,7 @@ class ModelVariables:
         self._initializer_index = len(self._graph.subgraphs)
         self._graph.subgraphs.append(initializer)
         lowering = Lowering(self._graph, initializer)
-        values = [lowering.get_constant(np.asarray(v._as_tensor()._value)) for v in variables]
+        values = [lowering.get_constant(np.asarray(v.value().array)) for v in variables]
         self.write_variables(lowering, variables, values)
 
     def _add_handle(self, lowering: Lowering, variable: Variable) -> Tensor:

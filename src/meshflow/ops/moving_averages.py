@@ -11,7 +11,7 @@ from meshflow.core.gradients.tape import suspend_tapes
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.ops import math
 
 __all__ = ["ExponentialMovingAverage"]
@@ -121,7 +121,7 @@ class ExponentialMovingAverage:
         average.assign(biased / (1.0 - decay ** math.cast(steps, variable.dtype)))
 
     def _make_name(self, variable: Variable) -> str:
-        return f"{variable._shared_name}/{self._name}"
+        return f"{get_full_name(variable)}/{self._name}"
 
     def average(self, var: Variable) -> Variable | None:
         """Return the variable with the average of `var`, or None before `apply` with `var`."""
@@ -130,7 +130,7 @@ class ExponentialMovingAverage:
     def average_name(self, var: Variable) -> str:
         """Return the name of the average of a variable."""
         average = self.average(var)
-        return self._make_name(var) if average is None else average._shared_name
+        return self._make_name(var) if average is None else get_full_name(average)
 
     def variables_to_restore(
         self, moving_avg_variables: Sequence[Variable] | None = None
@@ -150,5 +150,5 @@ class ExponentialMovingAverage:
         for variable in self._variables:
             if id(variable) in self._biased:
                 biased, steps = self._biased[id(variable)]
-                parts |= {biased._shared_name: biased, steps._shared_name: steps}
+                parts |= {get_full_name(biased): biased, get_full_name(steps): steps}
         return parts

@@ -136,7 +136,15 @@ class TensorArray:
         self, elements: list[Tensor | None] | None, buffer: Tensor | None
     ) -> TensorArray:
         """Return an array with other contents; eagerly the array itself, as in TensorFlow."""
-        result = self if context.trace is None else object.__new__(TensorArray)
+        if context.trace is not None:
+            return self._copy_with(elements, buffer)
+        self._elements, self._buffer = elements, buffer
+        return self
+
+    def _copy_with(
+        self, elements: list[Tensor | None] | None, buffer: Tensor | None
+    ) -> TensorArray:
+        result = object.__new__(TensorArray)
         result._spec, result._elements, result._buffer = self._spec, elements, buffer
         return result
 
@@ -343,11 +351,9 @@ class TensorArray:
         return [self._to_buffer()]
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
-        result = object.__new__(TensorArray)
-        result._spec = self._spec
-        result._elements = None if parts else list(self._elements or [])
-        result._buffer = parts[0] if parts else None
-        return result
+        if parts:
+            return self._copy_with(None, parts[0])
+        return self._copy_with(list(self._elements or []), None)
 
     # ---- all elements -----------------------------------------------------------------------
 
@@ -451,11 +457,8 @@ class TensorArray:
 
     def identity(self) -> TensorArray:
         """Return a second array with the same elements."""
-        result = object.__new__(TensorArray)
-        result._spec = self._spec
-        result._elements = None if self._elements is None else list(self._elements)
-        result._buffer = self._buffer
-        return result
+        elements = None if self._elements is None else list(self._elements)
+        return self._copy_with(elements, self._buffer)
 
     def close(self, name: str | None = None) -> None:
         """Do nothing: memory is released with the array."""

@@ -250,7 +250,7 @@ def _profile_with_xla(path: str, inputs: Any, runs: int, batch: int) -> Deployed
     feed = {n: convert_to_tensor(a) for n, a in _make_inputs(specs, inputs, batch).items()}
 
     def run() -> None:
-        jax.block_until_ready([t._value for t in function(**feed).values()])
+        jax.block_until_ready([t.array for t in function(**feed).values()])
 
     first, first_times = _trace_calls(run, 1)
     seconds = measure_seconds(run, runs)

@@ -92,7 +92,7 @@ def test_layouts_in_host_memory():
     layout = Layout(["x", U], mesh, memory="host")
     assert layout != Layout(["x", U], mesh) == layout.with_memory("device")
     variable = dtensor.DVariable(dtensor.copy_to_mesh(tf.ones([4, 2]), Layout(["x", U], mesh)))
-    variable._layout = layout
+    variable.layout = layout
     double = tf.function(lambda: variable.assign(2 * variable))
     double()
     variable.assign_add(tf.ones([4, 2]))

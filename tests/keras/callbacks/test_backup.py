@@ -32,7 +32,7 @@ def fresh_process():
     """Random state and names as in a new process that runs the same program."""
     from meshflow.core.variables import random_streams
 
-    random_streams._global.__init__()
+    random_streams.global_seed.__init__()
     random_streams._streams.clear()
     random_streams._stream_ids = iter(range(10**9))
     tf.keras.backend.reset_uids()

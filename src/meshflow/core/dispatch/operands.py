@@ -12,7 +12,7 @@ from meshflow.core.runtime import errors
 from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, float32, string
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.environment.types import PyTree
 
 
@@ -130,8 +130,7 @@ def to_static_value(value: Any, name: str = "argument") -> Any:
         return value
     if isinstance(value, (list, tuple)):
         return tuple(to_static_value(v, name) for v in value)
-    if hasattr(value, "_as_tensor"):
-        value = value._as_tensor()
+    value = read_tensor(value)
     if isinstance(value, Tensor):
         if isinstance(value.array, jax.core.Tracer):
             if hasattr(value, "_sizes"):

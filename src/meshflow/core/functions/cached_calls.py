@@ -165,7 +165,7 @@ class CachedCalls:
         if parts is None or None in capture_indices or not has_slots:
             return None
         main, prepacked = parts
-        captured = [c._value for c in traced.captures]
+        captured = traced.get_captured_arrays()
         weights: list[Any] = []
         is_stored = True
         if prepacked is not None:

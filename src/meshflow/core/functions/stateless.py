@@ -14,7 +14,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction, is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import PyTree
 
 __all__ = ["call_stateless", "is_traced_by_jax"]
@@ -96,9 +96,8 @@ def _to_array(value: Any) -> jax.Array:
     """Return the array of a tensor or variable; return arrays unchanged."""
     if isinstance(value, jax.Array):
         return value
-    if not isinstance(value, Tensor) and hasattr(value, "_as_tensor"):
-        with suspend_autocast():
-            value = value._as_tensor()
+    with suspend_autocast():
+        value = read_tensor(value)
     return jax.numpy.asarray(convert_to_tensor(value).array)
 
 
@@ -110,7 +109,7 @@ def _get_capture_array(capture: Any, value: Any) -> jax.Array:
 
 def _get_capture_tensor(capture: Any, value: Any) -> Tensor:
     if value is capture:
-        return capture if isinstance(capture, Tensor) else capture._as_tensor()
+        return read_tensor(capture)
     return convert_to_tensor(value, getattr(capture, "dtype", None))
 
 

@@ -131,7 +131,7 @@ def _run_recorded(
 
     for tape in context.tapes:
         for variable in variables:
-            tape.record_read(variable, variable._as_tensor())
+            tape.record_read(variable, variable.value())
         if any(tape.watches(t) for t in tensors) or variables:
             tape.record(FunctionNode(inputs, [o for o in flat if is_differentiable(o)], backward))
     return outputs

@@ -74,11 +74,11 @@ class JacobianMethods:
         del parallel_iterations
         self._check_use_pfor("jacobian", experimental_use_pfor)
         target = convert_target(target)
-        shape = tuple(target._value.shape)
+        shape = tuple(target.array.shape)
         basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
         rows = self._compute_rows(target, sources, basis, unconnected_gradients)
         return nest.map_structure(
-            lambda r: None if r is None else apply(_reshape, (r,), (*shape, *r._value.shape[1:])),
+            lambda r: None if r is None else apply(_reshape, (r,), (*shape, *r.array.shape[1:])),
             rows,
         )
 

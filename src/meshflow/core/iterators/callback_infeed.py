@@ -148,7 +148,7 @@ def call_feed(
         specs, shardings = (((), np.dtype(bool)), *specs), (None, *shardings)
     results = apply(_next, list(operands), (feed, specs, shardings))
     leaves = results[1:] if feed.optional else results
-    return jax.tree.unflatten(tree, [t._value for t in leaves]), results[0]
+    return jax.tree.unflatten(tree, [t.array for t in leaves]), results[0]
 
 
 def request_element(

@@ -23,7 +23,7 @@ from meshflow.core.staging.structure import (
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DType
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 
 Values = list[Any]
 
@@ -65,8 +65,8 @@ class _TracedBranch:
                 template = NestedTemplate(value)
                 self.defined.append(not isinstance(value, Undefined))
                 for i, leaf in enumerate(template.leaves):
-                    if hasattr(leaf, "_as_tensor") and not keep_variables:
-                        leaf = leaf._as_tensor()
+                    if not keep_variables:
+                        leaf = read_tensor(leaf)
                     if is_tensor_like(leaf):
                         tensor = leaf if isinstance(leaf, Tensor) else to_tensor(leaf)
                         template.leaves[i] = _BranchOutput(len(tensors), tensor)
@@ -219,7 +219,7 @@ def _unify_leaf(
                 raise merge.make_mismatch_error(
                     position, "value", _format_leaf(differing), _format_leaf(leaf), branch_index
                 )
-            outputs[branch_index] = np.asarray(candidate._value), tuple(candidate.shape)
+            outputs[branch_index] = np.asarray(candidate.array), tuple(candidate.shape)
         if first is None:
             first = candidate
         for aspect in ("dtype", "shape"):

@@ -12,7 +12,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.tracing.trace import TracedFunction
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensors
 
 
 class MergedOperands:
@@ -43,7 +43,7 @@ class MergedOperands:
     def read_captures(self) -> list[Tensor]:
         """Return the captures as tensors of the current context; variables keep their own dtype."""
         with suspend_autocast():
-            return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+            return read_tensors(self.captures)
 
     def select_captures(self, traced: TracedFunction, values: Sequence[Any]) -> list[Any]:
         """Return the values that one of the functions captured, from those of `captures`."""

@@ -9,7 +9,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 
 _and = Op("logical_and", lambda o, _: jnp.logical_and(*o), differentiable=False)
 _or = Op("logical_or", lambda o, _: jnp.logical_or(*o), differentiable=False)
@@ -21,11 +21,8 @@ _truth = Op("cast", lambda o, _: (o[0] != 0).reshape(()), differentiable=False)
 
 def is_symbolic(value: object) -> bool:
     """Check whether a value is a tensor that is only known when the traced function runs."""
-    if isinstance(value, Tensor):
-        return isinstance(value.array, jax.core.Tracer)
-    if isinstance(value, jax.core.Tracer):
-        return True
-    return hasattr(value, "_as_tensor") and is_symbolic(value._as_tensor())
+    value = read_tensor(value)
+    return isinstance(value.array if isinstance(value, Tensor) else value, jax.core.Tracer)
 
 
 def to_scalar_bool(value: TensorLike, use: str = "a condition") -> Tensor:

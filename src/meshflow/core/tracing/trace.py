@@ -46,7 +46,7 @@ from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_pa
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
 
@@ -349,12 +349,16 @@ class TracedFunction:
         results = dict(zip(order, run(*arguments, *captures), strict=True))
         return [results[i] for i in indices]
 
+    def get_captured_arrays(self) -> list[Any]:
+        """Return the arrays of the captures; an iterator takes its next element."""
+        return [c._value for c in self.captures]
+
     def get_captured_tensors(self) -> list[Tensor]:
         """Return the captures as tensors of the current context; variables are read."""
         # The jaxpr expects the variables' own dtypes, also when it is called inside a
         # mixed-precision layer.
         with suspend_autocast():
-            return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+            return read_tensors(self.captures)
 
     def call(self, arguments: Sequence[Tensor]) -> PyTree:
         """Run the function as one op on tensors, and write its variables."""
@@ -586,9 +590,8 @@ def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
         return IndexedSlicesSlot(leaf._with_state_parts, slots)
-    if hasattr(leaf, "_as_tensor"):
-        leaf = leaf._as_tensor()
-    elif isinstance(leaf, (np.ndarray, jax.Array)):
+    leaf = read_tensor(leaf)
+    if isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)
     if not isinstance(leaf, Tensor) or leaf.array.dtype == object:
         return leaf

@@ -15,7 +15,7 @@ arithmetic operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -458,3 +458,14 @@ def is_tensor(x: object) -> bool:
       (True, False)
     """
     return isinstance(x, Tensor) or getattr(x, "_is_tensor_like", False)
+
+
+def read_tensor(value: Any) -> Any:
+    """Return the tensor of a variable or another tensor-like object; return other values unchanged."""
+    read = None if isinstance(value, Tensor) else getattr(value, "_as_tensor", None)
+    return value if read is None else read()
+
+
+def read_tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Return tensors for a list of tensors, variables and other tensor-like objects."""
+    return [v if isinstance(v, Tensor) else v._as_tensor() for v in values]

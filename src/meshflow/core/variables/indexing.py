@@ -16,8 +16,8 @@ from meshflow.core.runtime import errors
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import slice_sizes
-from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.environment.types import Array
 
 
@@ -102,8 +102,9 @@ def parse_index(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list
 def _parse_bound(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, Variable) or hasattr(value, "_as_tensor"):
-        value = value._as_tensor()
+    if type(value) is int:
+        return value
+    value = read_tensor(value)
     if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
         value = value.require_value(
             "a bound of a slice, which determines the shape of the result (tf.slice accepts a computed begin with a "
@@ -123,8 +124,7 @@ def _parse_integer(item: Any) -> int | Tensor:
         return int(item)
     if isinstance(item, np.ndarray) and not item.ndim and item.dtype.kind in "iu":
         return int(item)
-    if hasattr(item, "_as_tensor"):
-        item = item._as_tensor()
+    item = read_tensor(item)
     if isinstance(item, Tensor) and item.dtype.is_integer:
         if item.ndim == 0:
             return item if isinstance(item.array, jax.core.Tracer) else int(item)
@@ -191,7 +191,7 @@ def _to_mask(key: Any) -> np.ndarray | None:
     if isinstance(key, np.ndarray):
         return key if key.dtype == bool and key.ndim else None
     if isinstance(key, Variable) and key.dtype.is_bool:
-        key = key._as_tensor()
+        key = key.value()
     if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
         return key.require_value("a mask that determines the number of elements (use tf.where)")
     return None
@@ -257,15 +257,15 @@ def check_indices(indices: Tensor | np.ndarray, size: int, dim: int) -> None:
 
 def variable_getitem(variable: Variable, key: Any) -> Tensor:
     """Return `variable[key]`, a tensor with an `assign` method that writes that part."""
-    result = getitem(variable._as_tensor(), key)
+    result = getitem(variable.value(), key)
     if result.array is variable._value:
         result = Tensor(result.array)
 
     def assign(value: TensorLike, name: str | None = None, **_: Any) -> Variable:
-        template, dynamic = parse_index(variable._shape, key)
+        template, dynamic = parse_index(get_value_shape(variable), key)
         tensor = variable._check_value(value, "assign a slice")
         with suspend_autocast():
-            variable._set(apply(_setitem, (variable._as_tensor(), tensor, *dynamic), template))
+            variable._set(apply(_setitem, (variable.value(), tensor, *dynamic), template))
         return variable
 
     result._assign_slice = assign

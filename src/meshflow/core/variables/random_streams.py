@@ -120,13 +120,13 @@ def _make_state_function(
     op_seeds, op_indices = itertools.count(), itertools.count(1)
 
     def compute_states(seed: int | None, used: int, call_indices: np.ndarray) -> np.ndarray | None:
-        if seed is None and _global.seed is None:
+        if seed is None and global_seed.seed is None:
             if unseeded is None:
                 return None
             words = generate_states([*unseeded(), next(op_indices)], call_indices).astype(np.uint64)
             low = np.zeros(len(call_indices), np.int64)
             return np.stack([low, low, (words[:, 0] << 32 | words[:, 1]).astype(np.int64)], -1)
-        _, high, key = _global.make_op_state(next(op_seeds) if seed is None else seed)
+        _, high, key = global_seed.make_op_state(next(op_seeds) if seed is None else seed)
         low = np.asarray(call_indices, np.int64) * used
         return np.stack([low, np.full_like(low, high), np.full_like(low, key)], -1)
 
@@ -198,7 +198,7 @@ class SeedStream:
         # A thread that computes an element may call this at any time; see `draw_seed`.
         in_element = _element.keys is not None
         return make_state_from_words(
-            _global.compute_seed(0, self._id) if in_element else _global.draw_seed()
+            global_seed.compute_seed(0, self._id) if in_element else global_seed.draw_seed()
         )
 
     def next_key(self, used: int | jax.Array) -> Tensor:
@@ -210,11 +210,11 @@ class SeedStream:
         state = self.state
         # Sizes are symbolic while a function for any size is saved.
         counts = Tensor(np.asarray(used) if isinstance(used, int) else jnp.asarray(used))
-        key, advanced = apply(_NEXT_KEY, (state._as_tensor(), counts))
-        if context.trace is None and isinstance(advanced._value, jax.core.Tracer):
+        key, advanced = apply(_NEXT_KEY, (state.value(), counts))
+        if context.trace is None and isinstance(advanced.array, jax.core.Tracer):
             # A JAX function is being traced, and its tracers must not remain in a variable.
             with jax.ensure_compile_time_eval():
-                key, advanced = apply(_NEXT_KEY, (state._as_tensor(), counts))
+                key, advanced = apply(_NEXT_KEY, (state.value(), counts))
         state._write(advanced)
         return key if self.derive_replica_key is None else self.derive_replica_key(key)
 
@@ -225,7 +225,7 @@ class SeedStream:
           used: Number of counters that belong to the key.
           kernel: Name of the kernel that draws.
         """
-        if self.seed is None and _global.seed is None:
+        if self.seed is None and global_seed.seed is None:
             return self.next_key(used)
         if self.seed is None:
             return draw_op_key(None, used, kernel)
@@ -257,8 +257,8 @@ class _GlobalSeed:
 
     def __init__(self) -> None:
         self.seed: int | None = None
-        self._entropy = int.from_bytes(os.urandom(7), "little")
-        self._num_drawn = self._num_reserved = 0
+        self.entropy = int.from_bytes(os.urandom(7), "little")
+        self.num_drawn = self._num_reserved = 0
         self._streams: dict[tuple[str, int | None], SeedStream] = {}
         self.op_seeds = PythonSeedSource(0)
         self.weight_seeds = PythonSeedSource(0)
@@ -266,12 +266,12 @@ class _GlobalSeed:
     def _get_base_seed(self) -> int:
         if self.seed is None:
             determinism.require_seed("Random ops")
-            return self._entropy
+            return self.entropy
         return self.seed
 
     def set(self, seed: int) -> None:
         self.seed = seed
-        self._num_drawn = self._num_reserved = 0
+        self.num_drawn = self._num_reserved = 0
         self.op_seeds, self.weight_seeds = PythonSeedSource(seed), PythonSeedSource(seed)
         for (_, op_seed), stream in self._streams.items():
             if stream._state is not None:
@@ -318,13 +318,13 @@ class _GlobalSeed:
 
     def draw_seed(self) -> list[int]:
         """Draw the words of a new seed, which the global seed and earlier draws determine."""
-        self._num_drawn += 1
-        return self.compute_seed(self._num_drawn)
+        self.num_drawn += 1
+        return self.compute_seed(self.num_drawn)
 
     def reserve_seed(self) -> Callable[[], list[int]]:
         """Reserve a seed that any thread may draw later; other seeds are not affected."""
         self._num_reserved += 1
-        position = self._num_drawn, self._num_reserved
+        position = self.num_drawn, self._num_reserved
         return lambda: self.compute_seed(*position)
 
     def compute_seed(self, *position: int) -> list[int]:
@@ -356,7 +356,7 @@ def _hash_words(words: Sequence[int]) -> list[int]:
     return [int(w) for w in np.random.SeedSequence(words).generate_state(2)]
 
 
-_global = _GlobalSeed()
+global_seed = _GlobalSeed()
 
 
 def draw_seed() -> list[int]:
@@ -366,7 +366,7 @@ def draw_seed() -> list[int]:
     by an arbitrary amount, on which other seeds, such as those of initial weights, must not depend.
     """
     if _element.keys is None:
-        return _global.draw_seed()
+        return global_seed.draw_seed()
     key = _element.keys(None, 1)
     if key is None:
         determinism.require_seed("Random ops")
@@ -377,7 +377,7 @@ def draw_seed() -> list[int]:
 def reserve_seed() -> Callable[[], list[int]]:
     """Return a function that returns the words of a new seed, and may be called in another thread."""
     if _element.keys is None:
-        return _global.reserve_seed()
+        return global_seed.reserve_seed()
     words = draw_seed()
     return lambda: words
 
@@ -396,12 +396,12 @@ def set_seed(seed: int) -> None:
       >>> bool(tf.reduce_all(first == tf.random.uniform([2])))
       True
     """
-    _global.set(int(seed))
+    global_seed.set(int(seed))
 
 
 def get_global_seed() -> int | None:
     """Return the global seed, or None if it was not set."""
-    return _global.seed
+    return global_seed.seed
 
 
 def draw_op_key(seed: Any, used: Any, kernel: str) -> Tensor:
@@ -422,14 +422,14 @@ def draw_op_key(seed: Any, used: Any, kernel: str) -> Tensor:
         key = _element.keys(op_seed, used)
         if key is not None:
             return Tensor(key)
-    has_seed = op_seed is not None or _global.seed is not None
+    has_seed = op_seed is not None or global_seed.seed is not None
     if scope is not None and has_seed and _is_in_function(scope):
-        return _global.make_op_stream(scope, op_seed).next_key(used)
+        return global_seed.make_op_stream(scope, op_seed).next_key(used)
     if scope is None and has_seed and op_seed is None:
         # Each call has a separate seed, so there is no state to continue.
-        return Tensor(np.array(_global.make_op_state(_global.draw_op_seed()), np.int64))
+        return Tensor(np.array(global_seed.make_op_state(global_seed.draw_op_seed()), np.int64))
     # Outside of functions, each call continues the stream, also if it is traced for its gradient.
-    return _global.get_stream(kernel, op_seed).next_key(used)
+    return global_seed.get_stream(kernel, op_seed).next_key(used)
 
 
 def _is_in_function(scope: Trace) -> bool:
@@ -440,35 +440,39 @@ def _is_in_function(scope: Trace) -> bool:
 
 def draw_dataset_seed(seed: int | None) -> list[int]:
     """Return two words of a seed, like TensorFlow's datasets; new words if there is no seed."""
-    if seed is None and (_global.seed is None or _element.keys is not None):
+    if seed is None and (global_seed.seed is None or _element.keys is not None):
         return draw_seed()
-    return _global.make_op_state(_global.draw_op_seed() if seed is None else seed)[1:]
+    return global_seed.make_op_state(global_seed.draw_op_seed() if seed is None else seed)[1:]
 
 
 def make_pass_state() -> list[int]:
     """Return the state of a function's first unseeded op; a new one without a global seed."""
-    return make_state_from_words(draw_seed()) if _global.seed is None else _global.make_op_state(0)
+    return (
+        make_state_from_words(draw_seed())
+        if global_seed.seed is None
+        else global_seed.make_op_state(0)
+    )
 
 
 def draw_weight_seed() -> int:
     """Draw a seed for initial weights, like Keras: the n-th after `set_seed` is always the same."""
     if _element.keys is not None:
         return draw_seed()[1] % 10**9 + 1
-    if _global.seed is None:
+    if global_seed.seed is None:
         determinism.require_seed("Random ops")
         return random.randint(1, 10**9)
-    return _global.weight_seeds.draw(1, 10**9)
+    return global_seed.weight_seeds.draw(1, 10**9)
 
 
 def get_state() -> dict[str, Json]:
     """Return the state of all streams and of the seed sources, as JSON values."""
     used = {str(n): s._state for n, s in sorted(_streams.items()) if s._state is not None}
     return {
-        "drawn": _global._num_drawn,
-        "entropy": _global._entropy,
+        "drawn": global_seed.num_drawn,
+        "entropy": global_seed.entropy,
         "places": {n: [int(w) for w in np.asarray(v._value)] for n, v in used.items()},
-        "op_seeds": _global.op_seeds.get_state(),
-        "weight_seeds": _global.weight_seeds.get_state(),
+        "op_seeds": global_seed.op_seeds.get_state(),
+        "weight_seeds": global_seed.weight_seeds.get_state(),
     }
 
 
@@ -488,10 +492,10 @@ def set_state(saved: dict[str, Json], excluded: frozenset[str] = frozenset()) ->
         elif stream_id not in excluded:
             with init_scope():
                 stream.state.assign(np.array(words, np.int64))
-    _global._num_drawn, _global._entropy = saved["drawn"], saved["entropy"]
+    global_seed.num_drawn, global_seed.entropy = saved["drawn"], saved["entropy"]
     for name in ("op_seeds", "weight_seeds"):
         if name in saved:
-            getattr(_global, name).set_state(saved[name])
+            getattr(global_seed, name).set_state(saved[name])
 
 
 def convert_earlier_state(words: Sequence[Any]) -> list[int]:

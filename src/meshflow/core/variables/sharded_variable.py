@@ -179,8 +179,8 @@ class ShardedVariable(RowScatterMethods, _Operators):
 
     def _as_tensor(self) -> Tensor:
         if len(self._shards) == 1:
-            return self._shards[0]._as_tensor()
-        return part_ops["concat"]([v._as_tensor() for v in self._shards], 0)
+            return self._shards[0].value()
+        return part_ops["concat"]([v.value() for v in self._shards], 0)
 
     def _components(self) -> list[Variable]:
         """Return the variables that a tape watches instead."""
@@ -226,7 +226,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
                 )
             shard_index = self._find_shard(int(first) % rows)
             return getitem(
-                self._shards[shard_index]._as_tensor(),
+                self._shards[shard_index].value(),
                 (int(first) % rows - self._first_rows[shard_index], *items[1:]),
             )
         if isinstance(first, slice) and all(
@@ -255,10 +255,10 @@ class ShardedVariable(RowScatterMethods, _Operators):
             if start <= end:
                 stop = indices[end] - first + (1 if step > 0 else -1)
                 part = slice(indices[start] - first, stop if stop >= 0 else None, step)
-                tensor = self._shards[shard_index]._as_tensor()
+                tensor = self._shards[shard_index].value()
                 shard_parts.append(getitem(tensor, (part, *other_items)))
         if not shard_parts:
-            return getitem(self._shards[0]._as_tensor(), (slice(0, 0), *other_items))
+            return getitem(self._shards[0].value(), (slice(0, 0), *other_items))
         return shard_parts[0] if len(shard_parts) == 1 else part_ops["concat"](shard_parts, 0)
 
     # ---- writing ---------------------------------------------------------------------------

@@ -196,12 +196,8 @@ class Variable(VariableRowMethods, _Operators):
         """Return the layout of the variable on a mesh, a `dtensor.Layout`, or None."""
         return self._own_layout
 
-    @property
-    def _layout(self) -> Any:
-        return self._own_layout
-
-    @_layout.setter
-    def _layout(self, layout: Any) -> None:
+    @layout.setter
+    def layout(self, layout: Any) -> None:
         """Move the value to a layout, also every value that is written later."""
         self._own_layout = layout
         if layout is None:
@@ -211,7 +207,7 @@ class Variable(VariableRowMethods, _Operators):
             self._value = jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
             return
         with init_scope():
-            self._value = layout.constrain(Tensor(self._value))._value
+            self._value = layout.constrain(Tensor(self._value)).array
 
     def _move_to_file(self, store: Any) -> None:
         """Move the value to a file.
@@ -475,7 +471,7 @@ class Variable(VariableRowMethods, _Operators):
         with lock_variables():
             with suspend_autocast():
                 result = apply(op, (self._as_tensor(), tensor))
-            if not self._static_shape.is_compatible_with(result._value.shape):
+            if not self._static_shape.is_compatible_with(result.array.shape):
                 raise ValueError(
                     f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "
                     f"{self._static_shape}."
@@ -576,6 +572,16 @@ class Variable(VariableRowMethods, _Operators):
         if context.trace is not None:
             return head + ">"
         return f"{head}, {Tensor(self._current())._format_value()}>"
+
+
+def get_full_name(variable: Any) -> str:
+    """Return the name of a `Variable` or `ShardedVariable` without the suffix ":0"."""
+    return str(variable.name).removesuffix(":0")
+
+
+def get_value_shape(variable: Variable) -> tuple[int, ...]:
+    """Return the shape of the present value, even if the static shape has unknown sizes."""
+    return variable._shape
 
 
 def _restore(array: np.ndarray, arguments: dict[str, Any], attributes: dict[str, Any]) -> Variable:

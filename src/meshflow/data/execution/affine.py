@@ -192,7 +192,7 @@ class AffineMaps:
             # The program does not read arguments that only affine maps use.
             unused = np.broadcast_to(np.zeros((), aval.dtype), (count, *aval.shape))
             leaves.append(used_arrays.get(index, unused))
-        results = self._program(leaves, [c._value for c in self._traced.captures])
+        results = self._program(leaves, self._traced.get_captured_arrays())
         return [np.asarray(r) for r in results]
 
 

@@ -97,7 +97,7 @@ class _ElementGroup:
         if call.batch is not None:
             texts = np.empty(len(self), object)
             texts[:] = self.get_strings(call.args[0].source, placeholders)
-            return [np.asarray(t._value) for t in nest.flatten(call.batch(Tensor(texts)))]
+            return [np.asarray(t.array) for t in nest.flatten(call.batch(Tensor(texts)))]
         results = []
         for i in range(len(self)):
 
@@ -330,7 +330,7 @@ class HostPlan:
 
         computed: list[np.ndarray] = []
         if self._program is not None:
-            captures = [c._value for c in self.traced.captures]
+            captures = self.traced.get_captured_arrays()
             # The program is compiled once, for groups of the largest size.
             inputs = [_pad_rows(get_leaf(i), self.group_size) for i in self._used_arguments]
             count = len(group)

@@ -434,7 +434,7 @@ class ElementFunction:
             if key in self._traces:
                 traced, run = self._traces[key]
                 if random_states is None:
-                    captures = [c._value for c in traced.captures]
+                    captures = traced.get_captured_arrays()
                 else:
                     captures = random_states.get_captures(self, traced)
                 if traced.closed_jaxpr.effects:
@@ -476,7 +476,7 @@ class ElementFunction:
         traced, vectorized = self._vectorized
         count = len(leaves[0])
         size = self._size_to_run(count)
-        results = vectorized(chunks.pad_chunk(leaves, size), [c._value for c in traced.captures])
+        results = vectorized(chunks.pad_chunk(leaves, size), traced.get_captured_arrays())
         return [np.asarray(r)[:count] for r in results]
 
     def _size_to_run(self, count: int) -> int:

@@ -164,9 +164,9 @@ def _share_random_seed() -> None:
     client: Any = distributed.global_state.client
     key = "meshflow/entropy"
     if distributed.global_state.process_id == 0:
-        client.key_value_set(key, str(random_streams._global._entropy))
+        client.key_value_set(key, str(random_streams.global_seed.entropy))
     else:
-        random_streams._global._entropy = int(client.blocking_key_value_get(key, 600_000))
+        random_streams.global_seed.entropy = int(client.blocking_key_value_get(key, 600_000))
 
 
 def _start_reporting(channel: SignedChannel) -> None:

@@ -232,7 +232,7 @@ def create_error_slots(
             slot._of_its_mesh = True  # type: ignore[attr-defined]
             if slot.layout is None or slot.layout.num_shards(0) != devices:
                 specs = ["+".join(axes), *[UNSHARDED] * len(shape)]
-                slot._layout = Layout(specs, strategy.mesh)
+                slot.layout = Layout(specs, strategy.mesh)
             slots.append(slot)
         plans[id(variable)] = plan, slots
     return plans

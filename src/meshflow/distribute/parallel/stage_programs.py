@@ -23,6 +23,7 @@ import numpy as np
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.variables.random_streams import STATE_NAME
+from meshflow.core.variables.variable import get_full_name
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
@@ -431,4 +432,4 @@ def is_sum(variable: Any) -> bool:
 
 def is_key_stream(variable: Any) -> bool:
     """Check whether a variable is the state of a stream of random keys."""
-    return str(variable._name).rpartition("/")[2] == STATE_NAME
+    return get_full_name(variable).rpartition("/")[2] == STATE_NAME

@@ -15,7 +15,7 @@ import jax
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.import_paths import get_public_package
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.pipeline import PipelinedStep, check_pipeline
 from meshflow.distribute.parallel.program import LossProgram, RegionResult
@@ -262,13 +262,14 @@ class MeshStrategy(Strategy):
             *([] if pipeline is None else [self.options.pipeline_options.over]),
         }
         self.rule_dimensions |= used - taken
+        shape = get_value_shape(variable)
         is_trained = variable.trainable and variable.dtype.is_floating
         if is_trained:
             self._trained_names.append(variable.name)
         if is_trained and self.options.pipeline is not None:
             # A step gathers the weights of a stage on the devices of this stage.
-            layout = shard_layout(layout, variable._shape, (self.options.pipeline_options.over,))
-        zero_layout = shard_layout(layout, variable._shape, self.zero_dimensions)
+            layout = shard_layout(layout, shape, (self.options.pipeline_options.over,))
+        zero_layout = shard_layout(layout, shape, self.zero_dimensions)
         own_layout = zero_layout if is_trained and self.options.zero == 3 else layout
 
         def find_memory(kind: str) -> tuple[str, FileStore | None]:
@@ -278,7 +279,7 @@ class MeshStrategy(Strategy):
             return ("host", None) if store is None else ("device", store)
 
         memory, store = find_memory("parameters")
-        variable._layout = own_layout.with_memory(memory)
+        variable.layout = own_layout.with_memory(memory)
         if store is not None:
             variable._move_to_file(store)
         if is_trained:

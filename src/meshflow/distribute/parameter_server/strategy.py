@@ -18,7 +18,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.random_streams import STATE_NAME
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name, get_value_shape
 from meshflow.distribute.input import InputContext
 from meshflow.distribute.parameter_server.cluster.cluster import (
     Cluster,
@@ -303,7 +303,7 @@ class ParameterServerStrategy(Strategy):
                 "numeric variables with a fixed shape. Create this variable outside the strategy's scope."
             )
         with self._creation_lock:
-            size = int(np.prod(variable._shape, dtype=np.int64)) * variable.dtype.size
+            size = int(np.prod(get_value_shape(variable), dtype=np.int64)) * variable.dtype.size
             servers = get_requested_servers() or (
                 self._server_bytes.index(min(self._server_bytes)),
             )
@@ -397,7 +397,7 @@ class ParameterServerStrategy(Strategy):
                 self.cluster.host_on_all_servers(variable)
                 return variable
             return self.create_hosted_variable(
-                initial_value=variable.numpy(), trainable=False, name=variable._name
+                initial_value=variable.numpy(), trainable=False, name=get_full_name(variable)
             )
 
         iterations = optimizer.iterations

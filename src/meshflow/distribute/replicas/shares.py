@@ -14,7 +14,8 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.variables.variable import get_value_shape
 from meshflow.placement.layout import list_spec_dimensions
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class BatchShares:
         """
         total = ShareTotal(value)
         self.totals.append(total)
-        return total._as_tensor()
+        return read_tensor(total)
 
     def get_local_part(self, variable: Variable) -> Tensor:
         """Return this device's part of a weight that is split over batch dimensions, such as experts.
@@ -106,7 +107,7 @@ class BatchShares:
         parts = self._local_parts
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
-        return parts[id(variable)]._as_tensor()
+        return read_tensor(parts[id(variable)])
 
     @property
     def recompute(self) -> str | bool:
@@ -147,7 +148,7 @@ class LocalPart:
         self.name = variable.name
         self.dtype = variable.dtype
         layout, shape = variable.layout, []
-        for size, spec in zip(variable._shape, layout.sharding_specs, strict=True):
+        for size, spec in zip(get_value_shape(variable), layout.sharding_specs, strict=True):
             for name in list_spec_dimensions(spec, layout.mesh):
                 size //= layout.mesh.dim_size(name) if name in axes else 1
             shape.append(size)
@@ -155,7 +156,7 @@ class LocalPart:
 
     def _as_tensor(self) -> Tensor:
         if _current.shares is None or context.trace is None:
-            return self.variable._as_tensor()
+            return self.variable.value()
         return context.trace.read(self)
 
 

@@ -25,7 +25,7 @@ from meshflow.core.tracing.trace import TracedFunction, fill_slots, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.collectives import REPLICA_AXIS
 from meshflow.distribute.replicas.context import (
@@ -184,7 +184,7 @@ class ReplicaVariables:
 
     def get_captured_values(self) -> list[Tensor]:
         """Return the captured values, stacked over the replicas if every replica has its own value."""
-        return [c if isinstance(c, Tensor) else c._as_tensor() for c in self.sources]
+        return read_tensors(self.sources)
 
     def assign(self, values: Sequence[Tensor]) -> None:
         """Write new values to the written variables."""

@@ -13,7 +13,12 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable, VariableAggregation
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    get_full_name,
+    get_value_shape,
+)
 from meshflow.distribute.replicas.collectives import convert_for_mean, pmean, psum, stack
 from meshflow.distribute.replicas.context import context_stack, get_spanning_context
 from meshflow.environment.types import Array
@@ -102,7 +107,7 @@ def _list_local_replicas(variable: Variable) -> Sequence[int]:
 def _format_copies(variable: Variable, copies: list[str]) -> str:
     if len(copies) == 1:
         return copies[0]
-    first, template = f"'{variable.name}'", f"'{variable._shared_name}/replica_%d:0'"
+    first, template = f"'{variable.name}'", f"'{get_full_name(variable)}/replica_%d:0'"
     lines = [f"  {i}: {t.replace(first, template % i) if i else t}" for i, t in enumerate(copies)]
     return "\n".join([f"{type(variable).__name__}:{{", ",\n".join(lines), "}"])
 
@@ -138,7 +143,7 @@ class SyncOnReadVariable(Variable):
             Tensor(copies), trainable=False, dtype=dtype, name=self._name
         )
         if layout is not None:
-            self.stacked_variable._layout = layout(self.stacked_variable.ndim)
+            self.stacked_variable.layout = layout(self.stacked_variable.ndim)
         if computed is None:
             return
         if get_spanning_context() is None:
@@ -159,7 +164,7 @@ class SyncOnReadVariable(Variable):
     def _value(self, value: Any) -> None:
         if "stacked_variable" in self.__dict__:
             self.stacked_variable._write(
-                self._split_value(Tensor(value), self.stacked_variable._shape[0])
+                self._split_value(Tensor(value), get_value_shape(self.stacked_variable)[0])
             )
         else:
             self.__dict__["_first"] = value
@@ -189,7 +194,7 @@ class SyncOnReadVariable(Variable):
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        return self._replica_variable._shape
+        return get_value_shape(self._replica_variable)
 
     @property
     def ndim(self) -> int:
@@ -198,9 +203,9 @@ class SyncOnReadVariable(Variable):
 
     def _as_tensor(self) -> Tensor:
         if get_spanning_context() is not None:
-            value = self._replica_variable._as_tensor()
+            value = self._replica_variable.value()
             return aggregate_value(self, value) if context_stack.reads_merged else value
-        stacked = self.stacked_variable._as_tensor()
+        stacked = self.stacked_variable.value()
         parts, merged = self._get_written_values().get(id(self), (None, None))
         return merged if parts is stacked.array else self._merge_values(stacked)
 
@@ -208,8 +213,10 @@ class SyncOnReadVariable(Variable):
         if get_spanning_context() is not None:
             self._replica_variable._write(value)
             return
-        self.stacked_variable._write(self._split_value(value, self.stacked_variable._shape[0]))
-        self._get_written_values()[id(self)] = self.stacked_variable._as_tensor().array, value
+        self.stacked_variable._write(
+            self._split_value(value, get_value_shape(self.stacked_variable)[0])
+        )
+        self._get_written_values()[id(self)] = self.stacked_variable.value().array, value
 
     @property
     def values(self) -> tuple[Variable, ...]:
@@ -248,7 +255,7 @@ class ReplicaVariableView(Variable):
         return rows[self._index - start]
 
     def _as_tensor(self) -> Tensor:
-        return self._variable.stacked_variable._as_tensor()[self._index]
+        return self._variable.stacked_variable.value()[self._index]
 
     def _write(self, value: Tensor) -> None:
         self._variable.stacked_variable[self._index].assign(value)

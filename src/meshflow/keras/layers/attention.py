@@ -18,7 +18,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import constraints, initializers, regularizers
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product, project_sharded
@@ -232,8 +232,7 @@ class MultiHeadAttention(Layer):
             (self._value_dense, value),
             (self._output_dense, TensorShape([*query[:-1], n, v])),
         ):
-            with layer._call_scope(None):
-                layer._maybe_build(_ShapeOnly(shape))
+            build_sublayer(layer, _ShapeOnly(shape))
         over = [-1 - i for i in reversed(range(len(self.attention_axes)))]
         self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)

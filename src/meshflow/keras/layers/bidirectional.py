@@ -11,7 +11,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.layer.keywords import copy_layouts
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
@@ -86,7 +86,7 @@ class Bidirectional(Wrapper):
             backward = _clone_layer(layer, f"backward_{layer.name}", not layer.go_backwards)  # type: ignore[attr-defined]
         else:
             backward = backward_layer
-            backward._name = f"backward_{backward._name}"
+            backward._name = f"backward_{backward.name}"
         self.backward_layer = backward
         copy_layouts(layer, self.forward_layer)
         if backward_layer is None:
@@ -139,8 +139,7 @@ class Bidirectional(Wrapper):
         """Build both layers."""
         shape = get_sequence_shape(input_shape)
         for layer in (self.forward_layer, self.backward_layer):
-            with layer._call_scope(None):
-                layer._maybe_build(KerasTensor(TensorSpec(shape, self.compute_dtype)))
+            build_sublayer(layer, KerasTensor(TensorSpec(shape, self.compute_dtype)))
         self.built = True
 
     def __call__(

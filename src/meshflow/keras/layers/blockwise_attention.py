@@ -76,11 +76,10 @@ def compute_blockwise_attention(
       ValueError: If a strategy shards sequences and the arguments require all scores.
     """
     sequences = find_sequence_sharding()
-    obstacle = _find_obstacle(layer, masks, training, return_scores)
+    dropout = layer._dropout_layer
+    obstacle = _find_obstacle(layer, dropout.rate, masks, training, return_scores)
     if sequences is None:
-        has_dropout = (
-            bool(layer._dropout_layer.rate) and training is not None and training is not False
-        )
+        has_dropout = bool(dropout.rate) and training is not None and training is not False
         specs = _to_shape_struct(q), _to_shape_struct(k), _to_shape_struct(v)
         usable = flash_attention.is_usable(*specs, bool(masks))
         if usable and not obstacle and not has_dropout:
@@ -95,8 +94,8 @@ def compute_blockwise_attention(
             f"{type(layer).__name__} {layer.name}: {obstacle} needs the scores of whole sequences, but the strategy "
             f"splits them over devices (sequence={sequences.option_value!r}). Remove one of the two options."
         )
-    rate = float(layer._dropout_layer.rate) if training else 0.0
-    key = layer._dropout_layer._stream.next_key(count_counters(*q.shape)) if rate else None
+    rate = float(dropout.rate) if training else 0.0
+    key = dropout._stream.next_key(count_counters(*q.shape)) if rate else None
     options = AttentionOptions(causal, rate)
     mask = _combine_masks(masks, q, k)
     return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (options, sequences))
@@ -107,7 +106,9 @@ def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.array.shape), tensor.array.dtype)
 
 
-def _find_obstacle(layer: Any, masks: Sequence[Tensor], training: Any, return_scores: bool) -> str:
+def _find_obstacle(
+    layer: Any, dropout_rate: float, masks: Sequence[Tensor], training: Any, return_scores: bool
+) -> str:
     """Return the name of the option that requires all scores, or ""."""
     if return_scores:
         return "return_attention_scores=True"
@@ -115,9 +116,9 @@ def _find_obstacle(layer: Any, masks: Sequence[Tensor], training: Any, return_sc
         return "an attention_mask for each head"
     if layer.dtype_policy.uses_float8:
         return "the policy mixed_float8"
-    if isinstance(training, Tensor) and layer._dropout_layer.rate:
+    if isinstance(training, Tensor) and dropout_rate:
         return "dropout by a tensor `training`"
-    return "dropout of all weights" if layer._dropout_layer.rate >= 1 and training else ""
+    return "dropout of all weights" if dropout_rate >= 1 and training else ""
 
 
 def _combine_masks(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> Tensor | None:

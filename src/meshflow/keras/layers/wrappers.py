@@ -9,7 +9,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
-from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
 
@@ -108,8 +108,8 @@ class TimeDistributed(Wrapper):
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype
             # Keras calls `build` of the wrapped layer, so its weights have no prefix, except for
             # those of models.
-            with self.layer._call_scope(None, named=hasattr(self.layer, "layers")):
-                self.layer._maybe_build(KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype)))
+            step = KerasTensor(TensorSpec([shape[0], *shape[2:]], dtype))
+            build_sublayer(self.layer, step, named=hasattr(self.layer, "layers"))
 
 
 class Rescaling(Layer):

@@ -145,7 +145,7 @@ class Metric(WeightValues):
                 synchronization=synchronization,
             )
         if self._mesh is not None:
-            variable._layout = Layout.replicated(self._mesh, len(shape))
+            variable.layout = Layout.replicated(self._mesh, len(shape))
         self._weights.append(variable)
         return variable
 

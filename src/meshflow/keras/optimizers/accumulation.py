@@ -32,7 +32,7 @@ class GradientAccumulation(State):
         if self._accumulated_steps is None:
             self._accumulated_steps = self.add_weight("accumulated_steps", dtype="int64")
             if self._mesh is not None:
-                self._accumulated_steps._layout = Layout.replicated(self._mesh, 0)
+                self._accumulated_steps.layout = Layout.replicated(self._mesh, 0)
 
     def _accumulate(self, pairs: GradientPairs, update: Callable[[list[Any]], None]) -> None:
         """Add gradients to the accumulators; the last step of a round passes averages to `update`."""

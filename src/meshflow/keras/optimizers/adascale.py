@@ -156,7 +156,7 @@ class AdaScale(WrappingOptimizer):
                     f"adascale_{name}", initializer="ones" if name == "gain" else "zeros"
                 )
                 if self._mesh is not None:
-                    variable._layout = Layout.replicated(self._mesh, 0)
+                    variable.layout = Layout.replicated(self._mesh, 0)
                 self._state[name] = variable
         super().build(var_list)
 

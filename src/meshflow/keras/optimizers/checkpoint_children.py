@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshflow.core.variables.sharded_variable import merge_shards
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 
 # Names of the slot lists, by slot name; an optimizer overrides them with `_list_names`.
 _LISTS = {
@@ -48,7 +48,7 @@ def get_own_weights(optimizer: Any) -> dict[str, Any]:
     slots = {id(s) for named in optimizer._slots.values() for s in named.values()}
     excluded = slots | {id(optimizer._iterations)}
     return {
-        w._shared_name.rsplit("/", 1)[-1]: w for w in optimizer._weights if id(w) not in excluded
+        get_full_name(w).rsplit("/", 1)[-1]: w for w in optimizer._weights if id(w) not in excluded
     }
 
 

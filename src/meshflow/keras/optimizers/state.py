@@ -14,7 +14,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
@@ -129,7 +129,7 @@ class State:
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
             if self._mesh is not None:
-                self._iterations._layout = Layout.replicated(self._mesh, 0)
+                self._iterations.layout = Layout.replicated(self._mesh, 0)
             self._weights.insert(0, self._iterations)
         return self._iterations
 
@@ -170,12 +170,12 @@ class State:
                     if var.has_no_value
                     else _make_initial_value(initializer, sizes, var.dtype),
                     trainable=False,
-                    name=f"{self._name}/{var._shared_name}/{slot_name}",
+                    name=f"{self._name}/{get_full_name(var)}/{slot_name}",
                     dtype=var.dtype,
                 )
             if slot.shape == var.shape:
                 # Some strategies shard a slot over more devices than its variable.
-                slot._layout = getattr(var, "_slot_layout", None) or getattr(var, "_layout", None)
+                slot.layout = getattr(var, "_slot_layout", None) or var.layout
                 store = getattr(var, "_slot_store", None)
                 if store is not None:
                     slot._move_to_file(store)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshflow.environment import optional_packages
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import is_remote, to_path_string
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import Graph, get_graph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.summary import select_layers
@@ -153,7 +153,7 @@ class _GraphBuilder:
         layer_range: Sequence[str] | None = None,
     ) -> None:
         """Add the boxes and arrows of a model to a graph."""
-        layer_graph = _get_layer_graph(model)
+        layer_graph = get_graph(model)
         if layer_graph is None:
             # The graph of a subclassed model is unknown, so it is a single box.
             graph.add_node(self._pydot.Node(str(id(model)), label=model.name))
@@ -182,7 +182,7 @@ class _GraphBuilder:
             graph.add_edge(self._pydot.Edge(start, end))
 
     def _get_expanded_graph(self, layer: Layer) -> Graph | None:
-        return _get_layer_graph(layer) if self._expand else None
+        return get_graph(layer) if self._expand else None
 
     def _find_input_node(self, layer: Layer, index: int) -> str:
         graph = self._get_expanded_graph(layer)
@@ -215,11 +215,6 @@ class _GraphBuilder:
             label = f"{'T' if layer.trainable else 'NT'}|{label}"
         # The quotes protect names that are keywords of the DOT language.
         return f'"{label}"'
-
-
-def _get_layer_graph(layer: Layer) -> Graph | None:
-    """Return the graph of a functional model; None for other layers and subclassed models."""
-    return layer._get_graph() if hasattr(layer, "_get_graph") else None
 
 
 def _format_shapes(layer: Layer, attribute: str) -> str:

@@ -21,7 +21,7 @@ from meshflow.checkpoint.object_graph_message import GRAPH_KEY, map_full_names_t
 from meshflow.checkpoint.state_file import CheckpointState, write_state
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import get_parent, to_path_string
@@ -271,9 +271,9 @@ def map_by_name(variables: SavedVariables) -> dict[str, Variable | ShardedVariab
     by_name: dict[str, Variable | ShardedVariable] = {}
     for variable in variables:
         _check_variable(variable)
-        if by_name.setdefault(variable._shared_name, variable) is not variable:
+        if by_name.setdefault(get_full_name(variable), variable) is not variable:
             raise ValueError(
-                f"At least two variables have the same name: {variable._shared_name}. Pass a dictionary of variables."
+                f"At least two variables have the same name: {get_full_name(variable)}. Pass a dictionary of variables."
             )
     return by_name
 

@@ -288,7 +288,7 @@ def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> T
     ) -> Tensor:
         if not hasattr(tensor, "_keras_history") and not hasattr(indices, "_keras_history"):
             tensor, indices = convert_to_tensor(tensor), convert_to_tensor(indices)
-            _check_coordinates(indices, tensor._value.shape, name_)
+            _check_coordinates(indices, tensor.array.shape, name_)
         return apply_updates(tensor, indices, updates)
 
     scatter.__name__ = scatter.__qualname__ = name_

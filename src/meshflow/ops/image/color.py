@@ -69,7 +69,7 @@ def convert_image_dtype(
     if old.is_floating and new.is_floating:
         return cast(image, new)
     if old.is_integer:
-        array = image._value
+        array = image.array
         if type(array) is np.ndarray and new.name in ("float32", "float64"):
             # The array is probably a decoded file: XLA would compile a program for every image
             # size.

@@ -508,7 +508,7 @@ def bincount(
     """
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
-    known_ids = None if isinstance(arr._value, jax.core.Tracer) else np.asarray(arr._value)
+    known_ids = None if isinstance(arr.array, jax.core.Tracer) else np.asarray(arr.array)
     if known_ids is not None and (known_ids < 0).any():
         raise InvalidArgumentError("bincount: the numbers must be non-negative.")
     if binary_output and weights is not None:
@@ -576,9 +576,9 @@ def confusion_matrix(
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
     count_dtype = as_dtype(dtype)
     for argument, class_ids in (("labels", labels), ("predictions", predictions)):
-        if isinstance(class_ids._value, jax.core.Tracer):
+        if isinstance(class_ids.array, jax.core.Tracer):
             continue
-        known_ids = np.asarray(class_ids._value)
+        known_ids = np.asarray(class_ids.array)
         is_invalid = (known_ids < 0) | (known_ids >= num_classes)
         if is_invalid.any():
             position = np.argwhere(is_invalid)[0].tolist()

@@ -43,8 +43,8 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     x = convert_to_tensor(x)
     if len(x.shape) != 1:
         raise InvalidValueError(f"invert_permutation: x must be a vector, got shape {x.shape}.")
-    if not isinstance(x._value, jax.core.Tracer):
-        indices = np.asarray(x._value)
+    if not isinstance(x.array, jax.core.Tracer):
+        indices = np.asarray(x.array)
         if not np.array_equal(np.sort(indices), np.arange(indices.size)):
             raise InvalidValueError(
                 f"invert_permutation: {indices.tolist()} must hold each number from 0 to "

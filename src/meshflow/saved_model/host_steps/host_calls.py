@@ -191,7 +191,7 @@ def _to_tensors(first: Any) -> Tensor | list[Tensor]:
 
 def _make_example_by(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that makes examples by calling the op on examples of its arguments."""
-    return lambda first, **more: function(_to_tensors(first), **more)._value
+    return lambda first, **more: function(_to_tensors(first), **more).array
 
 
 def _make_reduced_example(

@@ -28,7 +28,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.io.features import FixedLenFeature
 from meshflow.lookup.mutable_tables import MutableHashTable
@@ -243,8 +243,8 @@ class _HostCallRecorder(Recording):
             return {k: self._convert_argument(v) for k, v in value.items()}
         if isinstance(value, _StringPlaceholder):
             return PlanValue(value.index)
-        if hasattr(value, "_as_tensor") and not isinstance(value, Table):
-            value = value._as_tensor()
+        if not isinstance(value, Table):
+            value = read_tensor(value)
         if is_symbolic_dim(value):
             value = jnp.asarray(value, np.int32)
         if isinstance(value, (jax.Array, jax.core.Tracer)):
@@ -303,8 +303,8 @@ def _make_example(value: Any) -> Any:
         if value.spec.shape.rank is None:
             raise UnrecordableError("strings of unknown rank")
         return jnp.zeros(tuple(value.spec.shape), np.int32)
-    if hasattr(value, "_as_tensor") and not isinstance(value, Table):
-        value = value._as_tensor()
+    if not isinstance(value, Table):
+        value = read_tensor(value)
     if _is_text(value) and not isinstance(value, (str, bytes)):
         return jnp.zeros(np.shape(value.array if isinstance(value, Tensor) else value), np.int32)
     return value.array if isinstance(value, Tensor) else value

@@ -34,8 +34,8 @@ def describe_table(table: Table) -> dict[str, Any]:
 
 
 def _export_content(table: Any) -> dict[str, np.ndarray]:
-    keys, values = (np.asarray(t._value) for t in table.export())
-    return {"keys": keys, "values": values, "default": np.asarray(table.default._value)}
+    keys, values = (np.asarray(t.array) for t in table.export())
+    return {"keys": keys, "values": values, "default": np.asarray(table.default.array)}
 
 
 def create_table(description: Mapping[str, Any], read: Callable[[str], np.ndarray]) -> Table:

@@ -17,6 +17,7 @@ from meshflow.core.variables.variable import (
     Variable,
     VariableAggregation,
     VariableSynchronization,
+    get_full_name,
 )
 from meshflow.lookup.table import Table
 from meshflow.saved_model.manifest.assets import Asset
@@ -123,7 +124,7 @@ class SavedObjects:
         if key is None:
             key = f"variable_{index:05d}"
             self.arrays[key] = (item.name, get_stored_value(item))
-        description: dict[str, Any] = {"name": item._shared_name, "trainable": item.trainable}
+        description: dict[str, Any] = {"name": get_full_name(item), "trainable": item.trainable}
         if not item.shape.is_fully_defined():
             description["shape"] = None if item.shape.rank is None else item.shape.as_list()
         if item.synchronization is not VariableSynchronization.AUTO:

@@ -16,7 +16,7 @@ from meshflow.core.tracing.trace import IndexedSlicesSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import DeferredValue
@@ -106,7 +106,7 @@ class StableHLOProgram:
         traced = self._traced_by_shapes.get(key)
         if traced is None:
             with suspend_autocast():
-                captured = [c if isinstance(c, Tensor) else c._as_tensor() for c in self.captures]
+                captured = read_tensors(self.captures)
             captures = [tensor.array for tensor in captured]
             closed = specialize_program(self._exported(), [t.array for t in tensors], captures)
             traced = TracedFunction(

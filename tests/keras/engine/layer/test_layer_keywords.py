@@ -127,9 +127,7 @@ def test_a_layout_reaches_its_weight(name, weight):
     layer = make(**{f"{weight}_layout": wanted})
     layer.build(shape)
     found = {
-        v.name.split("/")[-1].split(":")[0]: v._layout
-        for v in layer.weights
-        if v._layout is not None
+        v.name.split("/")[-1].split(":")[0]: v.layout for v in layer.weights if v.layout is not None
     }
     assert [found[o] for o in options if o in found] == [wanted]
     assert len(found) == 1
@@ -141,14 +139,14 @@ def test_layouts_of_attention_reach_all_its_projections():
     layer(tf.zeros([2, 2, 4]), tf.zeros([2, 2, 4]))
     kernels = [v for v in layer.weights if "kernel" in v.name]
     assert len(kernels) == 4
-    assert all(v._layout == wanted for v in kernels)
+    assert all(v.layout == wanted for v in kernels)
 
 
 def test_both_directions_have_the_layouts():
     wanted = Layout(["unsharded", "x"], mesh())
     layer = layers.Bidirectional(layers.LSTM(4, kernel_layout=wanted, recurrent_layout=wanted))
     layer.build((2, 3, 4))
-    split = [v for v in layer.weights if getattr(v, "_layout", None) == wanted]
+    split = [v for v in layer.weights if getattr(v, "layout", None) == wanted]
     assert len(split) == 4
 
 
@@ -229,6 +227,6 @@ def test_a_layout_of_a_weight_that_a_users_layer_does_not_make():
     wanted = Layout(["x"], mesh())
     good = Scale(factor_layout=wanted)
     good(tf.ones([2, 4]))
-    assert good.factor._layout == wanted
+    assert good.factor.layout == wanted
     with pytest.raises(TypeError, match=r"given \['facto_layout'\].*it has \['\w+/factor:0'\]"):
         Scale(facto_layout=wanted)(tf.ones([2, 4]))

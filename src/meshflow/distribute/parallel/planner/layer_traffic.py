@@ -195,7 +195,7 @@ def find_expert_layers(traced: TracedFunction, model: Any, rows: int) -> tuple[E
     Returns:
       The layers in the order of execution.
     """
-    layers = [layer for layer in model._flatten_layers() if hasattr(layer, "_router")]
+    layers = [layer for layer in model.submodules if hasattr(layer, "_router")]
     gates = {id(layer.gate): layer for layer in layers if layer.built}
     layers_by_capture = {i: gates[id(c)] for i, c in enumerate(traced.captures) if id(c) in gates}
     expert_layers = []

@@ -331,7 +331,7 @@ def _find_owner(optimizer: Any, slot: Variable, indices: dict[int, int]) -> int 
 def _collect_axis_names(model: Any) -> dict[int, tuple[tuple[str, ...], ...]]:
     """Return the names of the axes of each weight, by id of the weight."""
     names_by_weight = {}
-    for layer in model._flatten_layers():
+    for layer in (model, *model.submodules):
         for weight, dims in layer._list_named_axes():
             names_by_weight[id(weight)] = tuple(tuple(names) for names in dims)
     return names_by_weight

@@ -350,7 +350,7 @@ def plan(
 
 def _check_plannable(model: Any, leaves: Sequence[Any]) -> None:
     """Raise an error for models with host computations or with variables of replicas."""
-    hosted = [n.name for n in model._flatten_layers() if getattr(n, "runs_on_host", False)]
+    hosted = [n.name for n in model.submodules if getattr(n, "runs_on_host", False)]
     text = [v for v in leaves if getattr(v.dtype, "name", v.dtype) in ("string", "object")]
     if hosted or text:
         reason = f"its layer {hosted[0]!r} runs" if hosted else "what works on text runs"

@@ -13,7 +13,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.context import context_scope
 from meshflow.environment.types import PyTree
@@ -74,21 +74,22 @@ def adopt_model(strategy: MeshStrategy, model: Any) -> None:
       strategy: The strategy.
       model: A compiled model.
     """
-    dims = {id(w): d for layer in model._flatten_layers() for w, d in layer._list_named_axes()}
+    layers = (model, *model.submodules)
+    dims = {id(w): d for layer in layers for w, d in layer._list_named_axes()}
     weights = {id(v) for v in model.variables}
     slots = {id(s): owner for s, owner in _list_slots(model.optimizer)}
     for variable in _list_variables(model):
         owner = slots.get(id(variable))
         variable._distribute_strategy = strategy  # type: ignore[attr-defined]
         if owner is not None and owner.shape == variable.shape:
-            variable._layout = getattr(owner, "_slot_layout", None) or owner._layout
+            variable.layout = getattr(owner, "_slot_layout", None) or owner.layout
         elif id(variable) in weights:
             layout = strategy.resolve_weight_layout(
-                dims.get(id(variable)), variable._shape, variable.name
+                dims.get(id(variable)), get_value_shape(variable), variable.name
             )
             strategy.assign_layout(variable, layout)
         else:
-            variable._layout = strategy.get_replicated_layout(variable.ndim)
+            variable.layout = strategy.get_replicated_layout(variable.ndim)
     model._strategy_at_compile = strategy
     model._reset_steps()
 

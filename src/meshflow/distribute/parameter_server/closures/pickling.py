@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.distribute.parameter_server.closures.program_modules import find_unimportable_modules
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.closures.stubs import (
@@ -161,13 +161,13 @@ def describe_variable(variable: Variable) -> dict[str, Any]:
     """Return the attributes of a variable from which another process creates its own object."""
     return {
         "servers": getattr(variable, "servers", ()),
-        "name": variable._name,
+        "name": get_full_name(variable),
         "shape": tuple(variable.shape),
         "dtype": variable.dtype.name,
-        "trainable": variable._trainable,
+        "trainable": variable.trainable,
         "autocast": variable._autocast,
-        "synchronization": variable._synchronization,
-        "aggregation": variable._aggregation,
+        "synchronization": variable.synchronization,
+        "aggregation": variable.aggregation,
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from meshflow.core.variables.variable import get_full_name
 from meshflow.distribute.parameter_server.closures.remote_values import deleted_iterators
 from meshflow.distribute.parameter_server.closures.stubs import CoordinatorOnly
 from meshflow.distribute.parameter_server.cluster.roles import is_crowded
@@ -138,7 +139,9 @@ class Cluster(CoordinatorOnly):
         """
         initial_value = variable.attach(key, servers, self)
         for index in servers:
-            self.servers[index].create(key, initial_value, variable._name, variable.constraint)
+            self.servers[index].create(
+                key, initial_value, get_full_name(variable), variable.constraint
+            )
 
     def host_on_all_servers(self, variable: HostedVariable) -> None:
         """Copy a variable to the servers that do not host it yet.
@@ -149,7 +152,9 @@ class Cluster(CoordinatorOnly):
         value = self.read(variable)
         others = [n for n in range(len(self.servers)) if n not in variable.servers]
         for index in others:
-            self.servers[index].create(variable.key, value, variable._name, variable.constraint)
+            self.servers[index].create(
+                variable.key, value, get_full_name(variable), variable.constraint
+            )
         variable.servers = (*variable.servers, *others)
 
     def read(self, variable: HostedVariable) -> Array:

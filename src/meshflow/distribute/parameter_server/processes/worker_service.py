@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.core.values.shapes import TensorShape
 from meshflow.distribute.parameter_server.closures.pickling import dumps, loads
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerIterator
 from meshflow.distribute.parameter_server.closures.stubs import ObjectStub
@@ -141,15 +139,7 @@ class WorkerService:
         variable = self._variables.get(key)
         if variable is None:
             variable = self._variables[key] = object.__new__(HostedVariable)
-            variable._static_shape = TensorShape(description["shape"])
-            variable._dtype, variable._name = as_dtype(description["dtype"]), description["name"]
-            variable._constraint = None
-            variable._trainable, variable._autocast = (
-                description["trainable"],
-                description["autocast"],
-            )
-            variable._synchronization = description["synchronization"]
-            variable._aggregation = description["aggregation"]
+            variable.apply_description(description)
             variable.key = key
             variable._distribute_strategy = self._strategy  # type: ignore[attr-defined]
         variable.servers = description["servers"]

@@ -21,7 +21,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import variable_lock
 from meshflow.core.runtime.errors import NotFoundError
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name, get_value_shape
 from meshflow.distribute.parameter_server.server.attempts import AttemptLog, AttemptState
 from meshflow.distribute.parameter_server.transport.gradient_compression import decompress_gradient
 from meshflow.distribute.parameter_server.transport.messages import (
@@ -82,6 +82,11 @@ class ServerVariable(Variable):
 
     key: int
     is_copied_on_write = False
+
+    @property
+    def stored_array(self) -> Array:
+        """Return the array that the server stores, without a copy."""
+        return self._value
 
     @property
     def _is_lent(self) -> bool:  # type: ignore[override]
@@ -192,8 +197,8 @@ class ParameterServer:
             )
             variable.key = key
             replaced = self._variables.get(key)
-            self.size += variable._value.nbytes - (
-                0 if replaced is None else replaced._value.nbytes
+            self.size += variable.stored_array.nbytes - (
+                0 if replaced is None else replaced.stored_array.nbytes
             )
             self._variables[key] = variable
             self._histories[key] = _RowHistory(np.shape(value)[0] if np.ndim(value) else 0)
@@ -206,7 +211,7 @@ class ParameterServer:
           keys: Keys of the variables.
         """
         with self.lock:
-            return self.clock, {key: self._get_variable(key)._value for key in keys}
+            return self.clock, {key: self._get_variable(key).stored_array for key in keys}
 
     def write(self, key: int, value: ArrayLike, adds: bool = False, order: int = 0) -> int:
         """Assign or add a value to a variable, and return the clock.
@@ -230,7 +235,10 @@ class ParameterServer:
     def get_state(self) -> ServerState:
         """Return the state, except optimizers and constraints."""
         with self.lock:
-            values = {key: (np.asarray(v._value), v._name) for key, v in self._variables.items()}
+            values = {
+                key: (np.asarray(v.stored_array), get_full_name(v))
+                for key, v in self._variables.items()
+            }
             return values, self.clock, self._attempts.get_state(), self._last_order
 
     def restore(self, state: ServerState, constraints: Mapping[int, Callable[..., Any]]) -> None:
@@ -282,7 +290,7 @@ class ParameterServer:
             requested = _find_dense_updates(_get_kind(chosen)).intersection(
                 (*wish.known, *wish.unknown)
             )
-            sizes = [self._get_variable(key)._value.nbytes for key in requested]
+            sizes = [self._get_variable(key).stored_array.nbytes for key in requested]
             return [size for size in sizes if size >= MIN_LARGE_BYTES]
 
     # ---- optimizers ------------------------------------------------------------------------
@@ -381,13 +389,16 @@ class ParameterServer:
         self, wish: PullRequest, allocate: Allocator
     ) -> dict[int, Array | VariableRows]:
         values: dict[int, Array | VariableRows] = {
-            key: self._get_variable(key)._value for key in wish.unknown
+            key: self._get_variable(key).stored_array for key in wish.unknown
         }
         for key in wish.known:
             history = self._histories[key]
             if history.latest <= wish.clock:
                 continue
-            rows, value = history.find_changed_rows(wish.clock), self._get_variable(key)._value
+            rows, value = (
+                history.find_changed_rows(wish.clock),
+                self._get_variable(key).stored_array,
+            )
             values[key] = value if rows is None else _take_rows(np.asarray(value), rows, allocate)
         return values
 
@@ -452,7 +463,7 @@ class ParameterServer:
     def _decompress_step(self, step: OptimizerStep) -> OptimizerStep:
         variables = [self._get_variable(key) for key in step.keys]
         gradients = tuple(
-            decompress_gradient(g, v._shape, v.dtype.dtype)
+            decompress_gradient(g, get_value_shape(v), v.dtype.dtype)
             for g, v in zip(step.gradients, variables, strict=True)
         )
         return step._replace(gradients=gradients)
@@ -547,7 +558,7 @@ def _pad_rows(rows: VariableRows, variable: ServerVariable) -> list[Array]:
     if not num_padding:
         return [rows.values, rows.indices]
     values, indices = np.asarray(rows.values), np.asarray(rows.indices)
-    padding = variable._shape[0] + np.arange(num_padding, dtype=indices.dtype)
+    padding = get_value_shape(variable)[0] + np.arange(num_padding, dtype=indices.dtype)
     return [
         np.pad(values, [(0, num_padding)] + [(0, 0)] * (values.ndim - 1)),
         np.concatenate([indices, padding]),

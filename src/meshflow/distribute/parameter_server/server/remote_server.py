@@ -120,7 +120,7 @@ class ServerService:
             for key, value in reply.values.items():
                 variable = server.resolve(key)
                 assert isinstance(variable, ServerVariable)
-                if self._shared_values.get(key) is not variable._value:
+                if self._shared_values.get(key) is not variable.stored_array:
                     self._shared_values.pop(key, None)
                 if isinstance(value, VariableRows) or value.nbytes < _MIN_COPIED_BYTES:
                     continue

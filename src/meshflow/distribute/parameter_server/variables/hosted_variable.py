@@ -14,7 +14,7 @@ import contextlib
 import math
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -28,7 +28,13 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import STATE_NAME
-from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    get_full_name,
+    get_value_shape,
+)
 from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["DescribedVariable", "HostedVariable", "Outbox", "VariableOutboxes"]
@@ -180,6 +186,14 @@ class HostedVariable(DescribedVariable):
         self.key, self.servers, self._host = key, tuple(servers), host
         return initial_value
 
+    def apply_description(self, description: Mapping[str, Any]) -> None:
+        """Set the attributes that `describe_variable` returned in another process."""
+        self._static_shape = TensorShape(description["shape"])
+        self._dtype, self._name = as_dtype(description["dtype"]), description["name"]
+        self._trainable, self._autocast = description["trainable"], description["autocast"]
+        self._synchronization = description["synchronization"]
+        self._aggregation, self._constraint = description["aggregation"], None
+
     @property
     def device(self) -> str:
         """Return the device name of the first server that hosts the variable, as in TensorFlow."""
@@ -328,7 +342,7 @@ class VariableOutboxes:
 
     def __init__(self, variable: HostedVariable) -> None:
         self.variable = variable
-        shape, dtype, name = variable._shape, variable.dtype, variable._name
+        shape, dtype, name = get_value_shape(variable), variable.dtype, get_full_name(variable)
         self.value = Outbox(self, shape, dtype, f"{name}/set")
         self.is_set = Outbox(self, (), "int32", f"{name}/is_set")
         self.added = Outbox(self, shape, dtype, f"{name}/added")
@@ -337,7 +351,9 @@ class VariableOutboxes:
         """Write a new value, which replaces earlier additions."""
         self.value._write(value)
         self.is_set._write(Tensor(np.int32(1)))
-        self.added._write(Tensor(np.zeros(self.variable._shape, self.variable.dtype.dtype)))
+        self.added._write(
+            Tensor(np.zeros(get_value_shape(self.variable), self.variable.dtype.dtype))
+        )
 
     def add(self, op: Op, delta: TensorLike, method: str) -> None:
         """Add a value, or subtract it."""
@@ -364,7 +380,7 @@ class GradientOutboxes:
         self.count = Outbox(self, (), "int32", "gradients/count")
 
     def _create_outboxes(self, gradient: Gradient, variable: HostedVariable) -> list[Outbox]:
-        name = f"{variable._name}/gradient"
+        name = f"{get_full_name(variable)}/gradient"
         outboxes = [Outbox(self, p.array.shape, p.dtype, name) for p in _get_components(gradient)]
         for box in outboxes:
             # The program gets the memory of an earlier gradient, because fresh pages cost more than
@@ -390,7 +406,11 @@ def explain_unshared(value: object) -> str | None:
       value: Any object.
     """
     shared = (HostedVariable, Outbox)
-    if isinstance(value, Variable) and not isinstance(value, shared) and value._name != STATE_NAME:
+    if (
+        isinstance(value, Variable)
+        and not isinstance(value, shared)
+        and get_full_name(value) != STATE_NAME
+    ):
         return (
             f"A closure refers to the variable {value.name}, which was not made in the scope of the "
             "ParameterServerStrategy, so each worker would have its own. Create it in `strategy.scope()`."

@@ -26,7 +26,8 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
 from meshflow.core.values import nest
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.core.variables.variable import get_value_shape
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerValues
 from meshflow.distribute.parameter_server.transport.gradient_compression import Compressor
 from meshflow.distribute.parameter_server.transport.memory_pools import ArrayPool
@@ -493,7 +494,7 @@ class RunningClosure:
         if entry is None and box.is_pooled:
             worker = self._worker
             memory = worker.array_pool.get(
-                worker.servers[box.server_id], box._shape, box.dtype.dtype
+                worker.servers[box.server_id], get_value_shape(box), box.dtype.dtype
             )
             entry = self.outboxes[id(box)] = box, memory
             del memory
@@ -665,7 +666,12 @@ class RunningClosure:
             return
         for index, push in enumerate(pushes):
             trained = [
-                (v.key, _assemble_gradient([self.outboxes[id(b)][1] for b in parts], v._shape))
+                (
+                    v.key,
+                    _assemble_gradient(
+                        [self.outboxes[id(b)][1] for b in parts], get_value_shape(v)
+                    ),
+                )
                 for v, parts in zip(boxes.variables, boxes.boxes, strict=True)
                 if index in v.servers
             ]
@@ -675,7 +681,7 @@ class RunningClosure:
 
 def _make_zeros(box: Outbox) -> Array:
     make = _get_shared_zeros if box._is_lent else _allocate_zeros
-    return make(box._shape, box.dtype.dtype)
+    return make(get_value_shape(box), box.dtype.dtype)
 
 
 def _allocate_zeros(shape: tuple[int, ...], dtype: np.dtype) -> Array:
@@ -706,8 +712,7 @@ def _map_structure(function: Callable[[Any], Any], value: PyTree) -> PyTree:
 def _to_host(leaf: object) -> object:
     if isinstance(leaf, (IndexedSlices, SparseTensor)):
         return leaf
-    if hasattr(leaf, "_as_tensor"):
-        leaf = leaf._as_tensor()
+    leaf = read_tensor(leaf)
     if isinstance(leaf, Tensor):
         return leaf.numpy()
     return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf

@@ -128,7 +128,7 @@ class Graph:
         included = {id(n) for n in self.nodes}
         indices: dict[int, int] = {}
         for layer in self.layers:
-            calls = [n for n in layer._inbound_nodes if id(n) in included]
+            calls = [n for n in layer.inbound_nodes if id(n) in included]
             indices.update({id(n): i for i, n in enumerate(calls)})
         for tensor in self.flat_inputs:
             indices.setdefault(id(tensor.node), 0)
@@ -245,3 +245,9 @@ def fit_input(reference: KerasTensor, value: Any, model: str) -> Any:
     if mask is not None and fitted is not value:
         fitted._keras_mask = mask
     return fitted
+
+
+def get_graph(layer: Any) -> Graph | None:
+    """Return the graph of a functional or sequential model; None for other layers and models."""
+    find = getattr(layer, "_get_graph", None)
+    return None if find is None else find()

@@ -150,4 +150,4 @@ def Input(
         type_spec=type_spec,
         **({"batch_input_shape": batch_shape} if batch_shape is not None else {}),
     )
-    return layer._inbound_nodes[0].outputs
+    return layer.inbound_nodes[0].outputs

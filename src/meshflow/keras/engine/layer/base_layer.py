@@ -494,3 +494,9 @@ def _check_arguments(trainable: object, dynamic: object, name: object) -> None:
         raise TypeError(f"Expected `dynamic` argument to be a boolean, but got: {dynamic!r}")
     if name is not None and not isinstance(name, str):
         raise TypeError(f"Expected `name` argument to be a string, but got: {name!r}")
+
+
+def build_sublayer(layer: Layer, inputs: PyTree, named: bool = True) -> None:
+    """Build a sublayer for inputs, by default within its own name scope, without calling it."""
+    with layer._call_scope(None, named):
+        layer._maybe_build(inputs)

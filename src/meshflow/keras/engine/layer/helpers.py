@@ -105,7 +105,7 @@ def as_tensor_like(value: Any) -> Any:
             return convert_to_tensor(value, dtype=settings.floatx())
         return convert_to_tensor(value)
     if isinstance(value, Variable):
-        return value._as_tensor()
+        return value.value()
     return value
 
 

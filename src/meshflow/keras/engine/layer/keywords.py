@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
+
 COMMON_KEYWORDS = (
     *("input_dim", "input_shape", "batch_input_shape", "batch_size", "weights"),
     *("activity_regularizer", "autocast", "implementation", "dims", "enable_caching_device"),
@@ -88,7 +90,7 @@ def make_cell_keywords(cls: type, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def copy_layouts(source: Any, target: Any) -> None:
     """Copy the layouts of a layer to a clone, because configurations do not contain them."""
-    for original, clone in zip(source._flatten_layers(), target._flatten_layers(), strict=True):
+    for original, clone in zip(flatten_layers(source), flatten_layers(target), strict=True):
         layouts = original.__dict__.get("_layouts")
         if layouts:
             clone.__dict__.update(layouts, _layouts=dict(layouts), _layouts_used=set())

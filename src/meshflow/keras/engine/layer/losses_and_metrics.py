@@ -17,6 +17,11 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.metrics.means import Mean
 
 
+def flatten_layers(layer: Any, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
+    """Yield a layer and its sublayers, with repetitions of those that it has several times."""
+    return layer._flatten_layers(recursive, include_self)
+
+
 class LayerLosses:
     """Methods of `Layer` that collect the losses and metrics of a layer and its sublayers."""
 

@@ -16,6 +16,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
 from meshflow.environment.types import Primitive, PyTree
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
 __all__ = ["run_call"]
 
@@ -52,11 +53,11 @@ def _is_recomputation_unit(layer: Any) -> bool:
         return True
     if hasattr(layer, "optimizer") and layer._is_compiled:
         return False
-    if any(getattr(part, "begins_stage", False) for part in layer._flatten_layers()):
+    if any(getattr(part, "begins_stage", False) for part in flatten_layers(layer)):
         return False
     blocks = [
         type(part)
-        for part in layer._flatten_layers(recursive=False, include_self=False)
+        for part in flatten_layers(layer, recursive=False, include_self=False)
         if part._tracked.layers
     ]
     return len(set(blocks)) == len(blocks) and not any(hasattr(b, "train_step") for b in blocks)
@@ -71,7 +72,7 @@ def _run_recomputed(
     kwargs: dict,
 ) -> PyTree:
     masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
-    parts = list(layer._flatten_layers())
+    parts = list(flatten_layers(layer))
 
     def run(arguments: PyTree) -> PyTree:
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):

@@ -103,7 +103,7 @@ def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any,
 
 def _has_substitutable_sizes(value: object) -> bool:
     return (
-        isinstance(value, KerasTensor) and value.shape.rank is not None and not value._known_values
+        isinstance(value, KerasTensor) and value.shape.rank is not None and not value.known_values
     )
 
 
@@ -111,7 +111,7 @@ def _infer_with_probes(
     call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe]
 ) -> PyTree:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    if all(t.shape.is_fully_defined() and not t._known_values for t in symbolic):
+    if all(t.shape.is_fully_defined() and not t.known_values for t in symbolic):
         first, _, masks = _trace_specs(call, args, kwargs, _PLACEHOLDER_SIZES[0], probes[0])
         if probes[0].used:
             return _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
@@ -119,7 +119,7 @@ def _infer_with_probes(
     try:
         return _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
     except Exception as error:
-        if any(t._known_values for t in symbolic):
+        if any(t.known_values for t in symbolic):
             # The known values were computed for the large placeholder sizes only.
             raise
         try:
@@ -142,7 +142,7 @@ def _compare_traces(
     masks = {i: _merge_specs(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_attach_masks(result, masks))):
         if index in known and index in also_known:
-            tensor._known_values = dict(zip(sizes, (known[index], also_known[index]), strict=True))
+            tensor.known_values = dict(zip(sizes, (known[index], also_known[index]), strict=True))
     return result
 
 
@@ -207,8 +207,8 @@ class _KnownValue:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
-    if size in value._known_values:
-        return _KnownValue(value._known_values[size])
+    if size in value.known_values:
+        return _KnownValue(value.known_values[size])
     if value.dtype is string:
         # XLA programs have no strings, so string tensors are constants while tracing.
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)

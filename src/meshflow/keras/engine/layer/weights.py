@@ -16,7 +16,13 @@ from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
+from meshflow.core.variables.variable import (
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    get_full_name,
+    get_value_shape,
+)
 from meshflow.environment.types import PyTree
 from meshflow.keras import constraints, initializers, regularizers, settings
 from meshflow.keras.engine.layer.dimensions import get_weight_dimensions
@@ -158,8 +164,9 @@ class LayerWeights(WeightValues, TrackedLayer):
                 dtype=weight_dtype,
                 **shape_argument,
             )
-        if layout is not None and not hasattr(variable, "_slot_layout"):
-            variable._layout = layout
+        has_layout = hasattr(variable, "_slot_layout") or not isinstance(variable, Variable)
+        if layout is not None and not has_layout:
+            variable.layout = layout
         # The weights of the layer are the shards of a sharded table.
         if dims is not None:
             variable._dimension_names = dims  # type: ignore[union-attr]
@@ -178,8 +185,8 @@ class LayerWeights(WeightValues, TrackedLayer):
         named_axes = []
         for weight in self._own_weights:
             dimension_names = getattr(weight, "_dimension_names", None)
-            name = weight._shared_name.rsplit("/", 1)[-1]
-            dims = get_weight_dimensions(self, name, weight._shape, dimension_names)
+            name = get_full_name(weight).rsplit("/", 1)[-1]
+            dims = get_weight_dimensions(self, name, get_value_shape(weight), dimension_names)
             if dims is not None:
                 named_axes.append((weight, dims))
         return named_axes

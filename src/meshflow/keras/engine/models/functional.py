@@ -84,7 +84,7 @@ def make_graph_config(graph: Graph, name: str, trainable: bool) -> Config:
     indices = graph.index_calls()
     layers = []
     for layer in graph.layers:
-        calls = [n for n in layer._inbound_nodes if id(n) in included and not n.is_input]
+        calls = [n for n in layer.inbound_nodes if id(n) in included and not n.is_input]
         entry = serialization.serialize(layer)
         call_configs = [_make_call_config(n, indices) for n in calls]
         layers.append(entry | {"name": layer.name, "inbound_nodes": call_configs})
@@ -199,7 +199,7 @@ def build_graph_from_config(
             layer = registry.LAYERS.deserialize(entry, custom_objects)
         layers[entry["name"]] = layer
         # Earlier calls of a layer that another model shares do not belong to this graph.
-        nodes = [] if registry.LAYERS.is_called_replacement(layer, entry) else layer._inbound_nodes
+        nodes = [] if registry.LAYERS.is_called_replacement(layer, entry) else layer.inbound_nodes
         if nodes:
             results[entry["name"], 0] = nodes[0].flat_outputs
         offset = 1 if nodes and not hasattr(layer, "layers") else 0

@@ -23,7 +23,7 @@ class Operation:
       ValueError: If `keras.ops` has no such function.
     """
 
-    _inbound_nodes = ()
+    inbound_nodes = ()
 
     def __init__(self, name: str, operation: str, arguments: dict[str, Any]) -> None:
         self.name = name

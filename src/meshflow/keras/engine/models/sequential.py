@@ -10,7 +10,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
-from meshflow.keras.engine.graph.graph import Graph, fit_input
+from meshflow.keras.engine.graph.graph import Graph, fit_input, get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
@@ -91,7 +91,7 @@ class Sequential(Model):
                 raise ValueError(
                     f"Model {self.name} has layers already; add an Input as the first layer only."
                 )
-            self._set_input(layer._inbound_nodes[0].outputs)
+            self._set_input(layer.inbound_nodes[0].outputs)
             self._is_input_declared = True
             return
         if not self._stack and self._input is None:
@@ -132,11 +132,9 @@ class Sequential(Model):
         layer = self._stack.pop()
         self._reset_steps()
         if self._input is not None:
-            if layer._inbound_nodes:
-                layer._inbound_nodes.pop()
-            self._output = (
-                self._stack[-1]._inbound_nodes[-1].outputs if self._stack else self._input
-            )
+            if layer.inbound_nodes:
+                layer.inbound_nodes.pop()
+            self._output = self._stack[-1].inbound_nodes[-1].outputs if self._stack else self._input
             self._invalidate_graph()
         return layer
 
@@ -185,16 +183,16 @@ class Sequential(Model):
             return
         shape = [a if a == b else None for a, b in zip(current, new, strict=True)]
         before = self._input, self._output
-        calls = [(layer, list(layer._inbound_nodes)) for layer in self.layers]
+        calls = [(layer, list(layer.inbound_nodes)) for layer in self.layers]
         for layer in self._stack:
-            layer._inbound_nodes.pop()
+            layer.inbound_nodes.pop()
         try:
             self._connect(shape, before[0].dtype, before[0]._keras_history.layer.name)
         except Exception:
             # The layers reject such inputs; the previous graph remains in use.
             self._input, self._output = before
             for layer, nodes in calls:
-                layer._inbound_nodes[:] = nodes
+                layer.inbound_nodes[:] = nodes
             raise
 
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
@@ -273,14 +271,14 @@ def _get_declared_shape(layer: Layer) -> tuple[int | None, ...] | None:
     if shape is not None:
         # A layer that was called on single elements does not determine the batch size.
         return shape or None
-    graph = layer._get_graph() if isinstance(layer, Model) else None
+    graph = get_graph(layer)
     if graph is not None and len(graph.flat_inputs) == 1:
         return as_tuples(graph.flat_inputs[0].shape)
     return None
 
 
 def _get_input_dtype(layer: Layer) -> DTypeLike | None:
-    graph = layer._get_graph() if isinstance(layer, Model) else None
+    graph = get_graph(layer)
     if graph is not None:
         return graph.flat_inputs[0].dtype
     return None

@@ -166,7 +166,7 @@ def _write_layer(
 def _format_connections(layer: Layer, graph: Graph | None) -> str:
     relevant = {id(n) for n in graph.nodes} if graph is not None else set()
     texts = []
-    for node in layer._inbound_nodes:
+    for node in layer.inbound_nodes:
         if id(node) in relevant:
             for tensor in node.keras_inputs:
                 source, node_index, tensor_index = tensor._keras_history

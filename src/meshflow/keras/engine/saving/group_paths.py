@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from meshflow.core.variables.sharded_variable import ShardedVariable, merge_shards
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import registry
+from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.layer.base_layer import Layer
 
 __all__ = [
@@ -87,7 +88,7 @@ def _sort_layers_first(value: object, names: list[str]) -> list[str]:
 
 def _sort_graphs_first(value: object, names: list[str]) -> list[str]:
     """Sort the attribute `layers` of graphs and `Sequential` first, and private attributes last."""
-    is_graph = hasattr(value, "add") or getattr(value, "_get_graph", bool)()
+    is_graph = hasattr(value, "add") or get_graph(value) is not None
     first = "layers" if is_graph else ""
     return sorted(names, key=lambda name: (name != first, name.startswith("_"), name))
 

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.core.variables.variable import get_full_name
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.engine.saving.model_configuration import KERAS_VERSION
 
@@ -100,7 +101,7 @@ def format_weight_names(weights: Sequence[Any]) -> list[str]:
     Args:
       weights: Variables, or slots of an optimizer's state.
     """
-    return [f"{w._shared_name}:0" for w in weights]
+    return [f"{get_full_name(w)}:0" for w in weights]
 
 
 def assign_values(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.environment.types import Config, Json
 from meshflow.keras import registry
+from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.saving.keras3_configuration import (
     KERAS_3_ACTIVATION_NAMES,
     to_common_form,
@@ -85,7 +86,7 @@ def make_model_config(model: Layer) -> Config:
     name = registry.get_registered_name(type(model))
     if name != type(model).__name__:
         entry["registered_name"] = name
-    graphs = {m.name: m._get_graph() for m in _iterate_models(model)}
+    graphs = {m.name: get_graph(m) for m in _iterate_models(model)}
     return _Keras3Serializer(graphs).serialize(entry, ("layer",))
 
 

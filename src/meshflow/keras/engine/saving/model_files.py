@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.core.variables.variable import get_full_name
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -203,7 +204,7 @@ def _write_folder(
     variables = merge_shards(model._saved_weights)
     weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(variables)}
     weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
-    arrays = {key: (f"{w._shared_name}:0", w.numpy()) for key, w in weights.items()}
+    arrays = {key: (f"{get_full_name(w)}:0", w.numpy()) for key, w in weights.items()}
     manifest = json.loads(to_json({"model": meta}))
     content = saved_model.SavedModelContent(arrays, manifest)
     if options.get("save_traces", True):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.core.variables.variable import get_full_name
 from meshflow.distribute.parallel.gradient_compression import ERROR_SLOTS
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
@@ -55,7 +56,7 @@ class StateSlot(Protocol):
     """An entry of an optimizer's state: it returns the array to write, and accepts one that was read."""
 
     @property
-    def _shared_name(self) -> str: ...
+    def name(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     def numpy(self) -> np.ndarray: ...
@@ -67,7 +68,7 @@ class _PlaceholderSlot:
     """A number or array that only another version of Keras has; it is ignored when read."""
 
     value: np.ndarray
-    _shared_name: str
+    name: str
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,8 +88,8 @@ class _VariableSlot:
     variable: AnyVariable
 
     @property
-    def _shared_name(self) -> str:
-        return str(self.variable._shared_name)
+    def name(self) -> str:
+        return get_full_name(self.variable)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,7 +108,7 @@ class _StepCountSlot:
 
     optimizer: Any
     all_steps: bool
-    _shared_name: str = "iteration"
+    name: str = "iteration"
     shape: tuple[int, ...] = ()
 
     def _get_steps_per_update(self) -> int:
@@ -170,7 +171,7 @@ def list_extra_state(optimizer: Any, version: str | None) -> list[AnyVariable]:
     if version is None:
         return list_loss_scale(optimizer)
     inner = _unwrap_optimizer(optimizer)
-    errors = [w for w in merge_shards(inner.weights) if _is_error_name(w._shared_name)]
+    errors = [w for w in merge_shards(inner.weights) if _is_error_name(w.name)]
     return [*list_loss_scale(optimizer), *get_own_weights(inner).values(), *errors]
 
 
@@ -260,7 +261,7 @@ def _make_placeholder(name: str, variable: AnyVariable, version: str) -> _Placeh
     slot = name.strip("_").removesuffix("s")
     dtype = variable.dtype.dtype
     dtype = np.dtype("float32") if dtype.kind == "V" else dtype
-    return _PlaceholderSlot(np.zeros(shape, dtype), f"{slot}/{variable._shared_name}")
+    return _PlaceholderSlot(np.zeros(shape, dtype), f"{slot}/{get_full_name(variable)}")
 
 
 # ---- reading -----------------------------------------------------------------------------
@@ -319,7 +320,7 @@ def _iterate_candidates(
         for slots in known_orders:
             if values[1:] and values[1].shape == ():
                 yield slots, [values[0], *values[2:]]
-            yield [s for s in slots if s._shared_name != "learning_rate"], values
+            yield [s for s in slots if s.name != "learning_rate"], values
     own_slots = [_VariableSlot(w) for w in list_state(optimizer)]
     yield own_slots, values
     yield [_VariableSlot(w) for w in merge_shards(optimizer.weights)], values
@@ -327,7 +328,7 @@ def _iterate_candidates(
 
 
 def _remove_errors(slots: list[_VariableSlot]) -> list[_VariableSlot]:
-    return [slot for slot in slots if not _is_error_name(slot._shared_name)]
+    return [slot for slot in slots if not _is_error_name(slot.name)]
 
 
 def _is_error_name(name: str) -> bool:

@@ -16,7 +16,7 @@ from meshflow.core.values.dtypes import as_dtype, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import Graph, get_graph
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.saving.positional_call import PositionalCall
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
@@ -67,7 +67,7 @@ def find_input_specs(model: Any) -> PyTree:
     Returns:
       A `TensorSpec` with a name, or a nested structure of them. None if the model is not built.
     """
-    graph = model._get_graph()
+    graph = get_graph(model)
     if graph is not None:
         specs = nest.map_structure(
             lambda t: TensorSpec(t.shape, t.dtype, t._keras_history.layer.name), graph.inputs
@@ -107,7 +107,7 @@ def find_call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | N
 def get_save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str, Any]] | None:
     """Return the result of `Model.save_spec`."""
     specs = find_call_specs(model)
-    graph = model._get_graph()
+    graph = get_graph(model)
     if specs is None or (graph is None and "_save_spec" not in model.__dict__):
         return None
     args, kwargs = specs
@@ -196,7 +196,7 @@ def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., An
     Returns:
       A `TextCall`, or `function` if the model has no such layers, or cannot be split.
     """
-    graph = model._get_graph()
+    graph = get_graph(model)
     if graph is None or all(t.dtype is not string for t in graph.flat_inputs):
         return function
     part = HostPart.from_graph(graph)

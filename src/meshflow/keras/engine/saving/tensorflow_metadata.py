@@ -12,6 +12,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Config, Json, PyTree
+from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.model_configuration import (
     make_model_config,
@@ -104,7 +105,7 @@ def _collect_metadata(layer: Any) -> Config:
     if layer._build_input_shape is not None:
         metadata["build_input_shape"] = _serialize_shapes(layer._build_input_shape)
     if _get_model_class(layer):
-        metadata["is_graph_network"] = layer._get_graph() is not None
+        metadata["is_graph_network"] = get_graph(layer) is not None
         specs = layer.__dict__.get("_save_spec")
         spec = None if specs is None else _serialize_value(specs)
         metadata["save_spec"] = spec
@@ -150,7 +151,7 @@ def _convert_calls(config: Json, model: Any) -> None:
             has_list = len(call) > 1
             if isinstance(call, dict):
                 has_list = isinstance(call["args"][0], dict) and "list" in call["args"][0]
-                call = _convert_call(call, layer, layer._inbound_nodes[index].outputs)
+                call = _convert_call(call, layer, layer.inbound_nodes[index].outputs)
             # Layers of a single op take their first argument directly, other layers a list of
             # tensors.
             is_single = hasattr(layer, "_function") and not has_list

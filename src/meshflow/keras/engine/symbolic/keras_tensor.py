@@ -54,7 +54,7 @@ class KerasTensor(_Operators):
         self._keras_history: History | Any = None
         self._keras_mask = None
         # Values of shape tensors for each placeholder size that replaces the unknown sizes.
-        self._known_values: dict[int, Any] = {}
+        self.known_values: dict[int, Any] = {}
         # Weak references: the layers own the nodes, and a tensor may outlive a model.
         self._users: list[weakref.ref[Node]] = []
 
@@ -87,7 +87,7 @@ class KerasTensor(_Operators):
     def node(self) -> Node:
         """Return the layer call that creates the tensor."""
         layer, index, _ = self._keras_history
-        return layer._inbound_nodes[index]
+        return layer.inbound_nodes[index]
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
@@ -168,8 +168,8 @@ class Node:
         self.outputs = outputs
         self.keras_inputs = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
         self.flat_outputs = [o for o in nest.flatten(outputs) if isinstance(o, KerasTensor)]
-        index = len(layer._inbound_nodes)
-        layer._inbound_nodes.append(self)
+        index = len(layer.inbound_nodes)
+        layer.inbound_nodes.append(self)
         for position, output in enumerate(self.flat_outputs):
             output._keras_history = History(layer, index, position)
         self.index = index
@@ -180,7 +180,7 @@ class Node:
     def users(self) -> list[Node]:
         """Return the calls that use results of this one, with repetitions."""
         nodes = [user() for output in self.flat_outputs for user in output._users]
-        return [node for node in nodes if node is not None and node in node.layer._inbound_nodes]
+        return [node for node in nodes if node is not None and node in node.layer.inbound_nodes]
 
     @property
     def is_input(self) -> bool:

@@ -18,6 +18,7 @@ from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.distribute.replicas.context import ReplicaContext, context_scope
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.training.dataset_creator import DatasetCreator
 from meshflow.placement.batches import BATCH_DIMENSIONS, BatchPlacer
 
@@ -62,7 +63,7 @@ def place_step(model: Any, step: CompiledStep) -> CompiledStep:
         step.place_batch = BatchPlacer(
             mesh, next((n for n in mesh.dim_names if n in BATCH_DIMENSIONS), None)
         )
-        for layer in model._flatten_layers():
+        for layer in flatten_layers(model):
             if getattr(layer, "_layout_map", None) is not None:
                 layer._layout_map.warn_of_unused()
     return step

@@ -17,8 +17,9 @@ import numpy as np
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
-from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.graph.graph import Graph, get_graph
 from meshflow.keras.engine.layer.helpers import remove_duplicates
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
 
@@ -31,10 +32,15 @@ def needs_host(model: Any) -> bool:
     Args:
       model: The model.
     """
-    graph = model._get_graph()
+    graph = get_graph(model)
     if graph is not None and any(t.dtype is dtypes.string for t in graph.flat_inputs):
         return True
-    return any(_runs_on_host(layer) for layer in model._flatten_layers())
+    return _has_host_layer(model)
+
+
+def _has_host_layer(layer: Any) -> bool:
+    """Check whether a layer or one of its sublayers needs concrete values."""
+    return any(map(_runs_on_host, flatten_layers(layer)))
 
 
 def _runs_on_host(layer: object) -> bool:
@@ -76,9 +82,8 @@ class HostPart:
         required: set[int] = set()
         for node in reversed(graph.nodes):
             is_input = any(id(t) in inputs for t in node.flat_outputs)
-            layers = node.layer._flatten_layers()
             uses_text = any(t.dtype is dtypes.string for t in node.keras_inputs)
-            is_host_call = uses_text or any(_runs_on_host(layer) for layer in layers)
+            is_host_call = uses_text or _has_host_layer(node.layer)
             if not is_input and (is_host_call or any(id(t) in required for t in node.flat_outputs)):
                 if node.layer.trainable_weights:
                     return None
@@ -97,7 +102,7 @@ class HostPart:
         """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
-        return [np.asarray(values[id(t)]._value) for t in self.cut_tensors]
+        return [np.asarray(values[id(t)].array) for t in self.cut_tensors]
 
     @contextlib.contextmanager
     def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
@@ -140,8 +145,7 @@ class FeaturesPart:
         if graph is None:
             stack: list[Any] = list(model.layers) if hasattr(model, "_stack") else []
             first = stack[0] if stack else None
-            others = [inner for layer in stack[1:] for inner in layer._flatten_layers()]
-            if not hasattr(first, "compute_host_values") or any(map(_runs_on_host, others)):
+            if not hasattr(first, "compute_host_values") or any(map(_has_host_layer, stack[1:])):
                 return None
             return cls([(first, {})], None)
         inputs = {id(t) for t in graph.flat_inputs}
@@ -152,7 +156,7 @@ class FeaturesPart:
                 if not set(names.values()) <= inputs:
                     return None
                 lookups.append((node.layer, names))
-            elif any(map(_runs_on_host, node.layer._flatten_layers())) or any(
+            elif _has_host_layer(node.layer) or any(
                 t.dtype is dtypes.string for t in node.keras_inputs
             ):
                 return None

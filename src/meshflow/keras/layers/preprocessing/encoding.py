@@ -118,7 +118,7 @@ def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
     if weights is None:
         weights = array.ones(ids.shape)
     weights = math.cast(weights, "float32")
-    operands = [ids.array, weights._value]
+    operands = [ids.array, weights.array]
     if any(isinstance(value, jax.core.Tracer) for value in operands):
         return _tally(ids, weights, depth)
     # Batches of a pipeline have many widths, and XLA would compile a program for each.

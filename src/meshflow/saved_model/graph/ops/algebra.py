@@ -76,12 +76,12 @@ def _make_scatter(method: str) -> Callable[..., Any]:
 
 def _make_sorted_segment_op(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return an op on sorted segments. The ids must be static, because they determine the shape."""
-    return lambda node, x, ids: function(to_tensor(x), to_tensor(as_host_array(ids)))._value
+    return lambda node, x, ids: function(to_tensor(x), to_tensor(as_host_array(ids))).array
 
 
 def _make_segment_op(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda node, x, ids, count: (
-        function(to_tensor(x), to_tensor(ids), as_static_ints(count)[0])._value
+        function(to_tensor(x), to_tensor(ids), as_static_ints(count)[0]).array
     )
 
 
@@ -159,7 +159,7 @@ def _set_diagonal(node: Node, x: Array, diagonal: Array, k: Array) -> Array:
 
 
 def _make_real_transform(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda node, x, length: function(to_tensor(x), as_static_ints(length))._value
+    return lambda node, x, length: function(to_tensor(x), as_static_ints(length)).array
 
 
 def _make_complex(node: Node, real: Array, imaginary: Array) -> Array:

@@ -75,7 +75,7 @@ def _make_string_op(function: Callable[..., Any], *keys: str) -> Callable[..., A
 
     def run(node: Node, *values: Array) -> Array:
         options = [node.text(k) if isinstance(node[k], bytes) else node[k] for k in keys]
-        return function(*[Tensor(np.asarray(v)) for v in values], *options)._value
+        return function(*[Tensor(np.asarray(v)) for v in values], *options).array
 
     return run
 
