@@ -64,6 +64,7 @@ class FileRecordDataset(Dataset):
         return TensorSpec([], dtypes.string)
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because the records are not counted before a pass."""
         return UNKNOWN_CARDINALITY
 
     def get_file_names(self) -> list[str] | None:
