@@ -38,10 +38,10 @@ class CannotBuildError(Exception):
 
 
 def installed(package: str, name: str) -> Path:
-    """Where a file of an installed package lies: pip's build environments are not at sys.prefix.
+    """Find a file of an installed package; pip's build environments are not at sys.prefix.
 
     Raises:
-      CannotBuildError: it is not there.
+      CannotBuildError: If the package or the file is missing.
     """
     try:
         files = importlib.metadata.files(package) or []
@@ -55,10 +55,10 @@ def installed(package: str, name: str) -> Path:
 
 
 def compiler() -> list[str]:
-    """The compiler and what it is told of every file.
+    """Return the path of the C++ compiler and its options for every source file.
 
     Raises:
-      CannotBuildError: saying what is missing.
+      CannotBuildError: If the platform is not supported, or a compiler or headers are missing.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise CannotBuildError(f"not made for {sys.platform} on {platform.machine()}")
@@ -82,10 +82,10 @@ def compiler() -> list[str]:
 
 
 def run(command: Sequence[str]) -> None:
-    """Runs the compiler.
+    """Run the compiler.
 
     Raises:
-      CannotBuildError: with what it said.
+      CannotBuildError: If it fails; the message is the end of its output.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -93,13 +93,13 @@ def run(command: Sequence[str]) -> None:
 
 
 def build(target: Path = TARGET) -> str:
-    """Compiles; returns what to tell the user.
+    """Compile the kernels and link them with oneDNN; return a message for the user.
 
     Args:
-      target: the library to make; the default is where an editable install looks for it.
+      target: Path of the library; by default where an editable install looks for it.
 
     Raises:
-      CannotBuildError: saying what is missing or what the compiler said.
+      CannotBuildError: If a requirement is missing or the compiler fails.
     """
     common, library = compiler(), installed(LIBRARY, ONEDNN)
     part = target.with_suffix(".part")
@@ -121,10 +121,10 @@ def read_ffi_version(path: Path) -> tuple[int, int]:
     """Read the version of XLA's foreign function interface from jaxlib's header or from compiled kernels.
 
     Args:
-      path: the file.
+      path: The file.
 
     Raises:
-      CannotBuildError: the file does not have it.
+      CannotBuildError: If the file does not contain a version.
     """
     content = path.read_bytes()
     found = re.search(rb"meshflow for XLA FFI (\d+)\.(\d+)", content)
@@ -152,13 +152,16 @@ def is_up_to_date() -> bool:
 
 
 def shipped(folder: Path) -> dict[str, str]:
-    """What a wheel holds for its kernels: they, oneDNN and its licences, by places in the wheel.
+    """Compile the kernels for a wheel, and list the files that it needs for them.
 
     Args:
-      folder: where the kernels are compiled, apart from those that an editable install uses.
+      folder: Folder to compile in, separate from the kernels of an editable install.
+
+    Returns:
+      Path in the wheel of the kernels, oneDNN and its licences, by source path.
 
     Raises:
-      CannotBuildError: as `build`.
+      CannotBuildError: See `build`.
     """
     build(folder / TARGET.name)
     kernels = {str(folder / TARGET.name): TARGET.name, str(installed(LIBRARY, ONEDNN)): ONEDNN}
@@ -173,7 +176,7 @@ class KernelsHook(BuildHookInterface):
     folder: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Runs before the wheel is put together."""
+        """Compile the kernels before the wheel is assembled, and tag it for the platform."""
         if self.target_name != "wheel":
             return
         editable = version == "editable"
@@ -201,6 +204,6 @@ class KernelsHook(BuildHookInterface):
         build_data["tag"] = f"py3-none-{system}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Runs when the wheel is written."""
+        """Delete the temporary folder of the kernels after the wheel is written."""
         if self.folder is not None:
             self.folder.cleanup()

@@ -1,8 +1,7 @@
 """Arrays in a local or remote folder: one `.npy` file for each array and a JSON manifest.
 
-`replacing_folder` writes the folder, and the manifest last, so a process that is killed at any
-moment leaves the old checkpoint or
-the new one. Each array has a checksum; an error about damage names the file.
+`replace_folder` writes the folder, and the manifest last, so a process that is killed at any
+moment leaves the old checkpoint or the new one. Each array has a checksum; an error about damage names the file.
 
 An array that is sharded over devices is written and read shard by shard, so the full array is never
 in memory. The file does
@@ -81,7 +80,7 @@ class BundleContents:
     Attributes:
       keys: Keys of arrays of the folder in the bundle, by the names of their files without a
         bundle.
-      more: Further arrays of the bundle, by key.
+      extra_arrays: Further arrays of the bundle, by key.
     """
 
     keys: dict[str, str]

@@ -47,14 +47,18 @@ class PipelineNode(Protocol):
     """A dataset, as passes and iterators see it."""
 
     @property
-    def parents(self) -> Sequence[PipelineNode]: ...
+    def parents(self) -> Sequence[PipelineNode]:
+        """Return the datasets that provide the elements."""
 
     @property
-    def element_spec(self) -> PyTree: ...
+    def element_spec(self) -> PyTree:
+        """Return the spec of the elements: `tf.TensorSpec`s in the structure of an element."""
 
-    def iter_elements(self, epoch: Epoch) -> Generator[PyTree, None, None]: ...
+    def iter_elements(self, epoch: Epoch) -> Generator[PyTree, None, None]:
+        """Iterate over the elements as host arrays, with the random numbers of a pass."""
 
-    def infer_static_shapes(self) -> StaticShapes | None: ...
+    def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the shapes of all elements, or None if a compiled loop could not rely on them."""
 
 
 class RandomNode(Protocol):
@@ -68,7 +72,8 @@ class RandomNode(Protocol):
     epoch: int
     reshuffles: bool
 
-    def get_seed_words(self) -> list[int]: ...
+    def get_seed_words(self) -> list[int]:
+        """Return the seed as a list of integer words."""
 
 
 class Epoch:
@@ -81,7 +86,7 @@ class Epoch:
         its first epoch.
       measures_time: Whether the pass measures time; False for passes that only inspect a dataset.
       random_states: States of the random ops of users' functions.
-      together: For the id of a node, how many of its elements the consumer combines to a batch.
+      batch_sizes: For the id of a node, how many of its elements the consumer combines to a batch.
 
     Args:
       root: The dataset.
@@ -288,8 +293,8 @@ def prefetch(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Produce up to `size` elements before they are requested.
 
     A thread produces them, unless the iterator can start them without one
-    (`ClosingIterator.go_ahead`). The thread ends after the last element, and when the returned
-    iterator is closed or garbage collected.
+    (`ClosingIterator.start_prefetching`). The thread ends after the last element, and when the
+    returned iterator is closed or garbage collected.
 
     Args:
       elements: Iterator over the elements.

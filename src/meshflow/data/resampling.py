@@ -62,9 +62,11 @@ class Resample(Unary):
         return class_spec or TensorSpec([], dtypes.int64), self.parent.element_spec
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because elements are rejected at random."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over pairs of class and element, accepted with a probability that depends on the class."""
         rng = epoch.create_generator(self)
         # The estimate starts with a uniform distribution, as if each class had occurred twice.
         counts = np.full(len(self._target), 2.0) if self._present is None else None

@@ -97,6 +97,7 @@ class Snapshot(Unary):
         return result
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Read the elements from the stored run, or write them while they are produced."""
         if self._fingerprint is None or self._fingerprint[0] is not self.parent:
             self._fingerprint = self.parent, compute_fingerprint(self.parent)
         runs = RunFolder(gfile.join(self._path, self._fingerprint[1]), "snapshot.metadata")

@@ -82,9 +82,11 @@ class TensorSlices(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the size of the first axis."""
         return self._size
 
     def vectorize(self, epoch: Epoch) -> IndexStream:
+        """Return the slices as a stream of the indices along the first axis."""
         return make_row_stream(self._leaves, self._record_rows)
 
     def _record_rows(self, rows: list[Any]) -> None:
@@ -136,9 +138,11 @@ class IndexedDataset(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the number of elements that was passed to the constructor."""
         return self._size
 
     def vectorize(self, epoch: Epoch) -> IndexStream:
+        """Return the indices 0 to the number of elements - 1, with the function that gathers them."""
         blocks = iter_index_blocks(self._size)
         return IndexStream(self._gather, blocks, is_in_order=True, index_limit=self._size)
 
@@ -159,9 +163,11 @@ class Tensors(Dataset):
         return structure.infer_spec(self._element)
 
     def count_elements(self) -> int:
+        """Return 1."""
         return 1
 
     def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+        """Yield the element once."""
         yield self._element
 
 
@@ -189,9 +195,11 @@ class Range(Dataset):
         return TensorSpec([], self._dtype)
 
     def count_elements(self) -> int:
+        """Return the number of integers, or INFINITE_CARDINALITY for an endless range."""
         return INFINITE_CARDINALITY if self._endless else len(self._range)
 
     def vectorize(self, epoch: Epoch) -> IndexStream:
+        """Return a stream of indices i with the elements `start + step * i`."""
         start, step = self._range.start, self._range.step
         return IndexStream(
             lambda i: [(start + step * i).astype(self._dtype.as_numpy_dtype)],
@@ -229,9 +237,11 @@ class Generator(Dataset):
         return self._signature
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because only a pass runs the generator."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+        """Iterate over the yielded values, converted to arrays that match the signature."""
         specs = nest.flatten(self._signature)
         indices = itertools.count()
         iterator: Any = None
@@ -350,9 +360,11 @@ class Random(Dataset):
         return TensorSpec([], dtypes.int64)
 
     def count_elements(self) -> int:
+        """Return INFINITE_CARDINALITY."""
         return INFINITE_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> abc.Generator[Any, None, None]:
+        """Draw int64 scalars in [0, 2**32) without end."""
         words = epoch.create_draws(self).words
         while True:
             yield from (np.asarray(n) for n in words.take(256).astype(np.int64))

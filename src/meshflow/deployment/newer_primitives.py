@@ -33,19 +33,23 @@ def _expands(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @_expands
 def log2(x: Any, **_: Any) -> Any:
+    """Compute the base-2 logarithm from the natural one."""
     return lax.log(x) * (1 / math.log(2))
 
 
 @_expands
 def one_minus_square(x: Any, **_: Any) -> Any:
+    """Compute 1 - x**2 as a product, which is accurate near |x| = 1."""
     return (1 - x) * (1 + x)
 
 
 @_expands
 def polynomial(x: Any, *coefficients: Any, **_: Any) -> Any:
+    """Evaluate a polynomial by Horner's method; coefficients start with the constant term."""
     return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
 
 
 @_expands
 def unstack(x: Any, *, axis: int) -> list[Any]:
+    """Split an array along an axis into its slices, without that axis."""
     return [lax.index_in_dim(x, i, axis, keepdims=False) for i in range(x.shape[axis])]

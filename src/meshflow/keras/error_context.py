@@ -27,8 +27,8 @@ def prefix_errors(subject: str) -> Iterator[None]:
 
     Example:
       >>> import meshflow as tf
-      >>> from meshflow.keras.error_context import within
-      >>> with within("m.keras"):
+      >>> from meshflow.keras.error_context import prefix_errors
+      >>> with prefix_errors("m.keras"):
       ...     tf.keras.layers.deserialize({"class_name": "Dense", "config": {}})
       Traceback (most recent call last):
       ...

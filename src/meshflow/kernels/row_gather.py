@@ -212,6 +212,7 @@ class RowSource:
         return None if job < 0 else PendingRows(self, index, out, job)
 
     def make_index_error(self, index: np.ndarray) -> IndexError:
+        """Create the error for indices that are out of range."""
         count = len(self._array)
         return IndexError(f"rows {index.min()} to {index.max()} of an array that has {count}")
 

@@ -94,16 +94,45 @@ class Interpreter(metaclass=_LiteRTMeta):
 
     if TYPE_CHECKING:
 
-        def allocate_tensors(self) -> None: ...
-        def get_input_details(self) -> list[dict[str, Any]]: ...
-        def get_output_details(self) -> list[dict[str, Any]]: ...
-        def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]: ...
-        def get_signature_list(self) -> dict[str, dict[str, list[str]]]: ...
-        def get_signature_runner(self, signature_key: str | None = None) -> Callable[..., dict[str, Any]]: ...  # fmt: skip
-        def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any: ...
-        def tensor(self, tensor_index: int) -> Callable[[], Any]: ...
-        def set_tensor(self, tensor_index: int, value: ArrayLike) -> None: ...
-        def resize_tensor_input(self, input_index: int, tensor_size: Sequence[int], strict: bool = False) -> None: ...  # fmt: skip
-        def num_subgraphs(self) -> int: ...
-        def reset_all_variables(self) -> None: ...
-        def invoke(self) -> None: ...
+        def allocate_tensors(self) -> None:
+            """Allocate the memory of all tensors, before the first `invoke` and after each resize."""
+
+        def get_input_details(self) -> list[dict[str, Any]]:
+            """Return a dictionary for each input, with its name, index, shape, dtype and quantization."""
+
+        def get_output_details(self) -> list[dict[str, Any]]:
+            """Return a dictionary for each output, with its name, index, shape, dtype and quantization."""
+
+        def get_tensor_details(self, subgraph_index: int = 0) -> list[dict[str, Any]]:
+            """Return a dictionary for each tensor of a subgraph, including intermediate ones."""
+
+        def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
+            """Return the names of the inputs and outputs of each signature."""
+
+        def get_signature_runner(
+            self, signature_key: str | None = None
+        ) -> Callable[..., dict[str, Any]]:
+            """Return a function from named inputs to named outputs; None selects the only signature."""
+
+        def get_tensor(self, tensor_index: int, subgraph_index: int = 0) -> Any:
+            """Return a copy of the value of a tensor as a NumPy array."""
+
+        def tensor(self, tensor_index: int) -> Callable[[], Any]:
+            """Return a function that returns a NumPy view of a tensor's memory."""
+
+        def set_tensor(self, tensor_index: int, value: ArrayLike) -> None:
+            """Copy a value to an input tensor."""
+
+        def resize_tensor_input(
+            self, input_index: int, tensor_size: Sequence[int], strict: bool = False
+        ) -> None:
+            """Set the shape of an input; with `strict`, only axes of unknown size may change."""
+
+        def num_subgraphs(self) -> int:
+            """Return the number of subgraphs in the model."""
+
+        def reset_all_variables(self) -> None:
+            """Reset the state variables of the model to their initial values."""
+
+        def invoke(self) -> None:
+            """Run the model on the values of its inputs."""

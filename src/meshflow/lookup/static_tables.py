@@ -214,6 +214,7 @@ class StaticVocabularyTable(Table):
         return convert_to_tensor(np.asarray(self.count_keys() + self.num_oov_buckets, np.int64))
 
     def count_keys(self) -> int:
+        """Return the number of known keys, without the buckets for missing ones."""
         return 0 if self.static_table is None else len(self.static_table._indices)
 
     def lookup(self, keys: TensorLike, name: str | None = None) -> Any:

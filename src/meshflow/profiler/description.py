@@ -172,7 +172,7 @@ class MemorySamples:
       every: Seconds between samples; doubled when there are many.
 
     Attributes:
-      taken: Tuples (nanoseconds since 1970, bytes of this process, bytes of its devices).
+      samples: Tuples (nanoseconds since 1970, bytes of this process, bytes of its devices).
     """
 
     _MAX_SAMPLES = 1000

@@ -23,7 +23,7 @@ class BlockState:
       variables: Names of variables; those that are live after the block are first.
       outputs: Number of variables that are live after the block.
       needed: For each variable, whether its old value is needed inside.
-      places: Assigned attributes and items (`self.x`, `d["k"]`), by source text.
+      targets: Assigned attributes and items (`self.x`, `d["k"]`), by source text.
       containers: Lists, dictionaries and sets that are changed in place, by source text.
     """
 

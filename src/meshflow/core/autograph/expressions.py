@@ -29,6 +29,7 @@ class ExpressionTransformer(ast.NodeTransformer):
         return result
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
+        """Convert the callee of a call, and give `super()` its arguments explicitly."""
         callee = node.func
         if isinstance(callee, ast.Name) and callee.id == "super" and not node.args:
             # In a generated inner function, `super()` would use the arguments of that function.
@@ -43,6 +44,7 @@ class ExpressionTransformer(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Rewrite `and` and `or` as calls with lazily evaluated operands."""
         binds = any(_binds_name(value) for value in node.values[1:])
         self.generic_visit(node)
         if binds or is_static(node):
@@ -54,12 +56,14 @@ class ExpressionTransformer(ast.NodeTransformer):
         )
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Rewrite `not` as a call if its operand may be a tensor."""
         self.generic_visit(node)
         if isinstance(node.op, ast.Not) and not is_static(node.operand):
             return ast.copy_location(ast_nodes.call_runtime("not_", node.operand), node)
         return node
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """Rewrite `a if c else b` as a call with lazily evaluated branches."""
         unchanged = _binds_name(node.body) or _binds_name(node.orelse) or is_static(node.test)
         self.generic_visit(node)
         if unchanged:
@@ -75,6 +79,7 @@ class ExpressionTransformer(ast.NodeTransformer):
         return ast.copy_location(call, node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        """Rewrite a chain such as `a < b < c` as a call that stops at the first false comparison."""
         unchanged = len(node.ops) == 1 or any(_binds_name(c) for c in node.comparators)
         self.generic_visit(node)
         if unchanged:
@@ -89,6 +94,7 @@ class ExpressionTransformer(ast.NodeTransformer):
         return ast.copy_location(ast_nodes.call_runtime("compare_chain", node.left, *steps), node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Return a local class unchanged."""
         # The methods are converted when they are called.
         return node
 

@@ -160,6 +160,7 @@ class CallArguments:
         return nest.map_structure(_to_argument, (tuple(args), dict(kwargs)))
 
     def get_python_signature(self) -> inspect.Signature | None:
+        """Return the signature without the `self` of a method, or None for a callable without signature."""
         if self._signature is None:
             try:
                 signature = inspect.signature(self._python_function)

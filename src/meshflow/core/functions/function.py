@@ -158,6 +158,7 @@ class Function:
     # ---- calling ---------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the trace for these arguments; trace the function on the first call of this kind."""
         if FunctionSettings.run_eagerly or (
             self._runs_as_python_on_host and context.computes_on_host
         ):

@@ -18,9 +18,11 @@ class Polymorphic(Protocol[Parameters, Result]):
     input_signature: tuple[Any, ...] | None
 
     @property
-    def python_function(self) -> Callable[..., Any]: ...
+    def python_function(self) -> Callable[..., Any]:
+        """Return the original function; for a method, bound to its object."""
 
-    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result: ...
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Call the compiled function with the parameters of the original one."""
 
     def __get__(
         self: Polymorphic[Concatenate[Any, _OtherParameters], Result],
@@ -28,8 +30,11 @@ class Polymorphic(Protocol[Parameters, Result]):
         owner: type | None = None,
     ) -> Polymorphic[_OtherParameters, Result]: ...
 
-    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction: ...
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """Return the traced function for arguments or specs."""
 
-    def experimental_get_tracing_count(self) -> int: ...
+    def experimental_get_tracing_count(self) -> int:
+        """Return how often the Python function has been traced."""
 
-    def pretty_printed_signatures(self) -> str: ...
+    def pretty_printed_signatures(self) -> str:
+        """Format the signatures of all traces, for debugging."""

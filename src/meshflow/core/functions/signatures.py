@@ -23,8 +23,8 @@ def name_specs(signature: Signature, names: Sequence[str]) -> Signature:
 
     Example:
       >>> from meshflow.core.values.specs import TensorSpec
-      >>> from meshflow.core.functions.signatures import named_specs
-      >>> named_specs(((TensorSpec([]),), {}), ["x"])[0]
+      >>> from meshflow.core.functions.signatures import name_specs
+      >>> name_specs(((TensorSpec([]),), {}), ["x"])[0]
       (TensorSpec(shape=(), dtype=tf.float32, name='x'),)
     """
 

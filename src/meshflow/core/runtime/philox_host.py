@@ -41,8 +41,8 @@ class PhiloxWordStream:
       num_taken: Number of words taken so far. Assign to it to skip words.
 
     Example:
-      >>> from meshflow.core.runtime.philox_host import Words
-      >>> Words([0, 1, 7]).take(3).tolist()
+      >>> from meshflow.core.runtime.philox_host import PhiloxWordStream
+      >>> PhiloxWordStream([0, 1, 7]).take(3).tolist()
       [2126179728, 737597871, 1336687403]
     """
 

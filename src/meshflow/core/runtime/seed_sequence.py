@@ -41,8 +41,8 @@ def generate_states(words: Sequence[int], last_words: np.ndarray, size: int = 2)
 
     Example:
       >>> import numpy as np
-      >>> from meshflow.core.runtime.seed_sequence import states
-      >>> (states([1, 2], np.arange(5))[4] == np.random.SeedSequence([1, 2, 4]).generate_state(2)).all()
+      >>> from meshflow.core.runtime.seed_sequence import generate_states
+      >>> (generate_states([1, 2], np.arange(5))[4] == np.random.SeedSequence([1, 2, 4]).generate_state(2)).all()
       np.True_
     """
     last_words = np.asarray(last_words).astype(np.uint32)

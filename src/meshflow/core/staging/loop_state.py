@@ -74,6 +74,7 @@ class LoopValue:
         return cls(template, needed, dynamic)
 
     def list_tensors(self) -> list[Tensor]:
+        """List the leaves that are tensors, in the order of `dynamic`."""
         return [self.template.leaves[i] for i in self.dynamic]
 
     def replace_tensors(self, tensors: list[Any]) -> Any:

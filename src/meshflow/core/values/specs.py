@@ -26,9 +26,12 @@ class TypeSpec:
     if TYPE_CHECKING:
         # All specs except those of datasets and of None have these attributes.
         @property
-        def dtype(self) -> dtypes.DType: ...
+        def dtype(self) -> dtypes.DType:
+            """Return the dtype of the elements."""
+
         @property
-        def name(self) -> str | None: ...
+        def name(self) -> str | None:
+            """Return the optional name of the argument."""
 
     def is_compatible_with(self, value: Any) -> bool:
         """Check whether `value`, or another spec, satisfies this description."""

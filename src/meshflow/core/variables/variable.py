@@ -114,6 +114,7 @@ class Variable(VariableRowMethods, _Operators):
     _is_lent = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
+        """Create the variable, through the active variable creators if there are any."""
         if cls is Variable and context.variable_creators:
             return create_with_creators(Variable, args, kwargs)
         return super().__new__(cls)

@@ -125,8 +125,8 @@ class AffineMaps:
       found: Affine map of each result, None for results that the compiled function computes.
 
     Attributes:
-      wanted: Affine maps to gather: those of the results, followed by the arguments of the compiled
-        function.
+      gathered_maps: Affine maps to gather: those of the results, followed by the arguments of the
+        compiled function.
     """
 
     def __init__(self, traced: TracedFunction, found: list[AffineMap | None]) -> None:

@@ -45,9 +45,11 @@ class ClosingIterator(Generator[Any, None, None]):
         return False
 
     def send(self, value: object) -> Any:
+        """Return the next item; the sent value is ignored."""
         return self.__next__()
 
     def throw(self, *error: Any) -> Any:
+        """Close the inputs, then raise the error."""
         for source in self._inputs:
             close_iterator(source)
         return super().throw(*error)
@@ -78,6 +80,7 @@ class ResumingIterator(ClosingIterator):
             raise
 
     def throw(self, *error: Any) -> Any:
+        """Close the generator and the inputs, then raise the error; no further item follows."""
         close_iterator(self._generator)
         self._generator = iter(())
         return super().throw(*error)

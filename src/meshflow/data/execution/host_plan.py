@@ -134,7 +134,7 @@ class _LoadedImage(NamedTuple):
     Attributes:
       loader: The loader of the image.
       affine_map: The operations after resizing.
-      wanted: For each variable of the affine map its index among the results of the program.
+      variable_indices: For each variable of the affine map its index among the results of the program.
     """
 
     loader: image_loading.ImageLoader

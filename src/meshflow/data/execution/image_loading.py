@@ -34,7 +34,7 @@ class ImageLoader(NamedTuple):
 
     Attributes:
       text: Source of the paths or the contents of the files.
-      how: Arguments of the compiled call.
+      options: Arguments of the compiled call.
     """
 
     text: Any

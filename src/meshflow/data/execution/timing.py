@@ -25,7 +25,8 @@ class MeasuredNode(Protocol):
     """A dataset with a stopwatch."""
 
     @property
-    def stopwatch(self) -> Stopwatch: ...
+    def stopwatch(self) -> Stopwatch:
+        """Return the stopwatch of all passes over the dataset."""
 
 
 def time_gather(gather: Gather, stopwatch: Stopwatch) -> Gather:

@@ -64,12 +64,15 @@ class ChunkedTable(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the total number of rows of all chunks."""
         return int(self._starts[-1])
 
     def get_file_names(self) -> list[str] | None:
+        """Return the names of the files, None if the rows are not in files."""
         return self._source[0] if self._source else None
 
     def with_files(self, names: list[str]) -> Dataset:
+        """Return a dataset of the rows of other files."""
         assert self._source is not None
         return self._source[1](names)
 
@@ -101,6 +104,7 @@ class ChunkedTable(Dataset):
         return results
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the rows as a stream of indices; None if they differ in size or there are none."""
         if self._uneven or not self.count_elements():
             return None
         largest = int(np.argmax(self._sizes))
@@ -111,9 +115,11 @@ class ChunkedTable(Dataset):
         return IndexStream(self._gather_rows, iter_index_blocks(self.count_elements()), spread)
 
     def explain_fallback(self) -> str:
+        """Return the property of the rows that prevents access by index."""
         return "its rows have different sizes" if self._uneven else "it has no rows"
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the rows, chunk by chunk."""
         for index, size in enumerate(self._sizes):
             columns = self._get_chunk(index)
             for i in range(size):

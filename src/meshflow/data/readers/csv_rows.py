@@ -92,17 +92,21 @@ class CsvDataset(Dataset):
         return tuple(TensorSpec([], c.dtype) for c in self._columns)
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because the rows are not counted before a pass."""
         return UNKNOWN_CARDINALITY
 
     def get_file_names(self) -> list[str] | None:
+        """Return the names of the files."""
         return self._names
 
     def with_files(self, names: list[str]) -> Dataset:
+        """Return a dataset of the rows of other files, with the same columns and format."""
         dataset = self.copy_node()
         dataset._names = names
         return dataset
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the rows, and raise the error of a row that cannot be parsed."""
         return RaisingIterator(self._iter_items())
 
     def _iter_items(self) -> Iterator[Any]:

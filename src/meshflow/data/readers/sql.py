@@ -74,9 +74,11 @@ class SqlDataset(Dataset):
         return tuple(TensorSpec([], kind) for kind in self._dtypes)
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because only a pass runs the query."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Run the query, and convert each row to a tuple of scalar arrays."""
         # The connection may be closed by another thread, if the dataset is prefetched.
         connection = sqlite3.connect(self._path, check_same_thread=False)
         try:

@@ -33,6 +33,7 @@ class Unary(Dataset):
 
     @property
     def parent(self) -> DatasetNode:
+        """Return the dataset that is transformed."""
         return self.parents[0]
 
 
@@ -75,9 +76,11 @@ class ElementList(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the length of the list, including failures."""
         return len(self._list)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the list, and raise the failures in it."""
         return RaisingIterator(iter(self._list))
 
 
@@ -106,9 +109,11 @@ class ChunkList(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the total number of elements of all chunks."""
         return self._size
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the rows as a stream of indices, or None if the chunks are not concatenated."""
         if len(self._parts) > 1:
             return None
         return sources.make_row_stream(self._parts[0])
@@ -133,6 +138,7 @@ class Rearrange(Unary):
         return self._arrange(self.parent.element_spec)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements in the new structure."""
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(lambda: map(self._arrange, parent), parent)
 
@@ -153,18 +159,22 @@ class WithOptions(Unary):
 
     @property
     def merged_options(self) -> Options:
+        """Return the options of the parent, overridden by those of this dataset."""
         return self.parent.merged_options.merge(self._own_options)
 
     def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the static shapes of the parent, which are also those of this dataset."""
         return self.parent.infer_static_shapes()
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements of the parent; options do not change them."""
         return self.parent.iter_elements(epoch)
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         return self.parent.iter_chunks(epoch)
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the index stream of the parent."""
         return self.parent.vectorize(epoch)
 
 

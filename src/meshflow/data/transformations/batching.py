@@ -63,16 +63,19 @@ class Batch(Unary):
         return structure.batch_spec(self.parent.element_spec, self._size if self._drop else None)
 
     def count_elements(self) -> int:
+        """Return the number of batches, rounded up unless the remainder is dropped."""
         count = self.parent.count_elements()
         if count < 0:
             return count
         return count // self._size if self._drop else math.ceil(count / self._size)
 
     def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the static shapes of the batches; a smaller last batch has its own spec."""
         shapes = self.parent.infer_static_shapes()
         return shapes and shapes.batch(self._size, self._drop)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over batches in the fastest form of the parent: by index, by chunks or by elements."""
         vector = self.parent.vectorize(epoch)
         if vector is not None:
             return self._prefetch_batches(vector.blocks, vector.gather, self.parent.element_spec)
@@ -195,9 +198,11 @@ class PaddedBatch(Unary):
         return nest.pack_sequence_as(self.parent.element_spec, leaves)
 
     def count_elements(self) -> int:
+        """Return the number of batches, as `Batch` counts them."""
         return Batch.count_elements(self)  # type: ignore[arg-type]
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over batches, each padded and stacked along a new first axis."""
         pad = lambda chunk: structure.pad_and_stack(chunk, self._shapes, self._values)
         return join_groups(self.parent.iter_elements(epoch), self._size, self._drop, pad)
 
@@ -224,10 +229,12 @@ class SparseBatch(Unary):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the number of batches, rounded up."""
         count = self.parent.count_elements()
         return count if count < 0 else math.ceil(count / self._size)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over batches, each a `SparseTensor` with one row for each array."""
         elements = catch_failures(self.parent.iter_elements(epoch))
         join = lambda arrays: sparse_leaves.arrays_to_sparse(arrays, self._row)
         return join_groups(elements, self._size, False, join)
@@ -248,6 +255,7 @@ class Unbatch(Unary):
         return structure.unbatch_spec(self.parent.element_spec)
 
     def count_elements(self) -> int:
+        """Return the number of rows, UNKNOWN_CARDINALITY if the spec does not determine it."""
         count = self.parent.count_elements()
         leaves = nest.flatten(self.parent.element_spec)
         rows = leaves[0].shape.as_list()[0] if leaves and leaves[0].shape.rank else None
@@ -256,6 +264,7 @@ class Unbatch(Unary):
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the rows of each element along the first axis."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -340,10 +349,12 @@ class Rebatch(Unary):
         )
 
     def count_elements(self) -> int:
+        """Return the count for an empty or infinite parent; otherwise it is unknown."""
         count = self.parent.count_elements()
         return count if count in (INFINITE_CARDINALITY, 0) else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over batches of the new sizes, joined from and split out of the old ones."""
         sizes = itertools.cycle(self._sizes)
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(lambda: self._resize_batches(parent, sizes), parent)

@@ -47,13 +47,16 @@ class Cache(Unary):
             self._file = f"{self._name}.meshflow"
 
     def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the static shapes of the parent, which are also those of this dataset."""
         return self.parent.infer_static_shapes()
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the cached elements, or fill the cache during a complete pass."""
         rows = self._iter_rows(epoch)
         return RaisingIterator(self._iter_items(epoch)) if rows is None else rows
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the index stream of the cached elements, or None before the cache is complete."""
         return None if self._cached is None else self._cached.vectorize(epoch)
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
@@ -137,9 +140,11 @@ class Prefetch(Unary):
         self._size = 2 if size < 0 else size
 
     def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the static shapes of the parent, which are also those of this dataset."""
         return self.parent.infer_static_shapes()
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements, which a background thread computes ahead."""
         elements = self.parent.iter_elements(epoch)
         return elements if self._size == 0 else prefetch(elements, self._size)
 
@@ -148,6 +153,7 @@ class Prefetch(Unary):
         return parent if parent is None or self._size == 0 else prefetch(parent, 1)
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the index stream of the parent, without a thread of its own."""
         return self.parent.vectorize(epoch)
 
 
@@ -164,9 +170,11 @@ class AssertCardinality(Unary):
         self._expected = to_int(expected, "expected_cardinality")
 
     def count_elements(self) -> int:
+        """Return the expected number of elements."""
         return self._expected
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements, and raise FailedPreconditionError if their number differs."""
         return RaisingIterator(self._check_count(catch_failures(self.parent.iter_elements(epoch))))
 
     def _check_count(self, items: Iterator[Any]) -> Iterator[Any]:
@@ -199,9 +207,11 @@ class IgnoreErrors(Unary):
         self._warn = log_warning
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because failed elements are dropped."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements that can be computed."""
         rows = self._iter_rows(epoch)
         return (
             RaisingIterator(self._drop_failures(catch_failures(self.parent.iter_elements(epoch))))

@@ -70,10 +70,12 @@ class Map(RandomTransformation):
         return self.function.output_spec
 
     def infer_static_shapes(self) -> StaticShapes | None:
+        """Return the static shapes of the results, or None if those of the function are not known."""
         shapes = self.parent.infer_static_shapes()
         return shapes and shapes.apply_function(self.function.infer_result_spec)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the results, in the fastest form that the function allows."""
         rows = self._iter_rows(epoch)
         if rows is None and self.function.rows is not None and type(self.parent) is Batch:
             rows = self.parent.gather_affine_batches(epoch, self.function.rows, self.element_spec)
@@ -187,6 +189,7 @@ class Map(RandomTransformation):
         return results
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the parent's index stream with the function applied to gathered elements, or None."""
         parent = self.parent.vectorize(epoch) if self.function.vectorizes else None
         if parent is None:
             return None
@@ -210,6 +213,7 @@ class Map(RandomTransformation):
         return chunks.map_chunks(compute, parent)
 
     def explain_fallback(self) -> str:
+        """Return the reason why the function is not vectorized, with the number of threads."""
         if self.function.plan is not None and self.function.vectorizes:
             return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super().explain_fallback()
@@ -244,9 +248,11 @@ class HostMap(Unary):
         return self._own_spec
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the results in the order of the elements."""
         return map_in_threads(self._fn, self.parent.iter_elements(epoch), self._workers)
 
     def explain_fallback(self) -> str:
+        """Return that the function calls Python, with the number of threads."""
         return f"it calls Python, in {self._workers} threads"
 
 
@@ -264,9 +270,11 @@ class Filter(Unary):
         self._predicate.check_condition()
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because only a pass evaluates the predicate."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements for which the predicate is true."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -279,6 +287,7 @@ class Filter(Unary):
         return filter_chunks(self.parent, self._predicate, epoch, _select_by_mask)
 
     def explain_fallback(self) -> str:
+        """Return the reason why the predicate is not vectorized."""
         return self._predicate.reason or super().explain_fallback()
 
 
@@ -333,9 +342,11 @@ class TakeWhile(Unary):
         self._predicate.check_condition()
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because only a pass evaluates the predicate."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements until the predicate is false."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -368,6 +379,7 @@ class TakeWhile(Unary):
                 return
 
     def explain_fallback(self) -> str:
+        """Return the reason why the predicate is not vectorized."""
         return self._predicate.reason or super().explain_fallback()
 
 
@@ -401,6 +413,7 @@ class Scan(Unary):
         return None if results is None else results[1]
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the results, with the state of the previous element."""
         state = self._state
         parent = self.parent.iter_elements(epoch)
 
@@ -429,6 +442,7 @@ class Enumerate(Unary):
         return TensorSpec([], dtypes.int64), self.parent.element_spec
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the parent's index stream with the shifted index as first component, if it is in order."""
         parent = self.parent.vectorize(epoch)
         if parent is None or not parent.is_in_order:
             return None
@@ -436,6 +450,7 @@ class Enumerate(Unary):
         return parent._replace(gather=gather, gather_affine=None)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over pairs of an int64 index and an element; a failed element uses up an index."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows

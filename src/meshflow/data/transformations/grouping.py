@@ -56,6 +56,7 @@ class Window(Unary):
         return structure.map_specs(DatasetSpec, self.parent.element_spec)
 
     def count_elements(self) -> int:
+        """Return the number of windows, of complete ones if smaller windows are dropped."""
         count = self.parent.count_elements()
         if count < 0:
             return count
@@ -65,6 +66,7 @@ class Window(Unary):
         return max(0, (count - span) // self._shift + 1)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over windows, each a dataset for every component of the elements."""
         span = (self._size - 1) * self._stride + 1
         # A failure is an element of every window that contains it.
         elements = catch_failures(self.parent.iter_elements(epoch))
@@ -150,9 +152,11 @@ class GroupByWindow(RandomTransformation):
             elements.close()
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because it depends on the keys."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the reduced groups as they fill up, then over incomplete ones in the order of the keys."""
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
         call_indices = epoch.random_states.count_calls(self)
@@ -202,9 +206,11 @@ class GroupByReducer(Unary):
         return None
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because the number of keys is only known after a pass."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Reduce all elements by key, then iterate over the results."""
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
         for element in self.parent.iter_elements(epoch):
@@ -246,9 +252,11 @@ class Unique(Unary):
             )
 
     def count_elements(self) -> int:
+        """Return UNKNOWN_CARDINALITY, because duplicates are dropped."""
         return UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the first occurrence of each value."""
         known_keys = set()
         for element in self.parent.iter_elements(epoch):
             key = tuple(

@@ -51,12 +51,14 @@ class Concatenate(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the sum of both counts; an infinite dataset takes precedence over an unknown count."""
         counts = [p.count_elements() for p in self.parents]
         if INFINITE_CARDINALITY in counts:
             return INFINITE_CARDINALITY
         return UNKNOWN_CARDINALITY if UNKNOWN_CARDINALITY in counts else sum(counts)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements of the first dataset, then of the second one."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -78,6 +80,7 @@ class Concatenate(Dataset):
         )
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return one index stream in which the indices of the second dataset follow those of the first."""
         if not chunks.is_stackable(self._own_spec):
             return None
         first, second = (p.vectorize(epoch) for p in self.parents)
@@ -119,6 +122,7 @@ class Zip(Dataset):
         return _replace_leaves(self._tree, iter([p.element_spec for p in self.parents]))
 
     def count_elements(self) -> int:
+        """Return the smallest count, or UNKNOWN_CARDINALITY if any count is unknown."""
         counts = [p.count_elements() for p in self.parents]
         known_counts = [c for c in counts if c >= 0]
         if UNKNOWN_CARDINALITY in counts:
@@ -126,6 +130,7 @@ class Zip(Dataset):
         return min(known_counts) if known_counts else INFINITE_CARDINALITY
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return an index stream that gathers from all parents, if each of them is in order."""
         streams = [p.vectorize(epoch) for p in self.parents]
         parts = [s for s in streams if s is not None and s.is_in_order]
         if len(parts) < len(streams) or self.count_elements() < 0:
@@ -185,6 +190,7 @@ class Zip(Dataset):
         )
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over structures of elements until the shortest dataset ends."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -250,7 +256,7 @@ class FlatMap(RandomTransformation):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
-        # This is True if the first datasets can produce chunks, see `_known_spec`.
+        # This is True if the first datasets can produce chunks, see `_infer_spec`.
         self._supports_chunks = False
         if structure.is_static(parent.element_spec):
             self._check_result()
@@ -270,7 +276,7 @@ class FlatMap(RandomTransformation):
             self._check_dataset(results[0])
 
     def _create_inner_dataset(self, element: PyTree, call_index: int = 0) -> Dataset:
-        """Call the function on an element; `number` determines its random numbers."""
+        """Call the function on an element; `call_index` determines its random numbers."""
         tensors = structure.to_tensors(element)
         with call_key_scope(call_index):
             return self._check_dataset(self._fn(*tensors) if self._unpack else self._fn(tensors))
@@ -298,12 +304,14 @@ class FlatMap(RandomTransformation):
         return functools.reduce(structure.merge_specs, [d.element_spec for d in inner])
 
     def count_elements(self) -> int:
+        """Return INFINITE_CARDINALITY for an infinite parent that is interleaved, else UNKNOWN_CARDINALITY."""
         is_infinite = (
             self._block is not None and self.parent.count_elements() == INFINITE_CARDINALITY
         )
         return INFINITE_CARDINALITY if is_infinite else UNKNOWN_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the elements of the inner datasets, in blocks from each open one in turn."""
         open_inner = self._make_opener(
             lambda inner: catch_failures(inner.iter_elements(epoch.create_inner_pass(self, inner))),
             epoch,
@@ -389,6 +397,7 @@ class Choose(Dataset):
         return self._own_spec
 
     def count_elements(self) -> int:
+        """Return the number of choices if all datasets are infinite, else UNKNOWN_CARDINALITY."""
         counts = [p.count_elements() for p in self.parents[1:]]
         if all(c == INFINITE_CARDINALITY for c in counts):
             return self.parents[0].count_elements()
@@ -404,6 +413,7 @@ class Choose(Dataset):
         return chunk_reordering.choose_chunks(streams[0], streams[1:], self._stop)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the next element of each chosen dataset; an exhausted one is skipped or ends the pass."""
         rows = self._iter_rows(epoch)
         return RaisingIterator(self._iter_choices(epoch)) if rows is None else rows
 
@@ -460,9 +470,11 @@ class RandomChoice(Dataset):
         return TensorSpec([], dtypes.int64)
 
     def count_elements(self) -> int:
+        """Return INFINITE_CARDINALITY."""
         return INFINITE_CARDINALITY
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Draw the index of a dataset for each element, as int64 scalars."""
         rows = self._iter_rows(epoch)
         return RaisingIterator(self._draw_with_varying_weights(epoch)) if rows is None else rows
 

@@ -57,6 +57,7 @@ class Shuffle(Unary):
         return self._words
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over elements that are drawn at random from the buffer."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -69,6 +70,7 @@ class Shuffle(Unary):
         return RaisingIterator(draw_elements())
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the parent's index stream in random order; None if the buffer exceeds its spread."""
         parent = self.parent.vectorize(epoch)
         if parent is None or not self._can_shuffle_indices(parent):
             return None
@@ -104,6 +106,7 @@ class Shuffle(Unary):
         )
 
     def explain_fallback(self) -> str:
+        """Return the reason: the parent has no index stream, or the buffer is too large for it."""
         if self.parent.vectorize(Epoch(self.parent)) is None:
             return super().explain_fallback()
         return "its buffer is larger than the source holds in memory"
@@ -178,6 +181,7 @@ class Repeat(Unary):
         self._times = -1 if count is None else to_int(count, "count")
 
     def count_elements(self) -> int:
+        """Return the count of the parent times the repetitions; INFINITE_CARDINALITY for endless ones."""
         count = self.parent.count_elements()
         if self._times == 0:
             return 0
@@ -191,6 +195,7 @@ class Repeat(Unary):
         return itertools.count() if self._times < 0 else iter(range(self._times))
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the parent repeatedly; stop at a repetition without elements."""
         rows = self._iter_rows(epoch)
         if rows is not None:
             return rows
@@ -223,6 +228,7 @@ class Repeat(Unary):
         return repeat_chunks()
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return an index stream that starts the parent's blocks again for each repetition."""
         first = self.parent.vectorize(epoch)
         if first is None:
             return None
@@ -258,6 +264,7 @@ class Slice(Unary):
         self._start, self._stop, self._step = start, stop, step
 
     def count_elements(self) -> int:
+        """Return the number of selected elements, if that of the parent is known."""
         count = self.parent.count_elements()
         if count == INFINITE_CARDINALITY:
             if self._stop is None:
@@ -268,6 +275,7 @@ class Slice(Unary):
         return len(range(count)[self._start : self._stop : self._step])
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Iterate over the selected elements; failed elements do not count."""
         rows = self._iter_rows(epoch)
         return RaisingIterator(self._slice_elements(epoch)) if rows is None else rows
 
@@ -309,6 +317,7 @@ class Slice(Unary):
                 return
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
+        """Return the parent's index stream with only the indices at selected positions."""
         parent = self.parent.vectorize(epoch)
         if parent is None:
             return None
@@ -333,6 +342,7 @@ class ShardHint(Unary):
     """The place in a pipeline where the auto-shard policy HINT splits the dataset."""
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Raise FailedPreconditionError, because auto-sharding has not replaced the hint."""
         raise FailedPreconditionError(
             "`shard(SHARD_HINT, SHARD_HINT)` is only replaced when a dataset is distributed under the auto-shard policy "
             "HINT. Pass integers to `shard` otherwise."

@@ -56,7 +56,7 @@ class SignedChannel:
 
     Attributes:
       key: Key that signs the messages of this connection.
-      ways: Prefixes of the signed text: for messages of this end, and for those of the peer.
+      directions: Prefixes of the signed text: for messages of this end, and for those of the peer.
 
     Raises:
       UntrustedPeerError: If the peer does not use this protocol.

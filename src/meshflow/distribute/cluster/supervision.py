@@ -55,8 +55,8 @@ class WorkerProgress:
     """Last reports of a worker.
 
     Attributes:
-      heard: Time of the last heartbeat; None before the worker connects.
-      moved: Time of the last step; None before the second step.
+      heartbeat_time: Time of the last heartbeat; None before the worker connects.
+      step_time: Time of the last step; None before the second step.
       steps: Number of steps.
     """
 

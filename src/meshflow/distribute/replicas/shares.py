@@ -40,9 +40,9 @@ class BatchShares:
       divided: Whether devices have different rows; otherwise, all compute the same rows.
 
     Attributes:
-      noted: Pairs (metric, value) of means that are updated with the value of the full batch.
+      metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
       totals: Means over all shares that the trace has requested.
-      inside: Whether the trace is inside a layer that is rematerialized as a unit.
+      in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
     """
 
     def __init__(

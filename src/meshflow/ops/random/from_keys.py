@@ -65,6 +65,7 @@ def _sample_truncated_normal(
 def sample_uniform(
     key: TensorLike, minval: TensorLike, maxval: TensorLike, shape: Sequence[int], dtype: DType
 ) -> Tensor:
+    """Draw uniform numbers in [minval, maxval) from a Philox key; integers for an integer dtype."""
     if dtype.is_integer:
         return philox.draw_integers(key, shape, minval, maxval, dtype.dtype)
     return philox.draw_uniform(key, shape, dtype.dtype) * (maxval - minval) + minval

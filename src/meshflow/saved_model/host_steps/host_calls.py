@@ -39,7 +39,7 @@ class PlanValue:
     """Reference to a value of a plan.
 
     Attributes:
-      number: Index of the value.
+      index: Index of the value.
     """
 
     index: int

@@ -268,6 +268,7 @@ class AlternativeDispatcher:
         self.alternatives = alternatives
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Run the alternative that fits the arguments; raise MismatchError if none does."""
         alternative, tensors = self.select(args, kwargs)
         return alternative.call(tensors)
 

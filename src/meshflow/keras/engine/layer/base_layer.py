@@ -107,6 +107,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
             cls.build = default_config.record_build_shape(build)  # type: ignore[method-assign]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Create the layer, and store its constructor arguments for the default `get_config`."""
         layer = super().__new__(cls)
         default_config.store_init_arguments(layer, args, kwargs)
         return layer

@@ -37,7 +37,9 @@ _AXES: dict[str, dict[str, str]] = {
     "GatedCell": _RECURRENT,
     "ConvLSTMCell": _RECURRENT,
     "RandomFourierFeatures": {"unscaled_kernel": "in out", "bias": "out"},
-    "_ScaleAndShiftLayer": dict.fromkeys(("gamma", "beta", "moving_mean", "moving_variance"), "channels"),
+    "_ScaleAndShiftLayer": dict.fromkeys(
+        ("gamma", "beta", "moving_mean", "moving_variance"), "channels"
+    ),
 }
 # Letters of the equations of attention layers.
 _ATTENTION_LETTERS = {"d": "embed", "n": "heads", "h": "key"}

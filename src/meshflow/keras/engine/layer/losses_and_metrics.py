@@ -33,7 +33,9 @@ class LayerLosses:
     if TYPE_CHECKING:
         # Attributes that other base classes of `Layer` define.
         @property
-        def name(self) -> str: ...
+        def name(self) -> str:
+            """Return the name of the layer."""
+
         @property
         def _tracked(self) -> Tracker: ...
 

@@ -36,11 +36,19 @@ class SymbolicCallMethods:
     if TYPE_CHECKING:
         # Attributes that other base classes of `Layer` define.
         @property
-        def name(self) -> str: ...
+        def name(self) -> str:
+            """Return the name of the layer."""
+
         @property
-        def compute_dtype(self) -> str | None: ...
-        def __call__(self, *args: Any, **kwargs: Any) -> PyTree: ...
-        def build(self, input_shape: PyTree) -> None: ...
+        def compute_dtype(self) -> str | None:
+            """Return the dtype name of the computation, None if it follows the inputs."""
+
+        def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+            """Call the layer on tensors or symbolic tensors."""
+
+        def build(self, input_shape: PyTree) -> None:
+            """Create the weights for inputs of a shape."""
+
         def _call_scope(
             self, training: Any, named: bool = True
         ) -> AbstractContextManager[None]: ...

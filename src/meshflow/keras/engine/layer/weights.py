@@ -48,7 +48,9 @@ class LayerWeights(WeightValues, TrackedLayer):
     if TYPE_CHECKING:
         # Attributes that other base classes of `Layer` define.
         @property
-        def variable_dtype(self) -> str | None: ...
+        def variable_dtype(self) -> str | None:
+            """Return the dtype name of the weights, None if it follows the inputs."""
+
         def _flatten_layers(
             self, recursive: bool = True, include_self: bool = True
         ) -> Iterator[Any]: ...

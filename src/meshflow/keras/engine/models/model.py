@@ -54,6 +54,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return self._strategy_at_start or get_strategy()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Create the model; with inputs and outputs, `Model` itself creates a `Functional` one."""
         if cls is Model and (len(args) >= 2 or "outputs" in kwargs):
             return super().__new__(registry.LAYERS.table["Functional"])
         return super().__new__(cls, *args, **kwargs)

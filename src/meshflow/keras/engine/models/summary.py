@@ -21,13 +21,20 @@ class LayerStack(Protocol):
     """Interface of models that a summary uses."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the name of the model."""
+
     @property
-    def layers(self) -> list[Layer]: ...
+    def layers(self) -> list[Layer]:
+        """Return the direct sublayers, each a row of the summary."""
+
     @property
-    def trainable_weights(self) -> list[Variable]: ...
+    def trainable_weights(self) -> list[Variable]:
+        """Return the weights that training updates, including those of sublayers."""
+
     @property
-    def non_trainable_weights(self) -> list[Variable]: ...
+    def non_trainable_weights(self) -> list[Variable]:
+        """Return the weights that training does not update, including those of sublayers."""
 
 
 def print_summary(

@@ -26,7 +26,8 @@ class ModelSaving:
     if TYPE_CHECKING:
         # `Layer` provides this property.
         @property
-        def name(self) -> str: ...
+        def name(self) -> str:
+            """Return the name of the model."""
 
     def to_json(self, **kwargs: Any) -> str:
         """Format the architecture as JSON text, which `tf.keras.models.model_from_json` reads.

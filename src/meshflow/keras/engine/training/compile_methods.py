@@ -34,15 +34,24 @@ class CompileMethods(TrainingSteps):
     if TYPE_CHECKING:
         # `Layer` and `Model` provide these properties.
         @property
-        def outputs(self) -> PyTree: ...
+        def outputs(self) -> PyTree:
+            """Return the symbolic outputs, None for a subclassed model."""
+
         @property
-        def output_names(self) -> list[str] | None: ...
+        def output_names(self) -> list[str] | None:
+            """Return the names of the outputs, None for a subclassed model."""
+
         @property
-        def name(self) -> str: ...
+        def name(self) -> str:
+            """Return the name of the model."""
+
         @property
-        def dynamic(self) -> bool: ...
+        def dynamic(self) -> bool:
+            """Check whether the model or a layer was created with `dynamic=True`."""
+
         @property
-        def dtype_policy(self) -> Policy: ...
+        def dtype_policy(self) -> Policy:
+            """Return the dtypes of the weights and of the computation."""
 
     def _init_training(self) -> None:
         self.optimizer: Any = None

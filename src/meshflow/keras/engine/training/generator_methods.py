@@ -16,9 +16,14 @@ class GeneratorMethods:
 
     if TYPE_CHECKING:
         # `Trainer` provides these methods.
-        def fit(self, *args: Any, **kwargs: Any) -> History: ...
-        def evaluate(self, *args: Any, **kwargs: Any) -> Any: ...
-        def predict(self, *args: Any, **kwargs: Any) -> PyTree: ...
+        def fit(self, *args: Any, **kwargs: Any) -> History:
+            """Train the model for a number of epochs."""
+
+        def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+            """Compute the loss and metrics on data."""
+
+        def predict(self, *args: Any, **kwargs: Any) -> PyTree:
+            """Compute the outputs for inputs, as NumPy arrays."""
 
     def fit_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> History:
         """Train on a generator; the deprecated form of `fit`.

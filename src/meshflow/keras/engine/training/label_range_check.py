@@ -18,9 +18,12 @@ class CompiledModel(Protocol):
     compiled_loss: Any
 
     @property
-    def outputs(self) -> PyTree: ...
+    def outputs(self) -> PyTree:
+        """Return the symbolic outputs, None for a subclassed model."""
+
     @property
-    def output_names(self) -> list[str] | None: ...
+    def output_names(self) -> list[str] | None:
+        """Return the names of the outputs, None for a subclassed model."""
 
 
 class LabelRangeCheck:

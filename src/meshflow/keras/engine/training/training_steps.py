@@ -45,15 +45,25 @@ class TrainingSteps:
 
     if TYPE_CHECKING:
         # `Trainer` and `Layer` provide these members.
-        def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the model on a batch of inputs."""
+
         @property
-        def losses(self) -> list[Any]: ...
+        def losses(self) -> list[Any]:
+            """Return the scalar losses of `add_loss` and of regularizers."""
+
         @property
-        def metrics(self) -> list[Any]: ...
+        def metrics(self) -> list[Any]:
+            """Return all metrics, including those of layers."""
+
         @property
-        def run_eagerly(self) -> bool: ...
+        def run_eagerly(self) -> bool:
+            """Check whether steps run as plain Python."""
+
         @property
-        def trainable_variables(self) -> list[Variable]: ...
+        def trainable_variables(self) -> list[Variable]:
+            """Return the variables that the optimizer updates."""
+
         def _clear_losses(self) -> None: ...
 
     def train_step(self, data: PyTree) -> dict[str, Any]:

@@ -303,6 +303,7 @@ class IndexLookup(EncodingLayer):
         return self.encode(self._find_ids(inputs))
 
     def check_ready(self) -> None:
+        """Raise FailedPreconditionError if the layer has no vocabulary yet."""
         if not self._tokens and not self.is_static:
             raise FailedPreconditionError(
                 f"Table not initialized: layer {self.name} has no vocabulary. Call `adapt`, or pass `vocabulary`."
@@ -341,6 +342,7 @@ class IndexLookup(EncodingLayer):
 
     @property
     def encoding_depth(self) -> int:
+        """Return the size of an encoded vector: that of the vocabulary, or `max_tokens` with padding."""
         if self.pad_to_max_tokens and self.max_tokens is not None and self.output_mode != "int":
             return self.max_tokens
         return self._get_expected_size()
