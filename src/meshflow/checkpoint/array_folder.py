@@ -1,6 +1,6 @@
 """Arrays in a local or remote folder: one `.npy` file for each array and a JSON manifest.
 
-`replacing_folder` writes the folder, and the manifest last, so a process that is killed at any
+`replace_folder` writes the folder, and the manifest last, so a process that is killed at any
 moment leaves the old checkpoint or
 the new one. Each array has a checksum; an error about damage names the file.
 

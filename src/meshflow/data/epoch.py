@@ -288,7 +288,7 @@ def prefetch(elements: Iterator[Any], size: int) -> Generator[Any, None, None]:
     """Produce up to `size` elements before they are requested.
 
     A thread produces them, unless the iterator can start them without one
-    (`ClosingIterator.go_ahead`). The thread ends after the last element, and when the returned
+    (`ClosingIterator.start_prefetching`). The thread ends after the last element, and when the returned
     iterator is closed or garbage collected.
 
     Args:

@@ -277,7 +277,7 @@ def decode_compressed(
 
 
 def decompress(data: bytes, compression: str) -> bytes:
-    """Decompress a string of at most `unpacked_limit` bytes.
+    """Decompress a string of at most `get_unpacked_limit` bytes.
 
     Args:
       data: The compressed bytes.

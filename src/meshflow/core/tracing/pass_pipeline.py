@@ -25,7 +25,7 @@ class PassPipeline:
     """The installed passes.
 
     Attributes:
-      active: Passes by name, in execution order.
+      passes: Passes by name, in execution order.
       version: Incremented at each change of the passes.
     """
 

@@ -39,7 +39,7 @@ class PrefetchedBatches(ResumingIterator):
         self._blocks, self._gather = blocks, gather
         self._pack, self._size, self._drop = structure.make_packer(spec), size, drop
         # Two groups are gathered in advance, because the other thread may be descheduled for a
-        # while. Large groups are only gathered in advance if `go_ahead` was called.
+        # while. Large groups are only gathered in advance if `start_prefetching` was called.
         self._num_prefetched, self._is_requested = 2, False
         super().__init__(self._iter_batches, blocks)
 

@@ -148,7 +148,7 @@ def _open_file(path: str, compression: str | None, buffer_size: int | None = Non
 
 
 def _read_bounded_lines(path: str, file: IO[bytes]) -> Iterator[bytes]:
-    """Iterate over the lines of a decompressed file, none longer than `unpacked_limit`."""
+    """Iterate over the lines of a decompressed file, none longer than `get_unpacked_limit`."""
     limit = get_unpacked_limit(gfile.stat(path).length)
     while line := file.readline(limit + 1):
         if len(line) > limit:

@@ -250,7 +250,7 @@ class FlatMap(RandomTransformation):
             raise InvalidValueError(f"`map_func` must be a callable, got {fn!r}.")
         self._fn, self._cycle, self._block = fn, cycle, block
         self._unpack = type(parent.element_spec) is tuple
-        # This is True if the first datasets can produce chunks, see `_known_spec`.
+        # This is True if the first datasets can produce chunks, see `_infer_spec`.
         self._supports_chunks = False
         if structure.is_static(parent.element_spec):
             self._check_result()
@@ -270,7 +270,7 @@ class FlatMap(RandomTransformation):
             self._check_dataset(results[0])
 
     def _create_inner_dataset(self, element: PyTree, call_index: int = 0) -> Dataset:
-        """Call the function on an element; `number` determines its random numbers."""
+        """Call the function on an element; `call_index` determines its random numbers."""
         tensors = structure.to_tensors(element)
         with call_key_scope(call_index):
             return self._check_dataset(self._fn(*tensors) if self._unpack else self._fn(tensors))

@@ -26,7 +26,7 @@ _Total: TypeAlias = Tensor | IndexedSlices
 
 
 class CrossDeviceOps:
-    """Base class of reductions over devices; subclasses may override the `_implementation` methods.
+    """Base class of reductions over devices; subclasses may override the methods with the suffix `_implementation`.
 
     A strategy accepts such an object but ignores it, because XLA chooses the collectives.
 

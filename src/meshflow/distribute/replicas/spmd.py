@@ -169,8 +169,8 @@ class ReplicaVariables:
     """Variables of a traced replica function, including those with one value per replica.
 
     Attributes:
-      own: For each captured value, whether every replica has its own value.
-      writes_own: For each written variable, whether every replica has its own value.
+      mapped_captures: For each captured value, whether every replica has its own value.
+      mapped_writes: For each written variable, whether every replica has its own value.
       sources: Captured values; stacked variables in the place of those with one value per replica.
       targets: Written variables; stacked variables in the place of those with one value per
         replica.

@@ -126,7 +126,7 @@ class SyncOnReadVariable(Variable):
         super().__init__(*args, **kwargs)
         first, computed = self.__dict__.pop("_first"), self.__dict__.pop("_computed", None)
         dtype = self.dtype
-        # A replica reads and writes `_cell`; `Strategy.run` replaces it by the replica's row of the
+        # A replica reads and writes `_replica_variable`; `Strategy.run` replaces it by the replica's row of the
         # stacked variable.
         self._replica_variable = Variable(
             Tensor(first), trainable=False, dtype=dtype, name=self._name

@@ -61,7 +61,7 @@ def translate_errors(format_name: str) -> Iterator[None]:
 
 
 def check_size(format_name: str, height: int, width: int, channels: int, frames: int = 1) -> None:
-    """Raise if an image is empty, or its pixels require more than `image_limit` bytes.
+    """Raise if an image is empty, or its pixels require more than `get_image_limit` bytes.
 
     Args:
       format_name: Name of the image format.
@@ -94,7 +94,7 @@ def open_image(contents: bytes) -> Any:
 
     Raises:
       InvalidArgumentError: If the file is damaged or has another format, or declares a size above
-        `image_limit` or above the size that its bytes can represent.
+        `get_image_limit` or above the size that its bytes can represent.
       UnimplementedError: If Pillow is not installed.
     """
     module = import_pillow()

@@ -1,7 +1,7 @@
 """Readers of `.keras` archives and HDF5 files, which check a file before anything in it is used.
 
 A small file may claim to hold more data than fits into memory, and an HDF5 file may link to other
-files. The readers here limit the unpacked size to `unpacked_limit` bytes, never unpack to disk, and
+files. The readers here limit the unpacked size to `get_unpacked_limit` bytes, never unpack to disk, and
 never open a second file.
 """
 
@@ -74,7 +74,7 @@ class Archive:
 
     Raises:
       ValueError: if the file is damaged, has members with absolute or parent paths, or holds more
-        than `unpacked_limit` bytes.
+        than `get_unpacked_limit` bytes.
     """
 
     def __init__(self, path: str, label: str | None = None) -> None:
@@ -201,7 +201,7 @@ def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> I
 
     Raises:
       OSError: if the file is not an HDF5 file, or damaged.
-      ValueError: if the file links to other files, or holds more than `unpacked_limit` bytes.
+      ValueError: if the file links to other files, or holds more than `get_unpacked_limit` bytes.
     """
     label = label or str(file)
     library = load_h5py()

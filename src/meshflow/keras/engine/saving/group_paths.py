@@ -75,7 +75,7 @@ class PathStyle(NamedTuple):
 def to_snake_case(name: str) -> str:
     """Convert a class name to Keras's spelling in files: `ConvLSTM1D` becomes `conv_lstm1d`.
 
-    Names of layers have another spelling, which `registry.snake_case` makes.
+    Names of layers have another spelling, see `registry.to_snake_case`.
     """
     spaced = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", spaced).lower()

@@ -27,7 +27,7 @@ __all__ = ["Resumption", "get_random_state", "get_source_state", "set_random_sta
 
 
 class DataSource(Protocol):
-    """A source of batches, such as `data_adapter.ArraySource`; `_orders` is None if it does not shuffle."""
+    """A source of batches, such as `data_adapter.ArraySource`; `orders` is None if it does not shuffle."""
 
     orders: ShuffleOrders | None
 

@@ -257,7 +257,7 @@ class IntegerLookup(IndexLookup):
         return read_host_values(inputs, "integers to count").astype(np.int64)
 
     def _update_tables(self) -> None:
-        # The keys are sorted for the binary search in `_search`.
+        # The keys are sorted for the binary search in `_search_ids`.
         keys = np.array(sorted(self._token_ids), np.int64)
         self._sorted_tables = keys, np.array([self._token_ids[k] for k in keys.tolist()], np.int64)
 
