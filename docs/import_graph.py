@@ -1,6 +1,6 @@
-"""Who imports whom in the package: circles, floors, and the picture of docs/architecture.md.
+"""Find the imports between the package's modules: cycles, layers, and the picture of docs/architecture.md.
 
-Run `python docs/import_graph.py` to draw `docs/architecture.svg` anew; `tests/test_imports.py` holds the rules. Imports
+Run `python docs/import_graph.py` to draw `docs/architecture.svg` again; `tests/test_imports.py` checks the rules. Imports
 inside functions and those for type checkers count like all others.
 """
 
@@ -23,23 +23,21 @@ PICTURE = ROOT / "docs" / "architecture.svg"
 
 
 class Import(NamedTuple):
-    """One file's import of another.
+    """Import of one module by another.
 
     Attributes:
-      importer: the module that imports.
-      imported: the module that is imported.
-      late: whether it stands inside a function.
-      line: where it stands.
+      importer: The module that contains the import.
+      imported: The module that is imported.
+      line: Line number of the import.
     """
 
     importer: str
     imported: str
-    late: bool
     line: int
 
 
-def modules() -> dict[str, Path]:
-    """The package's files by module name."""
+def list_modules() -> dict[str, Path]:
+    """Return the files of the package by module name."""
     found = {}
     for path in sorted(SOURCE.glob("meshflow/**/*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
@@ -48,183 +46,181 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def imports() -> list[Import]:
-    """Every import of one of the package's files by another."""
-    files = modules()
+def find_imports() -> list[Import]:
+    """Return all imports between modules of the package."""
+    files = list_modules()
     found = []
     for name, path in files.items():
-        for node, late in _statements(ast.parse(path.read_text(encoding="utf-8"))):
-            for target in _targets(node, name, path.name == "__init__.py"):
-                imported = _file_of(target, files)
-                if imported and imported != name:
-                    found.append(Import(name, imported, late, node.lineno))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for target in _list_targets(node, name, path.name == "__init__.py"):
+                    imported = _find_module(target, files)
+                    if imported and imported != name:
+                        found.append(Import(name, imported, node.lineno))
     return found
 
 
-def _statements(
-    tree: ast.AST, late: bool = False
-) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child, late
-        else:
-            inside = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            yield from _statements(child, late or inside)
-
-
-def _targets(node: ast.Import | ast.ImportFrom, importer: str, package: bool) -> Iterator[str]:
+def _list_targets(
+    node: ast.Import | ast.ImportFrom, importer: str, is_package: bool
+) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
         return
     base = node.module or ""
     if node.level:
-        parents = importer.split(".") if package else importer.split(".")[:-1]
-        kept = parents[: len(parents) - node.level + 1]
-        base = ".".join([*kept, base] if base else kept)
+        parents = importer.split(".") if is_package else importer.split(".")[:-1]
+        remaining = parents[: len(parents) - node.level + 1]
+        base = ".".join([*remaining, base] if base else remaining)
     yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def _file_of(target: str, files: dict[str, Path]) -> str | None:
-    """The module that a dotted name leads to; None outside of the package."""
+def _find_module(target: str, files: dict[str, Path]) -> str | None:
+    """Return the module that contains a dotted name, or None for names of other packages."""
     while target and target not in files:
         target = target.rpartition(".")[0]
     return target or None
 
 
-def circles(arrows: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Groups of names that lead to each other (Tarjan's strongly connected components, without recursion)."""
-    after: dict[str, list[str]] = collections.defaultdict(list)
-    for start, end in arrows:
-        after[start].append(end)
-    number: dict[str, int] = {}
+def find_cycles(edges: Iterable[tuple[str, str]]) -> list[list[str]]:
+    """Return groups of nodes that are connected in cycles: Tarjan's strongly connected components.
+
+    The algorithm uses an explicit stack instead of recursion.
+    """
+    successors: dict[str, list[str]] = collections.defaultdict(list)
+    for start, end in edges:
+        successors[start].append(end)
+    index: dict[str, int] = {}
     lowest: dict[str, int] = {}
-    open_names: list[str] = []
+    open_nodes: list[str] = []
     found = []
-    for first in list(after):
-        if first in number:
+    for first in list(successors):
+        if first in index:
             continue
-        work = [(first, iter(after[first]))]
-        number[first] = lowest[first] = len(number)
-        open_names.append(first)
-        while work:
-            name, rest = work[-1]
-            following = next(rest, None)
-            if following is None:
-                work.pop()
-                if work:
-                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[name])
-                if lowest[name] == number[name]:
-                    group = open_names[open_names.index(name) :]
-                    del open_names[open_names.index(name) :]
+        stack = [(first, iter(successors[first]))]
+        index[first] = lowest[first] = len(index)
+        open_nodes.append(first)
+        while stack:
+            node, rest = stack[-1]
+            successor = next(rest, None)
+            if successor is None:
+                stack.pop()
+                if stack:
+                    parent = stack[-1][0]
+                    lowest[parent] = min(lowest[parent], lowest[node])
+                if lowest[node] == index[node]:
+                    group = open_nodes[open_nodes.index(node) :]
+                    del open_nodes[open_nodes.index(node) :]
                     for member in group:
-                        lowest[member] = sys.maxsize  # it is finished
+                        lowest[member] = sys.maxsize  # The component is complete.
                     if len(group) > 1:
                         found.append(sorted(group))
-            elif following not in number:
-                number[following] = lowest[following] = len(number)
-                open_names.append(following)
-                work.append((following, iter(after.get(following, ()))))
+            elif successor not in index:
+                index[successor] = lowest[successor] = len(index)
+                open_nodes.append(successor)
+                stack.append((successor, iter(successors.get(successor, ()))))
             else:
-                lowest[name] = min(lowest[name], lowest[following])
+                lowest[node] = min(lowest[node], lowest[successor])
     return found
 
 
-def _block() -> list[list[str]]:
-    """The words of the page's block of floors, lowest floor first; the page lists the highest first."""
-    block = re.search(r"```floors\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert block is not None, f"{PAGE.name} has no block of floors"
+def _read_block() -> list[list[str]]:
+    """Return the words of each line of the page's block of layers, lowest layer first."""
+    block = re.search(
+        r"^## Layers\n.*?```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.M
+    )
+    assert block is not None, f"{PAGE.name} has no block of layers"
     return [line.split() for line in reversed(block[1].strip().splitlines())]
 
 
-def floors() -> list[list[str]]:
-    """The rooms of every floor, lowest floor first."""
-    return [[word.partition("=")[0] for word in line] for line in _block()]
+def read_layers() -> list[list[str]]:
+    """Return the groups of modules of each layer, lowest layer first."""
+    return [[word.partition("=")[0] for word in line] for line in _read_block()]
 
 
-def rooms() -> dict[str, str]:
-    """The room of each module or folder that the page names: `room`, or `room=module+module` for several."""
+def read_groups() -> dict[str, str]:
+    """Return the group of each module or package that the page names.
+
+    A word of the page is either a module or package, or `group=module+module`.
+    """
     found = {}
-    for word in (word for line in _block() for word in line):
-        room, _, parts = word.partition("=")
-        found.update(dict.fromkeys((parts or room).split("+"), room))
+    for word in (word for line in _read_block() for word in line):
+        group, _, members = word.partition("=")
+        found.update(dict.fromkeys((members or group).split("+"), group))
     return found
 
 
-def room_of(module: str, table: dict[str, str]) -> str | None:
-    """The room that a module is in: that of the longest name in the table that it begins with."""
-    inner = module.removeprefix("meshflow").removeprefix(".") or "meshflow"
-    found = [part for part in table if inner == part or inner.startswith(f"{part}.")]
-    return table[max(found, key=len)] if found else None
+def find_group(module: str, groups: dict[str, str]) -> str | None:
+    """Return the group of a module: that of the longest name in `groups` that contains the module."""
+    name = module.removeprefix("meshflow").removeprefix(".") or "meshflow"
+    found = [member for member in groups if name == member or name.startswith(f"{member}.")]
+    return groups[max(found, key=len)] if found else None
 
 
-def arrows_between_rooms(
-    found: Iterable[Import], table: dict[str, str]
-) -> dict[tuple[str, str], int]:
-    """How many imports lead from one room to another."""
-    counted: collections.Counter[tuple[str, str]] = collections.Counter()
-    for arrow in found:
-        start, end = room_of(arrow.importer, table), room_of(arrow.imported, table)
-        if start and end and start != end:
-            counted[start, end] += 1
-    return dict(counted)
+def find_group_edges(imports: Iterable[Import], groups: dict[str, str]) -> set[tuple[str, str]]:
+    """Return the pairs of groups of which the first imports the second."""
+    pairs = {(find_group(i.importer, groups), find_group(i.imported, groups)) for i in imports}
+    return {(start, end) for start, end in pairs if start and end and start != end}
 
 
-def needed(arrows: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """The arrows that no longer way stands for (the transitive reduction of an acyclic graph)."""
-    after: dict[str, set[str]] = collections.defaultdict(set)
-    for start, end in arrows:
-        after[start].add(end)
-    reached: dict[str, set[str]] = {}
+def reduce_edges(edges: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the transitive reduction of an acyclic graph: edges that no longer path implies."""
+    successors: dict[str, set[str]] = collections.defaultdict(set)
+    for start, end in edges:
+        successors[start].add(end)
+    reachable: dict[str, set[str]] = {}
 
-    def reach(name: str) -> set[str]:
-        if name not in reached:
-            reached[name] = set()
-            reached[name] = after[name].union(*(reach(n) for n in list(after[name])))
-        return reached[name]
+    def reach(node: str) -> set[str]:
+        if node not in reachable:
+            reachable[node] = set()
+            reachable[node] = successors[node].union(*(reach(n) for n in list(successors[node])))
+        return reachable[node]
 
     return {
         (start, end)
-        for start in list(after)
-        for end in after[start]
-        if not any(end in reach(other) for other in after[start] - {end})
+        for start in list(successors)
+        for end in successors[start]
+        if not any(end in reach(other) for other in successors[start] - {end})
     }
 
 
-def picture() -> str:
-    """The rooms on their floors as SVG; of the arrows those that no longer way stands for."""
-    levels, found = floors(), imports()
-    table = rooms()
-    files = collections.Counter(room_of(module, table) for module in modules())
-    arrows = needed(arrows_between_rooms(found, table))
-    height, high, width = 74, 34, 1180
-    places = {}
+def draw_picture() -> str:
+    """Return the layers as SVG, with the edges that remain after a transitive reduction."""
+    layers, groups = read_layers(), read_groups()
+    counts = collections.Counter(find_group(module, groups) for module in list_modules())
+    width, box_height, layer_height, margin, gap = 960, 32, 64, 12, 12
+    centers: dict[str, tuple[float, int]] = {}
     boxes = []
-    for number, level in enumerate(levels):
-        y = (len(levels) - 1 - number) * height + 16
-        step = min((width - 20) / len(level), 200)
-        for place, room in enumerate(level):
-            x = (width - step * len(level)) / 2 + place * step
-            places[room] = x + step / 2, y
-            label = f"{html.escape(room)} <tspan class='n'>{files[room]}</tspan>"
+    for index, layer in enumerate(layers):
+        y = (len(layers) - 1 - index) * layer_height + margin
+        # A box is as wide as its label: 7 pixels for each character of the name, and the count.
+        sizes = [7 * len(group) + 38 for group in layer]
+        x = (width - sum(sizes) - gap * (len(sizes) - 1)) / 2
+        for group, size in zip(layer, sizes, strict=True):
+            center = x + size / 2
+            centers[group] = center, y
+            label = f"{html.escape(group)} <tspan class='n'>{counts[group]}</tspan>"
             boxes.append(
-                f"<rect x='{x + 3:.0f}' y='{y}' width='{step - 6:.0f}' height='{high}' rx='5'/>"
-                f"<text x='{x + step / 2:.0f}' y='{y + 21}'>{label}</text>"
+                f"<rect class='{group.partition('.')[0]}' x='{x:.0f}' y='{y}' width='{size}' height='{box_height}' rx='5'/>"
+                f"<text x='{center:.0f}' y='{y + 21}'>{label}</text>"
             )
+            x += size + gap
     lines = []
-    for start, end in sorted(arrows):
-        (x, y), (to_x, to_y) = places[start], places[end]
+    for start, end in sorted(reduce_edges(find_group_edges(find_imports(), groups))):
+        (x, y), (to_x, to_y) = centers[start], centers[end]
+        style = "long" if to_y - y > 3 * layer_height else "short"
         lines.append(
-            f"<path d='M{x:.0f} {y + high} C{x:.0f} {y + high + 26} {to_x:.0f} {to_y - 26} {to_x:.0f} {to_y}'>"
+            f"<path class='{style}' d='M{x:.0f} {y + box_height} C{x:.0f} {y + box_height + 24} {to_x:.0f} {to_y - 24} {to_x:.0f} {to_y}'>"
             f"<title>{html.escape(start)} imports {html.escape(end)}</title></path>"
         )
-    style = (
-        "rect{fill:#f3f6fb;stroke:#4a6a9a}text{font:12px sans-serif;text-anchor:middle;fill:#1b2a41}"
-        ".n{fill:#7a8699;font-size:10px}path{fill:none;stroke:#9db2d0;stroke-width:1.2}path:hover{stroke:#c03}"
+    styles = (
+        "rect{fill:#f4f5f7;stroke:#4a6a9a}.core{fill:#dfeafc}.keras{fill:#fde9d9}.distribute{fill:#e2f3e1}text{font:13px sans-serif;text-anchor:middle;fill:#1b2a41}"
+        ".n{fill:#66738a;font-size:11px}path{fill:none;stroke:#7f98bd;stroke-width:1.3}.long{stroke:#ccd7e6;stroke-width:1}path:hover{stroke:#c03}"
     )
+    height = len(layers) * layer_height
     return "\n".join(
         [
-            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {len(levels) * height}'>",
-            f"<style>{style}</style><rect width='100%' height='100%' style='fill:#fff;stroke:none'/>",
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}'>",
+            f"<style>{styles}</style><rect width='100%' height='100%' style='fill:#fff;stroke:none'/>",
             *lines,
             *boxes,
             "</svg>",
@@ -234,5 +230,7 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(), encoding="utf-8")
-    print(f"{PICTURE.relative_to(ROOT)}: {len(modules())} files, {len(imports())} imports")
+    PICTURE.write_text(draw_picture(), encoding="utf-8")
+    print(
+        f"{PICTURE.relative_to(ROOT)}: {len(list_modules())} modules, {len(find_imports())} imports"
+    )

@@ -1,4 +1,4 @@
-"""Imports lead down the floors of docs/architecture.md, and nowhere in a circle."""
+"""Imports lead from higher to lower layers of docs/architecture.md, without cycles."""
 
 import importlib.util
 import sys
@@ -15,30 +15,30 @@ spec.loader.exec_module(graph)
 
 
 @pytest.fixture(scope="module")
-def found():
-    return graph.imports()
+def imports():
+    return graph.find_imports()
 
 
-def test_no_circle_between_files(found):
-    assert not graph.circles({(i.importer, i.imported) for i in found})
+def test_imports_have_no_cycle(imports):
+    assert not graph.find_cycles({(i.importer, i.imported) for i in imports})
 
 
-def test_every_file_is_in_a_room(found):
-    table = graph.rooms()
-    used = {name for one in found for name in (one.importer, one.imported)}
-    assert not [name for name in used if graph.room_of(name, table) is None]
-    listed = [room for floor in graph.floors() for room in floor]
-    assert sorted(listed) == sorted(set(table.values()))
-    filled = {graph.room_of(name, table) for name in used}
-    assert filled == set(listed), "the page names a room that is empty"
+def test_every_module_is_in_a_layer(imports):
+    groups = graph.read_groups()
+    used = {name for one in imports for name in (one.importer, one.imported)}
+    assert not [name for name in used if graph.find_group(name, groups) is None]
+    listed = [group for layer in graph.read_layers() for group in layer]
+    assert sorted(listed) == sorted(set(groups.values()))
+    filled = {graph.find_group(name, groups) for name in used}
+    assert filled == set(listed), "the page names a group without modules"
 
 
-def test_imports_lead_down(found):
-    level = {room: n for n, floor in enumerate(graph.floors()) for room in floor}
-    table = graph.rooms()
+def test_imports_lead_down(imports):
+    level = {group: n for n, layer in enumerate(graph.read_layers()) for group in layer}
+    groups = graph.read_groups()
     wrong = []
-    for one in found:
-        start, end = graph.room_of(one.importer, table), graph.room_of(one.imported, table)
+    for one in imports:
+        start, end = graph.find_group(one.importer, groups), graph.find_group(one.imported, groups)
         if start != end and level[start] <= level[end]:
             wrong.append(
                 f"{one.importer}:{one.line} imports {one.imported}: {start} is not above {end}"
@@ -46,18 +46,19 @@ def test_imports_lead_down(found):
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_picture_shows_the_imports():
+def test_picture_is_current():
     drawn = graph.PICTURE.read_text(encoding="utf-8")
-    assert drawn == graph.picture(), "run python docs/import_graph.py"
+    assert drawn == graph.draw_picture(), "run python docs/import_graph.py"
 
 
-def test_circles_are_found():
-    assert graph.circles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")]) == [["a", "b", "c"]]
-    assert graph.circles([("a", "b"), ("b", "c"), ("a", "c")]) == []
-    # Names that lead nowhere are met after others are finished.
-    ways = ["61", "72", "65", "62", "74", "41", "75", "40", "63"]
-    assert graph.circles([tuple(way) for way in ways]) == []
+def test_find_cycles():
+    assert graph.find_cycles([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")]) == [["a", "b", "c"]]
+    assert graph.find_cycles([("a", "b"), ("b", "c"), ("a", "c")]) == []
+    # Nodes without successors are visited after others are complete.
+    edges = ["61", "72", "65", "62", "74", "41", "75", "40", "63"]
+    assert graph.find_cycles([tuple(edge) for edge in edges]) == []
 
 
-def test_arrows_that_a_longer_way_stands_for_are_left_out():
-    assert graph.needed([("a", "b"), ("b", "c"), ("a", "c")]) == {("a", "b"), ("b", "c")}
+def test_reduce_edges_omits_implied_edges():
+    edges = [("a", "b"), ("b", "c"), ("a", "c")]
+    assert graph.reduce_edges(edges) == {("a", "b"), ("b", "c")}

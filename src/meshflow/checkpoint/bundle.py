@@ -128,7 +128,7 @@ class BundleReader:
       >>> from meshflow.checkpoint.bundle_writer import write_bundle
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     write_bundle(os.path.join(folder, "b"), {"w": np.arange(3)})
-      ...     bundle = Bundle(os.path.join(folder, "b"))
+      ...     bundle = BundleReader(os.path.join(folder, "b"))
       ...     bundle.entries["w"]["shape"], bundle.read("w").tolist()
       ([3], [0, 1, 2])
     """

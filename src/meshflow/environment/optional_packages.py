@@ -18,7 +18,7 @@ def import_extra(module: str, extra: str | None, message: str) -> Any:
       ImportError: If the package is not installed.
 
     Example:
-      >>> load("json", "nothing", "This example needs the package json").dumps([1])
+      >>> import_extra("json", "nothing", "This example needs the package json").dumps([1])
       '[1]'
     """
     try:

@@ -55,7 +55,8 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
       The classes by the names in the table.
 
     Example:
-      >>> point = declared("point.proto", {"Point": {"x": (1, "int64"), "tags": (2, "*string")}})["Point"]
+      >>> fields = {"x": (1, "int64"), "tags": (2, "*string")}
+      >>> point = declare_messages("point.proto", {"Point": fields})["Point"]
       >>> point.FromString(point(x=3, tags=["a"]).SerializeToString()).x
       3
     """

@@ -29,7 +29,7 @@ def encode_varint(value: int) -> bytes:
       value: A non-negative integer.
 
     Example:
-      >>> varint(300)
+      >>> encode_varint(300)
       b'\xac\x02'
     """
     if value < 128:

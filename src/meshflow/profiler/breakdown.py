@@ -165,7 +165,7 @@ def merge_intervals(starts: np.ndarray, ends: np.ndarray) -> Spans:
     """Return the union of intervals as disjoint intervals.
 
     Example:
-      >>> merged(np.array([0.0, 5.0, 1.0]), np.array([2.0, 6.0, 3.0]))
+      >>> merge_intervals(np.array([0.0, 5.0, 1.0]), np.array([2.0, 6.0, 3.0]))
       Spans(starts=array([0., 5.]), ends=array([3., 6.]))
     """
     if not len(starts):

@@ -55,7 +55,7 @@ default_name = ""
 # Tables of metrics that parts of this process report, by title; each function returns names and
 # values.
 tables: dict[str, Callable[[], Mapping[str, float]]] = {}
-# Returns the expected traffic of a training step: "exchanges", fields of `Exchange`s, or "why"
+# Returns the expected traffic of a training step: "exchanges", fields of `ExpectedTraffic`s, or "why"
 # there are none.
 theory: Callable[[], Mapping[str, Any]] | None = None
 

@@ -44,7 +44,8 @@ def make_trace_link(trace: str, folder: str) -> str:
     """Return the relative link from a page in a folder to a trace; '' if there is none.
 
     Example:
-      >>> link("/logs/now/a.trace.json.gz", "/logs/now"), link("/logs/now/a.trace.json.gz", "/out")
+      >>> trace = "/logs/now/a.trace.json.gz"
+      >>> make_trace_link(trace, "/logs/now"), make_trace_link(trace, "/out")
       ('a.trace.json.gz', '../logs/now/a.trace.json.gz')
     """
     if not folder or get_parent(trace) == folder.rstrip("/"):

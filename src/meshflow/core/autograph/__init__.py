@@ -7,13 +7,13 @@ become inner functions that share the variables of the function.
 
 A function passes through these modules:
 
-    source -> control_flow_lowering -> liveness -> transformer (expressions, state) -> compiler ->
-    runtime
+    source_lookup -> control_flow_lowering -> liveness -> transformer (expressions, block_state) ->
+    compiler -> runtime
 
-* `source` finds the syntax tree of a function;
+* `source_lookup` finds the syntax tree of a function;
 * `control_flow_lowering` turns `break`, `continue` and early `return` into flags;
 * `name_usage` and `liveness` find the variables that each block changes and that are used later;
-* `transformer`, with `expressions` and `state`, rewrites blocks as functions and `runtime` calls;
+* `transformer`, with `expressions` and `block_state`, rewrites blocks as functions and `runtime` calls;
 * `compiler` compiles the new tree, with the original file name and line numbers;
 * `policy` selects the functions to convert (user code, not libraries), and `conversion` converts
   each code object once, when converted code first calls it;

@@ -1,6 +1,6 @@
 """The record of an op on gradient tapes.
 
-It only holds data; `core.gradients.nodes` computes gradients from it.
+It only holds data; `core.gradients.tape_nodes` computes gradients from it.
 """
 
 from __future__ import annotations

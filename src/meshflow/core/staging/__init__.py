@@ -7,7 +7,7 @@ operands and variable writes become explicit results. It then runs `lax.cond`, `
 operands, and performs the writes.
 
 * `structure`: splits nested values into tensors and Python values;
-* `operands`: merges the operands and writes of several traced functions;
+* `merged_operands`: merges the operands and writes of several traced functions;
 * `branches`: runs one of several functions;
 * `loops`: runs a function repeatedly;
 * `dynamic_loop`: `lax.while_loop` with gradients.

@@ -5,9 +5,9 @@ the memory for intermediate states, is unknown at compile time. There are two so
 
 * With a static `limit` on the iterations, the gradient is that of a `lax.scan` of this length, in
   which surplus iterations do nothing. It stores `limit` states.
-* Without a limit, the gradient counts the iterations, stores the state at `CHECKPOINTS` evenly
-  spaced iterations, and again at `CHECKPOINTS` iterations inside each such segment. The states in
-  between are recomputed. Up to `CHECKPOINTS**2` (4,096) iterations this costs two more runs of the
+* Without a limit, the gradient counts the iterations, stores the state at `NUM_CHECKPOINTS` evenly
+  spaced iterations, and again at `NUM_CHECKPOINTS` iterations inside each such segment. The states in
+  between are recomputed. Up to `NUM_CHECKPOINTS**2` (4,096) iterations this costs two more runs of the
   loop and the memory of 128 states; beyond that, `n / 8192` more runs for n iterations.
 
 The loops of the backward pass are such loops, too, so gradients of higher orders exist. Forward

@@ -95,7 +95,7 @@ class LossProgram(Protocol):
         """Compute the loss, scaled if the optimizer scales it, and the values for metrics.
 
         Both are values of one share. Their mean over all shares is the value of the batch; see
-        `Shares`.
+        `BatchShares`.
         """
 
 

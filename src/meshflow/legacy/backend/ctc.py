@@ -77,8 +77,7 @@ def ctc_decode(
     Returns:
       A pair: a list with `top_paths` int64 tensors [batch, time] of class ids, padded with -1, and
       scores: if greedy, the negative sums of the largest log probabilities, [batch, 1]; otherwise
-        log
-      probabilities, [batch, top_paths].
+      log probabilities, [batch, top_paths].
 
     Example:
       >>> import meshflow as tf

@@ -1,1 +1,1 @@
-"""Graphs of SavedModels: writing of graphs that TensorFlow can run, and reading of them."""
+"""SavedModels of TensorFlow: graphs that are written for it and read from it."""

@@ -1,1 +1,1 @@
-"""host_steps."""
+"""Functions of strings and tables: plans of host calls and programs."""

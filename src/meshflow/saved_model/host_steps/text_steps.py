@@ -80,7 +80,7 @@ def apply_steps(texts: np.ndarray, steps: Steps) -> np.ndarray:
 
     Example:
       >>> texts = np.array([b"A cat", b"dog"], object)
-      >>> after(texts, [["lower"], ["split"], ["look", ["a", "cat"], [2, 3], 1], ["pad", 3]]).tolist()
+      >>> apply_steps(texts, [["lower"], ["split"], ["look", ["a", "cat"], [2, 3], 1], ["pad", 3]]).tolist()
       [[2, 3, 0], [1, 0, 0]]
     """
     shape, rows, dtype = texts.shape, texts.reshape(-1).tolist(), "int64"

@@ -1,1 +1,1 @@
-"""manifest."""
+"""Objects, tables, assets and structures as the manifest of a SavedModel describes them."""

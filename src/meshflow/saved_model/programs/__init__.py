@@ -1,1 +1,1 @@
-"""programs."""
+"""Functions as StableHLO programs: export, verification, and dispatch of loaded functions."""

@@ -1,1 +1,1 @@
-"""saving."""
+"""`tf.saved_model.save`: functions, signatures and objects of a SavedModel."""

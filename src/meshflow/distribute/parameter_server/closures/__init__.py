@@ -1,1 +1,1 @@
-"""closures."""
+"""Pickling of closures, and values that they exchange with the coordinator."""

@@ -1,1 +1,1 @@
-"""cluster."""
+"""Clusters: launchers, monitoring, and roles of servers and workers."""

@@ -1,1 +1,1 @@
-"""coordination."""
+"""Coordinator: queue, dispatch, and progress reports of closures."""

@@ -1,1 +1,1 @@
-"""processes."""
+"""Entry point and services of processes that are servers or workers."""

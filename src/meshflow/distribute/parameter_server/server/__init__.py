@@ -1,1 +1,1 @@
-"""server."""
+"""Parameter servers: state, write-ahead log, and proxies in other processes."""

@@ -1,1 +1,1 @@
-"""transport."""
+"""Connections, shared memory, and messages between the processes of a job."""

@@ -1,1 +1,1 @@
-"""variables."""
+"""Variables that parameter servers host, and their shards."""

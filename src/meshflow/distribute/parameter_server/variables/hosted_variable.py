@@ -1,7 +1,7 @@
 """Variables on parameter servers, and the outboxes to which closures write their changes.
 
 A `HostedVariable` is one object for the coordinator's program and for closures. Outside closures,
-reads and writes access its server. Inside a closure (`context.closure` is set) the variable is the
+reads and writes access its server. Inside a closure (`context.worker_closure` is set) the variable is the
 worker's own copy: a read returns the value of the last pull, and only the rest of the closure sees
 a write. The changes for the servers are written to *outboxes*. These are ordinary variables for a
 trace, so nested functions, branches and loops need no special support. The worker sends them when

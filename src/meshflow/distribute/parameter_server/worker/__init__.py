@@ -1,1 +1,1 @@
-"""worker."""
+"""Workers: execution of closures, clients of servers, and proxies in the coordinator."""

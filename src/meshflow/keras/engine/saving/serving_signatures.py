@@ -194,7 +194,7 @@ def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., An
     """Split a model's call that starts with layers of strings into steps of text processing and the rest.
 
     Returns:
-      A `TextCall`, or `function` if the model has no such layers, or cannot be split.
+      A `TextFunction`, or `function` if the model has no such layers, or cannot be split.
     """
     graph = get_graph(model)
     if graph is None or all(t.dtype is not string for t in graph.flat_inputs):

@@ -1,1 +1,1 @@
-"""format."""
+"""Messages, nodes and attributes of TensorFlow's graphs."""

@@ -1,1 +1,1 @@
-"""TensorFlow's graph ops as functions of JAX and NumPy arrays, in one table for each group of ops."""
+"""Implementations of TensorFlow's graph ops with JAX and NumPy."""

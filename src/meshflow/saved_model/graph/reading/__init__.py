@@ -1,1 +1,1 @@
-"""reading."""
+"""Loading and interpretation of TensorFlow's graphs."""

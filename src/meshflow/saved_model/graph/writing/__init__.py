@@ -1,1 +1,1 @@
-"""writing."""
+"""Saved functions and objects as TensorFlow's graphs."""
