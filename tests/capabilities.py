@@ -80,7 +80,7 @@ def pytest_sessionfinish(session):
     """Fails a run of CI that skipped too much."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     # Workers of xdist report to the process that prints.
-    if hasattr(session.config, "workerinput") or not (IS_CI and installation.possible()):
+    if hasattr(session.config, "workerinput") or not (IS_CI and installation.is_supported_platform()):
         return
     if find_forbidden_skips(list_skips(reporter)) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -97,7 +97,7 @@ def pytest_terminal_summary(terminalreporter):
         counts[absent[1] if absent else reason] += 1
     for reason, count in sorted(counts.items()):
         terminalreporter.line(f"skipped: {reason}, {count} test{'s' * (count > 1)}")
-    if IS_CI and installation.possible():
+    if IS_CI and installation.is_supported_platform():
         for test, reason in find_forbidden_skips(skips):
             terminalreporter.line(
                 f"ERROR: {test} may not be skipped in CI ({reason}); see tests/allowed_skips.txt",

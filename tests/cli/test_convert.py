@@ -56,7 +56,7 @@ def test_a_models_file_and_weights_of_fewer_bits(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["{}/text_save", "x.onnx"], "worked on by the host"),
+        (["{}/text_save", "x.onnx"], "preprocessed on the host"),
         (["{}/nothing", "x.tflite"], "nothing"),
         (["{}/cnn_save", "x.onnx", "--signature", "other"], "no signature 'other'"),
     ],

@@ -139,7 +139,7 @@ def test_what_cannot_be_compiled_is_refused():
     def step(iterator):
         return next(iterator)
 
-    with pytest.raises(tf.errors.InvalidArgumentError, match="hold strings"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="contain strings"):
         step(iter(tf.data.Dataset.from_tensor_slices(["a", "b"])))
 
     @tf.function

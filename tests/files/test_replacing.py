@@ -145,7 +145,7 @@ def test_a_killed_replacement_in_a_store_is_finished_by_the_next(monkeypatch):
 
 def test_parts_of_ended_processes_are_cleared(tmp_path):
     path = str(tmp_path / "a.txt")
-    write = "import sys; from meshflow.files import parts; print(parts.part_name(sys.argv[1]))"
+    write = "import sys; from meshflow.files import part_files; print(part_files.make_part_name(sys.argv[1]))"
     left = subprocess.run(
         [sys.executable, "-c", write, path], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -191,9 +191,9 @@ def test_patterns_find_paths_with_their_scheme():
 
 WRITERS = {
     "a file": """
-        from meshflow.files.atomic_writes import replacing
+        from meshflow.files.atomic_writes import replace_file
         def write(path, number):
-            with replacing(path, "w") as file:
+            with replace_file(path, "w") as file:
                 for _ in range(50):
                     file.write(f"{number}\\n" * 20)
         """,

@@ -75,7 +75,7 @@ def test_a_damaged_onednn_is_reported(tmp_path):
     damaged = tmp_path / "libdnnl.so.3"
     damaged.write_bytes(b"\x7fELF" + bytes(36) + b"\xff" * 30)
     before = (
-        f"from pathlib import Path\nlibrary.installation.onednn = lambda: Path({str(damaged)!r})"
+        f"from pathlib import Path\nlibrary.installation.find_onednn = lambda: Path({str(damaged)!r})"
     )
     loaded, state, warned = run(before)
     if "was not built" not in state:
@@ -95,7 +95,7 @@ def test_a_missing_library_is_reported(tmp_path):
     assert loaded == "False" and "was not built" in state
     assert ("was not built" in warned) == installation.is_supported_platform()
     assert warned.count("left to XLA") == 1
-    elsewhere = f"{missing}\nlibrary.installation.possible = lambda: False"
+    elsewhere = f"{missing}\nlibrary.installation.is_supported_platform = lambda: False"
     loaded, state, warned = run(elsewhere)
     assert loaded == "False" and eval(warned) == [
         f"CPU kernels are left to XLA, which is slower: {state}"

@@ -81,7 +81,7 @@ def test_threads_that_take_turns_are_one_worker():
 
 def test_waiting_for_others_is_told_from_sending():
     made = report(xspaces.training(2, slow=1, cause="input"))
-    comm, waiting = made.part("comm")[1:] / 1e6, made.waiting[1:] / 1e6
+    comm, waiting = made.get_part("comm")[1:] / 1e6, made.waiting_times[1:] / 1e6
     np.testing.assert_allclose(comm[:, 1], 2, atol=0.9)
     np.testing.assert_allclose(waiting[:, 0], 10, atol=1.5)
     assert np.all(waiting[:, 1] == 0)

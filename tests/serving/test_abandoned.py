@@ -32,13 +32,13 @@ class _Held:
         self.signatures = {"serving_default": self}
         self.begun, self.ended = asyncio.Event(), []
 
-    def has(self, name):
+    def has_model(self, name):
         return name == "held"
 
     def find(self, name, number, label):
         return self
 
-    def signature(self, name):
+    def get_signature(self, name):
         return self
 
     async def answer(self, arrays):

@@ -201,7 +201,7 @@ def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
             (typed([1.0], [True]), "not integers"),
             (typed([float("nan")], [True]), "not integers"),
             (typed([1], [1]), "not of type bool"),
-            (typed([1, 2], [True]), "those of one name are equal"),
+            (typed([1, 2], [True]), "same name must be equal"),
             (plain([[1, 2], [3]]), "rows differ"),
             ({"signature_name": "named", "inputs": ["\ud800"]}, "input 'inputs'"),
             ({"signature_name": "named", "inputs": [["a"], "b"]}, "rows differ"),

@@ -146,7 +146,7 @@ def _convert_value(value: PyTree, depth: int) -> PyTree:
         }
     if value is None or type(value) in (bool, int, float, complex, str, bytes, bytearray):
         return value
-        raise ValueError(f"unexpected value of type {type(value).__name__}")
+    raise ValueError(f"unexpected value of type {type(value).__name__}")
 
 
 def _evaluate_call(call: _RecordedCall, depth: int) -> np.ndarray | np.generic | np.dtype | bytes:

@@ -49,7 +49,7 @@ def joining(point, number, secret="known", timeout=20):
 def assert_meet(point):
     """Both workers come, and are told where the service is."""
     workers = [joining(point, number) for number in (1, 0)]
-    point.gather(20)
+    point.wait_for_workers(20)
     point.send_service_address("there:1")
     for thread, told in workers:
         thread.join(10)
@@ -147,7 +147,7 @@ def test_refusals_are_told_when_workers_are_missing(point):
     for _ in range(30):
         strangers.answer(strangers.attack("127.0.0.1", point.port, "another key"))
     with pytest.raises(tf.errors.DeadlineExceededError, match="Refused meanwhile") as error:
-        point.gather(0.1)
+        point.wait_for_workers(0.1)
     assert str(error.value).count("does not speak Meshflow's protocol") == 20
 
 
