@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from meshflow.compat import renamed
 
 import meshflow as tf
+from meshflow.legacy.compat import op_aliases
 
 v1 = tf.compat.v1
 
 
 def test_renamed_ops_are_those_of_version_2():
-    for old, path in renamed.SAME.items():
+    for old, path in op_aliases.OP_ALIASES.items():
         found = tf
         for part in path.split("."):
             found = getattr(found, part)

@@ -99,7 +99,7 @@ def told(servers):
     for server in servers:
         for name in ("stage", "exchange"):
 
-            def noted(push, *args, _call=getattr(server, name), _told=(server.number, name)):
+            def noted(push, *args, _call=getattr(server, name), _told=(server.server_id, name)):
                 if push is not None:
                     found.append(_told)
                 return _call(push, *args)

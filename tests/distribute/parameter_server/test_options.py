@@ -204,7 +204,7 @@ def test_a_line_tells_how_it_goes(capfd):
     told = capfd.readouterr().err
     assert "steps/s, 2 workers, 0 queued, staleness 0.0 (at most 0), 0 retries" in told
     for _ in range(2):
-        coordinator._report.end()  # as at the end of the program, or of the cluster
+        coordinator._report.finish()  # as at the end of the program, or of the cluster
     told += capfd.readouterr().err
     assert told.count("1 steps, 0 retries, 0 preemptions, 0 restarts of servers, 0.0 MB sent") == 1
 

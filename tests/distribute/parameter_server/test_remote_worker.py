@@ -12,7 +12,7 @@ from meshflow.distribute.parameter_server.worker.worker import Call
 
 def test_a_function_that_comes_again_among_many_others_is_there(monkeypatch):
     for module in (remote_worker, worker_service):
-        monkeypatch.setattr(module, "FUNCTIONS", 16)
+        monkeypatch.setattr(module, "MAX_FUNCTIONS", 16)
     strategy = ParameterServerStrategy(engine="threads", workers=2)
     functions = FunctionPickles(strategy)
     book, service = SentObjects(functions), WorkerService(0, [], False)

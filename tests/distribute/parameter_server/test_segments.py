@@ -110,7 +110,7 @@ def placed_array(wire, value):
 def test_what_a_device_makes_is_sent_without_a_copy(wires, kernels):
     a, b = wires
     made = placed_array(a, 1)
-    assert a.fits(made)
+    assert a.can_share(made)
     seen = []
     for _ in range(2):
         a.send(made)
@@ -118,7 +118,7 @@ def test_what_a_device_makes_is_sent_without_a_copy(wires, kernels):
     # The second one has a segment of its own: the first to be let go of would free it for both.
     first, second = segments_of(a)
     assert first.address == made.unsafe_buffer_pointer()
-    assert first.is_used and second.is_used and not a.fits(made) and not a.is_free(made)
+    assert first.is_used and second.is_used and not a.can_share(made) and not a.is_free(made)
     for array in seen:
         np.testing.assert_array_equal(array, LARGE + 1)
 
@@ -166,7 +166,7 @@ def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
     for again in range(20):
         first["exchange"](Push(next(numbers), steps=[by_rows]), PullRequest(), 0)
         seen = asked(first, ends[0], PullRequest(known=(1,)), sets={1: ones})
-        if again and ends[0][0].reads(held()._value):
+        if again and ends[0][0].is_shared(held()._value):
             break
     assert ends[0][0]._find_segment(held()._value).is_used
     # It asks for the changes since then too.
@@ -216,7 +216,7 @@ def test_other_sizes_and_other_threads_get_other_memory(wires, kernels):
         other.start()
         other.join()
     made.append(transfers.transfer(LARGE))
-    assert not any(a.fits(array) for array in made)
+    assert not any(a.can_share(array) for array in made)
     assert all(segment.is_free for segment in segments_of(a))
 
 
@@ -250,7 +250,7 @@ def test_spares_of_a_lost_connection_are_not_used_for_the_next(wires, kernels):
     server.connection = others[0]
     spares.put(server, again)
     del again
-    assert others[0].fits(spares.get(*about)) and all(s.is_free for s in segments_of(lost))
+    assert others[0].can_share(spares.get(*about)) and all(s.is_free for s in segments_of(lost))
     # What lies in no such memory is kept with any connection.
     small = transfers.transfer(np.zeros(3, np.float32))
     spares.put(server, small)
@@ -300,12 +300,12 @@ def test_a_forked_process_frees_nothing(wires):
     a.send(LARGE)
     seen = b.receive()
     over = seen.base
-    while not hasattr(over, "over"):
+    while not hasattr(over, "on_release"):
         over = over.base
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        over.over()
+        over.on_release()
         os.write(write, b"done")
         os._exit(0)
     assert os.read(read, 4) == b"done"
@@ -318,7 +318,7 @@ def test_memory_that_may_shrink_is_refused(wires):
     shrinks = os.memfd_create("other", os.MFD_ALLOW_SEALING)
     os.ftruncate(shrinks, 1 << 20)
     with pytest.raises(ValueError, match="may shrink"):
-        b._incoming.take(1, 100, shrinks)
+        b._incoming.map_array(1, 100, shrinks)
     os.close(shrinks)
     # A number that was never given out is no reason to wait.
     with pytest.raises(ConnectionLostError):

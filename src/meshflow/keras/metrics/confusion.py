@@ -217,7 +217,7 @@ def _define_outcome_count(
         f"  >>> int(metric.result())\n  {example_result}\n"
     )
     body = {
-        "_counted": {outcome: "accumulator"},
+        "_variable_names": {outcome: "accumulator"},
         "__init__": __init__,
         "result": result,
         "get_config": get_config,

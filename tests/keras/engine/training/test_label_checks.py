@@ -25,7 +25,7 @@ def test_one_hot_labels_have_the_shape_of_predictions(name, shape):
 def test_class_numbers_do_not_train_with_categorical_losses():
     model = tf.keras.Sequential([layers.Dense(3, activation="softmax")])
     model.compile("sgd", "categorical_crossentropy")
-    with pytest.raises(ValueError, match="take sparse_categorical_crossentropy"):
+    with pytest.raises(ValueError, match="Use sparse_categorical_crossentropy"):
         model.fit(P, NUMBERS, verbose=0)
 
 
