@@ -79,7 +79,7 @@ def test_one_of_two_that_are_read_is_enough():
     both = lambda x, w, v: x @ jnp.concatenate([w, v]).astype(jnp.bfloat16)
     x, v = draw((4, 512)), draw((256, 128), 2)
     assert parted(both, x, W, v, stays=(1,)) is None
-    assert assert_same(both, x, W, v, stays=(1, 2)).reads == [1, 2]
+    assert assert_same(both, x, W, v, stays=(1, 2)).operand_indices == [1, 2]
 
 
 def convolve(x, w, stride=1, spread=1):

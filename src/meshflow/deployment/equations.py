@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, cast
 import jax
 import numpy as np
 
-from meshflow.deployment import stablehlo_ops  # noqa: F401 - it fills the table of ops
+from meshflow.deployment import stablehlo_ops  # noqa: F401 - registers the ops
 from meshflow.deployment.newer_primitives import find_expansion
 from meshflow.deployment.stablehlo import read_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core

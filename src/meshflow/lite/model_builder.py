@@ -10,8 +10,13 @@ from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.deployment.deployable_function import DeployableFunction
 
 # These modules register the lowering rules.
-from meshflow.lite import (
-    array_ops,  # noqa: F401
+from meshflow.lite import (  # noqa: F401
+    array_ops,
+    elementwise,
+    loops,
+    pattern_operators,
+    products,
+    scatter,
 )
 from meshflow.lite.fusion import fuse
 from meshflow.lite.graph import Graph, Subgraph, Tensor

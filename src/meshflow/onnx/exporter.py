@@ -12,9 +12,9 @@ from meshflow._version import __version__
 from meshflow.deployment.deployable_function import DeployableFunction, trace_source
 from meshflow.environment.types import StrPath
 from meshflow.files.atomic_writes import replace_file
-from meshflow.onnx import (
-    array_ops,  # noqa: F401 - they fill the table
-)
+
+# These modules register the lowering rules.
+from meshflow.onnx import array_ops, elementwise, loops, products  # noqa: F401
 from meshflow.onnx.loops import make_value_info
 from meshflow.onnx.lowering import OPSET, Lowering, ModelState, Tensor, load_onnx
 

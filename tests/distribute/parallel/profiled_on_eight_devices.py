@@ -104,7 +104,7 @@ def profiled(name, folder):
 def main(root, names):
     for name in names or CHOICES:
         report = profiled(name, Path(root, name))
-        rows = [[row.purpose, row.expected, row.counted] for row in report.theory()]
+        rows = [[row.purpose, row.expected, row.counted] for row in report.compare_theory()]
         print(json.dumps([name, rows, report.workers[0].no_theory]), flush=True)
 
 

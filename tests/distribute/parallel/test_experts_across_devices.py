@@ -167,7 +167,7 @@ def test_fit_with_experts_and_batch_over_one_dimension(rng):
         batch = x[:16]
         explained = dtensor.explain(model, batch, batch)
         # Two groups of 8 tokens on each device.
-        slots = 2 * layer._router.slots(8)
+        slots = 2 * layer._router.count_slots(8)
         assert explained.sent("all-to-all") == 4 * 8 * slots * 8 * 4 * 3 // 4
         # Weights of experts are neither gathered nor summed.
         others = [*explained.select("all-gather"), *explained.select("all-reduce")]

@@ -210,7 +210,7 @@ def test_steps_for_accelerators_move_all_that_is_offloaded(platform):
 )
 def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch):
     calls = []
-    for name in ("_read", "_write"):
+    for name in ("_read_callback", "_write_callback"):
         kept = getattr(FileArray, name)
 
         def noted(self, number, *rest, kept=kept, name=name):
@@ -237,7 +237,7 @@ def test_slots_and_weights_in_files(options, weights, rng, tmp_path, monkeypatch
     # Each device's slots come two at a time, and go before the next come.
     own = {id(s._held) for s in slots}
     order = [name for name, array, number in calls if number == 0 and array in own]
-    assert order == ["_read", "_read", "_write", "_write"] * (len(order) // 4)
+    assert order == (["_read_callback"] * 2 + ["_write_callback"] * 2) * (len(order) // 4)
     # They are no arguments of the step.
     arguments = dtensor.explain(model, x[:16], y[:16]).memory["arguments"]
     others = [v for v in (*model.weights, *optimizer.variables) if v._held is None]

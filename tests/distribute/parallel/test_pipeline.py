@@ -175,7 +175,7 @@ def test_uneven_batches_and_half_the_rows_on_each_device():
     # Forward passes are a pipeline, too.
     step = model._get_step("test")
     step.prepare((x[:5], y[:5]))
-    assert "ppermute" in str(step._concrete[next(iter(step._concrete))].traced.closed.jaxpr)
+    assert "ppermute" in str(step._concrete[next(iter(step._concrete))].traced.closed_jaxpr.jaxpr)
     scores = [m.evaluate(x, y, batch_size=5, verbose=0) for m in (plain, model)]
     np.testing.assert_allclose(scores[1], scores[0], rtol=1e-5)
     found = [m.predict(x, batch_size=10, verbose=0) for m in (plain, model)]
@@ -223,7 +223,7 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
 def stages_of(model, strategy, x, y):
     """The layers of each stage, found without compiling anything."""
     model._get_step("train").prepare((x, y))
-    return [list(s.layers) for s in strategy.pipelined.report().stages]
+    return [list(s.layers) for s in strategy.pipelined.make_report().stages]
 
 
 @pytest.mark.soak

@@ -88,9 +88,9 @@ def test_variables_that_nothing_keeps_are_of_one_closure(strategy, coordinator):
         return mean.result(), total
 
     assert coordinator.fetch([coordinator.schedule(alone) for _ in range(4)]) == [(3.0, 1.0)] * 4
-    before = strategy.count
+    before = strategy.num_variables
     assert coordinator.fetch([coordinator.schedule(alone) for _ in range(4)]) == [(3.0, 1.0)] * 4
-    assert strategy.count == before
+    assert strategy.num_variables == before
 
 
 def test_variables_of_datasets_are_the_workers(strategy, coordinator):
@@ -99,12 +99,12 @@ def test_variables_of_datasets_are_the_workers(strategy, coordinator):
         factor = float(scale.assign_add(1.0))
         return tf.data.Dataset.range(4).map(lambda x: tf.cast(x, tf.float32) * factor).repeat()
 
-    before = strategy.count
+    before = strategy.num_variables
     iterator = iter(coordinator.create_per_worker_dataset(data))
     found = coordinator.fetch(
         [coordinator.schedule(tf.function(next), args=(iterator,)) for _ in range(4)]
     )
-    assert set(found) <= {0.0, 3.0, 6.0, 9.0} and strategy.count == before
+    assert set(found) <= {0.0, 3.0, 6.0, 9.0} and strategy.num_variables == before
 
 
 def test_a_variable_with_a_traced_initial_value_is_made_once(coordinator):

@@ -60,8 +60,8 @@ def test_what_is_known_of_a_model(equal):
     assert 4 * products <= equal.work < 4.5 * products
     assert equal.uses == ((0, 1), (2, 3), (4, 5), (6, 7))
     # Of tanh its result is kept, which is the next layer's input; edges are the outputs of layers.
-    assert equal.split((), 1).edges[:3] == (4 * WIDTH,) * 3
-    assert all(4 * WIDTH <= kept <= 12 * WIDTH for kept in equal.split((), 1).kept)
+    assert equal.split_weights((), 1).edges[:3] == (4 * WIDTH,) * 3
+    assert all(4 * WIDTH <= kept <= 12 * WIDTH for kept in equal.split_weights((), 1).kept)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_what_is_known_of_a_model(equal):
     ids=str,
 )
 def test_formulas_of_states_in_parts(equal, options, sent, weights, slots):
-    found = costs(equal).of(PlanChoice(4, **options))
+    found = costs(equal).estimate(PlanChoice(4, **options))
     assert found.bytes == sent
     assert (found.held["weights"], found.held["slots"]) == (weights, slots)
     assert found.held["batch"] == 2 * 4 * BATCH * WIDTH // 4
 
 
 def test_formulas_of_a_pipeline(equal):
-    found = costs(equal).of(PlanChoice(1, stage=4, micro_batches=8))
+    found = costs(equal).estimate(PlanChoice(1, stage=4, micro_batches=8))
     edge = 4 * WIDTH * BATCH // 8
     assert found.sent["neighbours"] == (8 + 2 * 4 - 2) * 2 * edge
     assert found.bubble == 3 / 11
@@ -98,17 +98,17 @@ def test_formulas_of_divided_products():
     rows = tf.TensorSpec([BATCH, WIDTH])
     profile = profile_of(dense([2 * WIDTH, WIDTH] * 2), rows, rows)
     names = ("hidden",)
-    found = costs(profile).of(PlanChoice(2, model=2, names=names))
+    found = costs(profile).estimate(PlanChoice(2, model=2, names=names))
     # A sum of the outputs of each pair, and one of the gradient of the second pair's inputs.
     assert found.sent["products"] == 2 * part(3 * 4 * WIDTH * BATCH // 2, 2)
-    split = profile.split(names, 2)
-    assert sum(split.work) < 0.6 * sum(profile.split((), 1).work)
+    split = profile.split_weights(names, 2)
+    assert sum(split.work) < 0.6 * sum(profile.split_weights((), 1).work)
     assert found.held["weights"] == 4 * KERNEL + 2 * BIAS + 2 * BIAS
 
 
 def test_a_language_model_in_parts(words):
     _, _, profile = words
-    sums = profile.split(("heads", "hidden", "vocab"), 4).total
+    sums = profile.split_weights(("heads", "hidden", "vocab"), 4).total
     row = 4 * 16 * 64
     # The embedding's rows and two sums for each block; behind them one for queries, keys and values together, one for
     # the wide product, and one for the scores of words.
@@ -151,7 +151,7 @@ def test_programs_hold_and_send_what_was_planned(words):
             PlanChoice(2, model=2, zero=1, names=("heads", "hidden", "vocab")),
         ):
             estimate, trial = (
-                costs(profile).of(choice),
+                costs(profile).estimate(choice),
                 compile_trial(model, batch, create_strategy(choice)),
             )
             assert estimate.memory == pytest.approx(trial.memory, rel=0.15), choice
