@@ -26,6 +26,7 @@ import ast
 import collections
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -89,7 +90,9 @@ class Measurement:
         """Return the value of each measure, rounded as it is compared."""
 
         def ratio(measure: str, total: str, factor: int) -> float:
-            return round(factor * len(self.findings[measure]) / max(self.totals[total], 1), 1)
+            # Rounded up, so that a single finding exceeds a limit of zero.
+            exact = factor * len(self.findings[measure]) / max(self.totals[total], 1)
+            return math.ceil(10 * exact) / 10
 
         return {
             "bare_participles": len(self.findings["bare_participles"]),
