@@ -93,6 +93,7 @@ def test_profile(tmp_path):
 
 def test_arguments():
     board = tf.keras.callbacks.TensorBoard
+    board(profile_batch=np.int64(2))
     with pytest.raises(ValueError, match="profile_batch"):
         board(profile_batch="a")
     with pytest.raises(ValueError, match="update_freq"):

@@ -297,6 +297,7 @@ ERRORS = [
     (lambda: layers.Dense(0), "units"),
     (lambda: layers.Conv2D(3, 0), "kernel_size"),
     (lambda: layers.Conv2D(3, 2, padding="full"), "padding"),
+    (lambda: layers.Conv2D(3, 2, groups=2), "The number of filters"),
     (lambda: layers.Dropout(1.5), "rate"),
     (lambda: layers.Dense(1, kernel_initializer="glorot"), "glorot"),
     (lambda: layers.Activation("rello"), "relu"),

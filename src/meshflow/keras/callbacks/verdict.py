@@ -108,7 +108,7 @@ def parse_profile_batch(profile_batch: int | str | Sequence[int]) -> tuple[int, 
     """
     batches = profile_batch.split(",") if isinstance(profile_batch, str) else profile_batch
     try:
-        ends = [int(b) for b in ([batches] if isinstance(batches, int) else batches)]
+        ends = [int(b) for b in (batches if isinstance(batches, Sequence) else [batches])]
     except ValueError:
         ends = []
     if len(ends) not in (1, 2) or ends[0] < 0 or ends[-1] < ends[0]:

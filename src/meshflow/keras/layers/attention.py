@@ -566,8 +566,9 @@ class AdditiveAttention(_BaseAttention):
 
     def build(self, input_shape: PyTree) -> None:
         """Create the scale."""
-        shape = (TensorShape(input_shape[1])[-1],)
-        add_scale = lambda: self.add_weight("scale", shape, initializer="glorot_uniform")
+        add_scale = lambda: self.add_weight(
+            "scale", (TensorShape(input_shape[1])[-1],), initializer="glorot_uniform"
+        )
         self.scale = add_scale() if self.use_scale else None
         self.built = True
 

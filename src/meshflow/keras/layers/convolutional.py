@@ -104,7 +104,7 @@ class Conv(Layer):
             )
         if filters is not None and filters % groups:
             raise ValueError(
-                f"The Number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
+                f"The number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
             )
         self.filters, self.groups = filters, groups
         self.kernel_size = parse_sizes(kernel_size, rank, "kernel_size")

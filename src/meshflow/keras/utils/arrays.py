@@ -190,7 +190,8 @@ def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
     """
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
-    return np.asarray(x) / np.expand_dims(norms, axis)
+    # A tensor stays a tensor, as in TensorFlow.
+    return x / np.expand_dims(norms, axis)  # type: ignore[return-value]
 
 
 def pad_sequences(
