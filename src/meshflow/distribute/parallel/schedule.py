@@ -51,7 +51,7 @@ class Schedule:
     Example:
       >>> from meshflow.distribute.parallel.named_schedules import resolve_schedule
       >>> table = resolve_schedule("1f1b", devices=4, micro_batches=8)
-      >>> table.ticks, round(table.bubble(), 3), table.held()
+      >>> table.ticks, round(table.compute_bubble(), 3), table.count_held_inputs()
       (14, 0.273, 7)
     """
 
