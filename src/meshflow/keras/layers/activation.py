@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -13,6 +13,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import make_weight_config
+from meshflow.keras.layers.keyword_arguments import LayerArguments, LeakyReLUArguments
 from meshflow.keras.logits import attach_logits
 from meshflow.ops import math, nn
 
@@ -57,7 +58,7 @@ class ReLU(_Elementwise):
         max_value: float | None = None,
         negative_slope: float = 0.0,
         threshold: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(**kwargs)
         if (max_value is not None and max_value < 0) or any(
@@ -104,7 +105,7 @@ class LeakyReLU(_Elementwise):
       [-2.0, 3.0]
     """
 
-    def __init__(self, alpha: float = 0.3, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 0.3, **kwargs: Unpack[LeakyReLUArguments]) -> None:
         alpha = kwargs.pop("negative_slope", alpha)
         super().__init__(**kwargs)
         if alpha is None:
@@ -141,7 +142,7 @@ class ELU(_Elementwise):
       [-2.0, 3.0]
     """
 
-    def __init__(self, alpha: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, alpha: float = 1.0, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         if alpha is None:
             raise ValueError(
@@ -177,7 +178,7 @@ class ThresholdedReLU(_Elementwise):
       [0.0, 0.0, 3.0]
     """
 
-    def __init__(self, theta: float = 1.0, **kwargs: Any) -> None:
+    def __init__(self, theta: float = 1.0, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         if theta is None or theta < 0:
             raise ValueError(f"Theta must be >= 0, got {theta}.")
@@ -212,7 +213,7 @@ class Softmax(_Elementwise):
       [[0.5, 0.5, 0.0]]
     """
 
-    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         self.axis: Any = axis
 
@@ -267,7 +268,7 @@ class PReLU(_Elementwise):
         alpha_regularizer: Identifier = None,
         alpha_constraint: Identifier = None,
         shared_axes: int | Sequence[int] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.alpha_initializer = initializers.get(alpha_initializer)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
+from meshflow.keras.layers.keyword_arguments import LayerArguments
 from meshflow.keras.layers.spatial import SpatialLayer, to_1d_config
 from meshflow.ops import array
 
@@ -40,7 +41,10 @@ class ZeroPadding(SpatialLayer):
     """Base class of layers that pad with zeros."""
 
     def __init__(
-        self, padding: int | Sequence[Any], data_format: str | None, **kwargs: Any
+        self,
+        padding: int | Sequence[Any],
+        data_format: str | None,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
         self.padding = _parse_pairs(padding, self.rank, "padding")
@@ -71,7 +75,10 @@ class Cropping(SpatialLayer):
     """Base class of layers that crop."""
 
     def __init__(
-        self, cropping: int | Sequence[Any], data_format: str | None, **kwargs: Any
+        self,
+        cropping: int | Sequence[Any],
+        data_format: str | None,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
         self.cropping = _parse_pairs(cropping, self.rank, "cropping")
@@ -130,7 +137,10 @@ class ZeroPadding1D(ZeroPadding):
     rank = 1
 
     def __init__(
-        self, padding: int | Sequence[Any] = 1, data_format: str | None = None, **kwargs: Any
+        self,
+        padding: int | Sequence[Any] = 1,
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
 
@@ -162,7 +172,10 @@ class ZeroPadding2D(ZeroPadding):
     rank = 2
 
     def __init__(
-        self, padding: int | Sequence[Any] = (1, 1), data_format: str | None = None, **kwargs: Any
+        self,
+        padding: int | Sequence[Any] = (1, 1),
+        data_format: str | None = None,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
 
@@ -198,7 +211,7 @@ class ZeroPadding3D(ZeroPadding):
         self,
         padding: int | Sequence[Any] = (1, 1, 1),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
 
@@ -227,7 +240,9 @@ class Cropping1D(Cropping):
 
     rank = 1
 
-    def __init__(self, cropping: int | Sequence[Any] = (1, 1), **kwargs: Any) -> None:
+    def __init__(
+        self, cropping: int | Sequence[Any] = (1, 1), **kwargs: Unpack[LayerArguments]
+    ) -> None:
         super().__init__(cropping, None, **kwargs)
 
 
@@ -261,7 +276,7 @@ class Cropping2D(Cropping):
         self,
         cropping: int | Sequence[Any] = ((0, 0), (0, 0)),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(cropping, data_format, **kwargs)
 
@@ -297,6 +312,6 @@ class Cropping3D(Cropping):
         self,
         cropping: int | Sequence[Any] = ((1, 1), (1, 1), (1, 1)),
         data_format: str | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(cropping, data_format, **kwargs)

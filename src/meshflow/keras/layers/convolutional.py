@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -15,6 +15,7 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import make_weight_config
+from meshflow.keras.layers.keyword_arguments import ConvolutionArguments
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -256,7 +257,7 @@ class Conv1D(Conv):
         groups: int = 1,
         activation: Identifier = None,
         use_bias: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(
             1,
@@ -300,7 +301,7 @@ class Conv2D(Conv):
         groups: int = 1,
         activation: Identifier = None,
         use_bias: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(
             2,
@@ -344,7 +345,7 @@ class Conv3D(Conv):
         groups: int = 1,
         activation: Identifier = None,
         use_bias: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[ConvolutionArguments],
     ) -> None:
         super().__init__(
             3,

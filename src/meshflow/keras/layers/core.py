@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.keras.layers.keyword_arguments import (
+    KernelArguments,
+    LayerArguments,
+    RegularizedArguments,
+)
 from meshflow.ops import array, math, nn
 
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
@@ -64,7 +69,7 @@ class Dense(Layer):
         activity_regularizer: Identifier = None,
         kernel_constraint: Identifier = None,
         bias_constraint: Identifier = None,
-        **kwargs: Any,
+        **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         if isinstance(units, (float, np.integer)) and int(units) == units:
@@ -197,7 +202,7 @@ class Activation(Layer):
       [0.0, 2.0]
     """
 
-    def __init__(self, activation: Identifier, **kwargs: Any) -> None:
+    def __init__(self, activation: Identifier, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.activation = activations.get(activation)
@@ -230,7 +235,7 @@ class Identity(Layer):
       [1.0, 2.0]
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
@@ -262,7 +267,7 @@ class ActivityRegularization(Identity):
       2.0
     """
 
-    def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, l1: float = 0.0, l2: float = 0.0, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(activity_regularizer=regularizers.L1L2(l1, l2), **kwargs)
         self.l1, self.l2 = l1, l2
 
@@ -294,7 +299,7 @@ class Masking(Layer):
     # The mask of symbolic outputs is found by a trace, so the output shape is, too.
     _traced_shape = True
 
-    def __init__(self, mask_value: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, mask_value: float = 0.0, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
         self.mask_value = mask_value

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
+from meshflow.keras.layers.keyword_arguments import LayerArguments
 from meshflow.keras.layers.spatial import SpatialLayer
 from meshflow.ops import array, math
 
@@ -33,7 +34,10 @@ class GlobalPooling(SpatialLayer):
     _reduce: Callable[..., Any]
 
     def __init__(
-        self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
+        self,
+        data_format: str | None = None,
+        keepdims: bool = False,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
         self.keepdims = keepdims
@@ -155,7 +159,10 @@ class GlobalAveragePooling1D(GlobalPooling):
     _reduce = staticmethod(math.reduce_mean)
 
     def __init__(
-        self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
+        self,
+        data_format: str | None = None,
+        keepdims: bool = False,
+        **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, keepdims, **kwargs)
         self.supports_masking = True

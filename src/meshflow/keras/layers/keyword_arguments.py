@@ -48,14 +48,21 @@ class KernelArguments(LayerArguments, total=False):
     bias_layout: Layout | None
 
 
-class ConvTransposeArguments(KernelArguments, total=False):
-    """Further arguments of transposed convolutions."""
+class RegularizedArguments(LayerArguments, total=False):
+    """Arguments of `Layer`, including the regularizer of its output."""
 
-    data_format: str | None
-    dilation_rate: int | Sequence[int]
-    groups: int
-    activation: Identifier
-    use_bias: bool
+    activity_regularizer: Identifier
+
+
+class LeakyReLUArguments(LayerArguments, total=False):
+    """Further arguments of `LeakyReLU`."""
+
+    negative_slope: float
+
+
+class ConvolutionArguments(KernelArguments, total=False):
+    """Further arguments of convolutions."""
+
     kernel_initializer: Identifier
     bias_initializer: Identifier
     kernel_regularizer: Identifier
@@ -63,6 +70,16 @@ class ConvTransposeArguments(KernelArguments, total=False):
     activity_regularizer: Identifier
     kernel_constraint: Identifier
     bias_constraint: Identifier
+
+
+class ConvTransposeArguments(ConvolutionArguments, total=False):
+    """Further arguments of transposed convolutions."""
+
+    data_format: str | None
+    dilation_rate: int | Sequence[int]
+    groups: int
+    activation: Identifier
+    use_bias: bool
 
 
 class DepthwiseArguments(LayerArguments, total=False):
