@@ -80,7 +80,9 @@ def pytest_sessionfinish(session):
     """Fails a run of CI that skipped too much."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     # Workers of xdist report to the process that prints.
-    if hasattr(session.config, "workerinput") or not (IS_CI and installation.is_supported_platform()):
+    if hasattr(session.config, "workerinput") or not (
+        IS_CI and installation.is_supported_platform()
+    ):
         return
     if find_forbidden_skips(list_skips(reporter)) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

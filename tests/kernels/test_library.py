@@ -74,9 +74,7 @@ def test_the_interface_of_the_installed_jaxlib_runs_kernels_of_wheels():
 def test_a_damaged_onednn_is_reported(tmp_path):
     damaged = tmp_path / "libdnnl.so.3"
     damaged.write_bytes(b"\x7fELF" + bytes(36) + b"\xff" * 30)
-    before = (
-        f"from pathlib import Path\nlibrary.installation.find_onednn = lambda: Path({str(damaged)!r})"
-    )
+    before = f"from pathlib import Path\nlibrary.installation.find_onednn = lambda: Path({str(damaged)!r})"
     loaded, state, warned = run(before)
     if "was not built" not in state:
         assert loaded == "False"
