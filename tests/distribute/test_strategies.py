@@ -1,11 +1,13 @@
 """Strategies: replicas as one program, values of replicas, variables they share."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.keras.engine.training.global_batch import distribute_input
 
 
 @pytest.fixture
@@ -264,3 +266,15 @@ def test_gradients_by_rows(strategy, compiled):
     assert [part.indices.numpy().tolist() for part in local] == [[0, 3], [1, 3]]
     total = strategy.reduce("SUM", found, axis=None)
     assert tf.convert_to_tensor(total).numpy()[:, 0].tolist() == [1, 1, 0, 2]
+
+
+def test_iterators_are_distributed_over_workers_like_datasets():
+    calls = []
+    strategy = SimpleNamespace(num_workers=2, experimental_distribute_dataset=calls.append)
+    model = SimpleNamespace(_strategy_at_compile=strategy)
+    dataset = tf.data.Dataset.range(3)
+    iterator = iter(dataset)
+    distribute_input(model, dataset)
+    distribute_input(model, iterator)
+    assert calls == [dataset, iterator]
+    assert distribute_input(model, calls) is calls

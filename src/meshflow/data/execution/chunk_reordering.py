@@ -211,7 +211,6 @@ def shuffle_chunks(
             yield from _split_failures([slot[index] for slot in slots])
     finally:
         reader.close()
-        reader.close()
 
 
 def _add_failure_leaf(chunk: Any, blank: Chunk) -> Chunk:

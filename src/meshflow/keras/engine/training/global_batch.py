@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.data.structure import ElementSource
 from meshflow.distribute.replicas.context import ReplicaContext, context_scope
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.environment.types import PyTree
@@ -82,7 +83,7 @@ def _make_placer(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
 
 
 def distribute_input(model: Any, x: PyTree) -> PyTree:
-    """Distribute a dataset or `DatasetCreator` over the workers of a model's strategy.
+    """Distribute a dataset, its iterator or a `DatasetCreator` over the workers of a model's strategy.
 
     Args:
       model: The model, or None for the strategy in scope.
@@ -94,8 +95,8 @@ def distribute_input(model: Any, x: PyTree) -> PyTree:
     strategy = find_strategy(model)
     if isinstance(x, DatasetCreator):
         return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
-    if getattr(strategy, "num_workers", 1) > 1 and hasattr(x, "iter_elements"):
-        return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr]
+    if getattr(strategy, "num_workers", 1) > 1 and isinstance(x, ElementSource):
+        return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr, arg-type]
     return x
 
 
