@@ -576,8 +576,8 @@ class Variable(VariableRowMethods, _Operators):
 
 
 def get_full_name(variable: Any) -> str:
-    """Return the name of a `Variable` or `ShardedVariable` without the suffix ":0"."""
-    return str(variable.name).removesuffix(":0")
+    """Return the name of a `Variable` or `ShardedVariable` up to the first colon."""
+    return str(variable.name).partition(":")[0]
 
 
 def get_value_shape(variable: Variable) -> tuple[int, ...]:

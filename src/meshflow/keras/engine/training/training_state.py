@@ -17,6 +17,7 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.variables import random_streams
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.data.epoch import iter_nodes
+from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 
@@ -75,9 +76,9 @@ def _set_host_state(state: dict[str, Any]) -> None:
 def _find_random_nodes(dataset: Any) -> dict[str, Any]:
     """Return the random transformations of a dataset by their index in its graph."""
     # A strategy's dataset contains that of the user.
-    while not hasattr(dataset, "parents") and hasattr(dataset, "_source"):
+    while not isinstance(dataset, DatasetNode) and hasattr(dataset, "_source"):
         dataset = dataset._source
-    if not hasattr(dataset, "parents"):
+    if not isinstance(dataset, DatasetNode):
         return {}
     return {str(i): n for i, n in enumerate(iter_nodes(dataset)) if hasattr(n, "_words")}
 
