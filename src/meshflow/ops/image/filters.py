@@ -143,9 +143,9 @@ def sobel_edges(image: TensorLike) -> Tensor:
         return padded[:, row : row + height, column : column + width]
 
     down = shift(2, 0) + 2 * shift(2, 1) + shift(2, 2)
-    down -= shift(0, 0) + 2 * shift(0, 1) + shift(0, 2)
+    down = down - shift(0, 0) - 2 * shift(0, 1) - shift(0, 2)
     across = shift(0, 2) + 2 * shift(1, 2) + shift(2, 2)
-    across -= shift(0, 0) + 2 * shift(1, 0) + shift(2, 0)
+    across = across - shift(0, 0) - 2 * shift(1, 0) - shift(2, 0)
     return jnp.stack([down, across], -1)
 
 
