@@ -33,7 +33,7 @@ def test_summary(logs):
     result = run("summary", logs["input"])
     assert result.exit_code == 0, result.output
     assert "2026_01_02_03_04_05, 8 steps" in result.output
-    assert "Worker1 is waited for: worker1 needs" in result.output
+    assert "Worker1 delays the others: worker1 takes" in result.output
     assert re.search(r"waiting for input +1\.\d+ ms +\d+% +11\.\d ms +\d+%", result.output)
 
 

@@ -182,7 +182,7 @@ def test_a_page_is_driven(made, tmp_path, width):
     assert any("</script>" in name for name in said["layers"])
     assert said["filtered"] == ["model"]
     assert said["hidden"] == "false"
-    assert said["verdict"] == "Worker1 is waited for"
+    assert said["verdict"] == "Worker1 delays the others"
     assert said["fits"]
     assert said["title"].endswith("Meshflow profile")
     assert said["memory"] == 3

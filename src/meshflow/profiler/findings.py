@@ -30,7 +30,7 @@ PART_NAMES = {
     "idle": "idle",
     "waiting": "waiting for other workers",
 }
-# Fraction of the steps' time from which a part is reported.
+# Fraction of step time from which a part is reported.
 _INPUT_THRESHOLD = _HOST_THRESHOLD = 0.15
 _COMMUNICATION_THRESHOLD, _COMPILE_THRESHOLD, _IDLE_THRESHOLD = 0.2, 0.1, 0.2
 _STRAGGLER_ADVICE = {
@@ -63,7 +63,7 @@ class Finding:
       title: A few words.
       text: A sentence with numbers.
       advice: Suggested change.
-      share: Fraction of the steps' time, 0 to 1.
+      share: Fraction of step time, 0 to 1.
     """
 
     kind: str
@@ -95,7 +95,7 @@ def select_rows(report: Report) -> np.ndarray:
 
 
 def compute_shares(report: Report) -> dict[str, float]:
-    """Return each part's fraction of the steps' time, over all workers.
+    """Return each part's fraction of step time, over all workers.
 
     All collectives are 'comm', which includes 'waiting'. The first step is skipped if there are
     more than two.
@@ -148,7 +148,7 @@ def list_findings(report: Report) -> list[Finding]:
             "Idle devices",
             share.get("idle", 0.0),
             _IDLE_THRESHOLD,
-            "of the steps' time the devices are idle",
+            "of step time is idle time of the devices",
         ),
     ]
     findings.sort(key=lambda v: -v.share)
@@ -174,9 +174,9 @@ def _format_mean(report: Report, part: str) -> str:
 def _describe_input(report: Report, share: dict[str, float]) -> str:
     by_worker = np.nanmean(report.get_part("input")[select_rows(report)], 0)
     worst = int(np.nanargmax(by_worker))
-    text = f"of the steps' time is waiting for input, {_format_mean(report, 'input')} a step"
+    text = f"of step time is spent waiting for input, {_format_mean(report, 'input')} per step"
     if len(report.workers) > 1:
-        text += f"; most on {report.workers[worst].name}, {format_duration(by_worker[worst])}"
+        text += f"; the longest wait is on {report.workers[worst].name}, {format_duration(by_worker[worst])}"
     return text
 
 
@@ -185,7 +185,9 @@ def _describe_communication(report: Report, share: dict[str, float]) -> str:
         (t for w in report.workers for t in w.traffic), key=lambda t: t.time, default=None
     )
     waiting = f", and {share['waiting']:.0%} waiting for others" if share["waiting"] >= 0.01 else ""
-    text = f"of the steps' time is communication{waiting}, together {_format_mean(report, 'comm')} a step"
+    text = (
+        f"of step time is communication{waiting}, {_format_mean(report, 'comm')} per step in total"
+    )
     if longest is not None:
         axes = f" over {', '.join(longest.axes)}" if longest.axes else ""
         text += f"; mostly {longest.kind}{axes}"
@@ -201,7 +203,7 @@ def _describe_host(report: Report, share: dict[str, float]) -> str:
     for worker in report.workers:
         for name, nanoseconds in worker.details.get("callback", {}).items():
             seconds[name] = seconds.get(name, 0.0) + nanoseconds
-    text = f"of the steps' time devices wait for the host ({', '.join(parts)})"
+    text = f"of step time is spent waiting for the host ({', '.join(parts)})"
     if seconds and share.get("callback", 0.0) >= 0.05:
         text += f"; the slowest callback is {max(seconds, key=lambda n: seconds[n])}"
     return text
@@ -209,9 +211,11 @@ def _describe_host(report: Report, share: dict[str, float]) -> str:
 
 def _describe_compute(report: Report) -> str:
     first = next((o for w in report.workers for o in w.operations if not o.kind), None)
-    text = "of the steps' time devices compute"
+    text = "of step time is computation"
     return text + (
-        f"; longest: {first.what}{f' of {first.layer}' if first.layer else ''}" if first else ""
+        f"; the longest operation is {first.what}{f' of {first.layer}' if first.layer else ''}"
+        if first
+        else ""
     )
 
 
@@ -222,20 +226,20 @@ def _find_straggler(report: Report) -> list[Finding]:
     name = report.workers[straggler.worker].name
     mean = float(np.nanmean(report.walls[select_rows(report)]))
     comparison = (
-        f"it is the last in {straggler.share:.0%} of the steps"
+        f"it is the last one in {straggler.share:.0%} of the steps"
         if report.is_synchronous
         else f"{straggler.share:.0%} of its steps are longer than the others'"
     )
     text = (
-        f"{name} needs {format_duration(straggler.excess)} a step more than the others, {format_duration(straggler.part_excess)} "
+        f"{name} takes {format_duration(straggler.excess)} longer per step than the others, {format_duration(straggler.part_excess)} "
         f"of it for {get_part_name(straggler.part)}; {comparison}."
     )
-    state = "waited for" if report.is_synchronous else "slower than the others"
+    state = "delays" if report.is_synchronous else "is slower than"
     advice = _STRAGGLER_ADVICE.get(straggler.part, "")
     return [
         Finding(
             "straggler",
-            f"{name[:1].upper()}{name[1:]} is {state}",
+            f"{name[:1].upper()}{name[1:]} {state} the others",
             text,
             advice,
             min(straggler.excess / mean, 1.0),
@@ -254,9 +258,7 @@ def _find_recompilations(report: Report, share: dict[str, float]) -> list[Findin
     text = f"{count} of {int(mask.sum())} steps after the first compile, which takes {fraction:.0%} of their time"
     names = _list_compiled_functions(report)
     text += f": {', '.join(names)}." if names else "."
-    return [
-        Finding("recompiling", "Compiling again and again", text, _ADVICE["recompiling"], fraction)
-    ]
+    return [Finding("recompiling", "Repeated compilation", text, _ADVICE["recompiling"], fraction)]
 
 
 def _list_compiled_functions(report: Report) -> list[str]:

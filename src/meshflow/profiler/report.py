@@ -333,7 +333,7 @@ class Report:
         return compare_traffic(expected, measured)
 
     def find_straggler(self) -> Straggler | None:
-        """Return the straggler if it costs more than 5 % of the steps' time."""
+        """Return the straggler if it costs more than 5 % of step time."""
         if not self.is_synchronous:
             return _find_slow_worker(self.workers)
         complete = (self.rows >= 0).all(1)

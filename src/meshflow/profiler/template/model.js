@@ -31,7 +31,7 @@ function lane(title, note, key, unit) {
 
 function kinds() {
   $("kinds-hint").textContent = D.operators.length
-    ? "Of one call, the kinds that take longest first. Choose one to see its operators alone." : "This runtime tells nothing of single operators.";
+    ? "Kinds of operators in one call, the slowest first. Choose one to show only its operators." : "This runtime does not report times of single operators.";
   $("legend").replaceChildren(...KINDS.map((one) => el("button", {
     type: "button", "aria-pressed": String(!state.kind || state.kind === one.kind),
     onclick: () => { state.kind = state.kind === one.kind ? "" : one.kind; draw(); $("legend").children[KINDS.indexOf(one)].focus(); },
@@ -70,12 +70,12 @@ function operators() {
   $("operators").replaceChildren(el("thead", {}, el("tr", {}, ...heads("operators", columns, TEXTS, state, operators))), el("tbody", {}, ...rows));
   $("all").hidden = found.length <= 20;
   $("all").textContent = state.all ? "Show 20" : `Show all ${found.length}`;
-  $("operators-hint").textContent = found.length ? `Means of ${D.runs} calls after the first. Operators inside loops count in the loop's time, too.` : "Nothing fits.";
+  $("operators-hint").textContent = found.length ? `Means of ${D.runs} calls after the first. The time of a loop includes its operators.` : "No matches.";
 }
 
 function head() {
   $("title").textContent = D.name;
-  $("subtitle").textContent = [D.runtime, `${D.batch} row${D.batch === 1 ? "" : "s"} a call`, `${D.operators.length} operators`].join(" · ");
+  $("subtitle").textContent = [D.runtime, `${D.batch} row${D.batch === 1 ? "" : "s"} per call`, `${D.operators.length} operators`].join(" · ");
   const figures = [[time(D.call), "a call"], [Number((1e6 * D.batch / Math.max(D.call, 1e-3)).toPrecision(3)).toLocaleString("en"), "rows a second"], [time(D.first), "the first call"], [time(D.load), "loading"]];
   if (TOTALS.bytes) figures.push([amount(TOTALS.bytes, "B"), "memory of all operators"]);
   for (const [value, what] of figures) $("figures").append(el("div", { class: "figure" }, el("b", {}, value), el("span", {}, what)));
@@ -85,7 +85,7 @@ function head() {
 function draw() { kinds(); operators(); }
 
 if (D.format !== 1) {
-  document.querySelector("main").replaceChildren(el("p", { class: "problem" }, `This page is of another version of Meshflow (${D.version}): write it again with meshflow profile model.`));
+  document.querySelector("main").replaceChildren(el("p", { class: "problem" }, `This page was written by another version of Meshflow (${D.version}): regenerate it with meshflow profile model.`));
 } else {
   head(); draw();
   $("filter").addEventListener("input", operators);

@@ -39,7 +39,7 @@ function head() {
     for (const m of all) D.parts.forEach((part, n) => { if (part.group === group) taken += m.parts[n]; });
     return percent(taken / Math.max(total * all.length, 1e-9));
   };
-  const figures = [[time(total), "mean step"], [total ? digits(1e6 / total) : "–", "steps a second"], [share("compute"), "computing"], [share("input"), "waiting for input"]];
+  const figures = [[time(total), "mean step"], [total ? digits(1e6 / total) : "–", "steps per second"], [share("compute"), "computing"], [share("input"), "waiting for input"]];
   if (W > 1 || D.parts.some((p) => p.group === "communication")) figures.push([share("communication"), "communication"]);
   figures.push([share("host"), "host"], [share("compile"), "compiling"]);
   for (const [value, what] of figures) $("figures").append(el("div", { class: "figure" }, el("b", {}, value), el("span", {}, what)));
@@ -70,8 +70,8 @@ function lane(worker, note, drawn, total) {
 function meanStep() {
   const all = D.workers.map((_, w) => means(w));
   const scale = Math.max(1e-9, ...all.map((m) => m.total));
-  $("mean-hint").textContent = R > 2 ? "Without the first step, in which programs are compiled. What overlaps with computing costs nothing and is not shown." : "What overlaps with computing costs nothing and is not shown.";
-  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? (D.together ? "waited for" : "the slowest") : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
+  $("mean-hint").textContent = R > 2 ? "Excludes the first step, in which programs are compiled. Work that overlaps with computing adds no time and is not shown." : "Work that overlaps with computing adds no time and is not shown.";
+  $("mean").replaceChildren(...all.map((m, w) => lane(w, D.straggler && D.straggler.worker === w ? (D.together ? "delays others" : "the slowest") : "", bar(m.parts, scale), m.steps ? time(m.total) : "no steps")));
 }
 
 // ---- the chart of steps ---------------------------------------------------------------------------
@@ -224,8 +224,8 @@ function operations() {
   $("operations").replaceChildren(el("thead", {}, el("tr", {}, ...heads("operations", columns, TEXTS, state, operations))), el("tbody", {}, ...rows));
   $("all").hidden = found.length <= 20;
   $("all").textContent = state.all ? "Show the longest 20" : `Show all ${found.length}`;
-  const peak = D.peak ? ` A device's peak is taken as ${amount(D.peak, "FLOP/s")} (${D.peakOf}).` : "";
-  $("operations-hint").textContent = (found.length ? "Times are sums over all devices." : "Nothing fits.") + peak;
+  const peak = D.peak ? ` Peak of a device: ${amount(D.peak, "FLOP/s")} (${D.peakOf}).` : "";
+  $("operations-hint").textContent = (found.length ? "Times are sums over all devices." : "No matches.") + peak;
 }
 
 function traffic() {
@@ -241,8 +241,8 @@ function traffic() {
 function theory() {
   if (!D.theory.length && !D.noTheory) { $("theory-section").remove(); return; }
   $("theory-hint").textContent = D.theory.length
-    ? "By the formulas with which a MeshStrategy is planned, for each device and step. What no formula is about, such as the sums of losses and metrics, is among the others."
-    : `There is no theory to compare with: ${D.noTheory}.`;
+    ? "Expected traffic of each device in one step, by the formulas of MeshStrategy's planner. Traffic without a formula, such as sums of losses and metrics, is listed under others."
+    : `No comparison with formulas: ${D.noTheory}.`;
   if (!D.theory.length) return;
   const heads = ["For", "Mesh dimension", "By", "By theory", "Sent a step", "Of theory"];
   const rows = D.theory.map((t) => el("tr", {}, el("td", {}, t.purpose), el("td", { class: "left" }, t.axes.join(", ")), el("td", { class: "left" }, t.kinds.join(", ")),
@@ -251,7 +251,7 @@ function theory() {
 }
 
 function tables() {
-  $("tables").replaceChildren(...D.tables.map((t) => el("section", {}, el("h2", {}, `${t.title}, as ${t.worker || "this process"} tells`),
+  $("tables").replaceChildren(...D.tables.map((t) => el("section", {}, el("h2", {}, `${t.title} (reported by ${t.worker || "this process"})`),
     el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, ...t.rows.map(([name, value]) => el("tr", {}, el("th", { scope: "row", class: "left" }, name.replaceAll("_", " ")),
       el("td", {}, name.startsWith("bytes") ? amount(value, "B") : Number.isInteger(value) ? value.toLocaleString("en") : digits(value))))))))));
 }
@@ -300,7 +300,7 @@ function traces() {
 function draw() { legend(); meanStep(); drawSteps(); if (R) chosen(); }
 
 if (D.format !== 1) {
-  document.querySelector("main").replaceChildren(el("p", { class: "problem" }, `This page is of another version of Meshflow (${D.version}): write it again with meshflow profile view.`));
+  document.querySelector("main").replaceChildren(el("p", { class: "problem" }, `This page was written by another version of Meshflow (${D.version}): regenerate it with meshflow profile view.`));
 } else {
   head(); steps(); operations(); traffic(); tables(); memory(); traces(); draw();
   const asked = /^#step=(\d+)$/.exec(location.hash);
