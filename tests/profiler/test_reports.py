@@ -41,7 +41,7 @@ def test_a_slow_worker_is_named_with_the_reason(cause):
         assert found.share == 1
         assert abs(found.excess / 1e6 - 10) < 1
         first = next(v for v in list_findings(made) if v.kind == "straggler")
-        assert first.text.startswith(f"worker{slow} needs")
+        assert first.text.startswith(f"worker{slow} takes")
 
 
 def test_nobody_is_named_where_all_are_alike():
