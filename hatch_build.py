@@ -1,8 +1,8 @@
-"""Compiles the CPU kernels when the package is built; without a compiler it is built without them.
+"""Hatch build hook that compiles the CPU kernels; without a compiler, the package is built without them.
 
-Needs a C++17 compiler, jaxlib (for XLA's headers) and onednn-devel-cpu-gomp (oneDNN's headers, with its
-library) in the environment that builds; pip brings all but the compiler where it builds apart. Wheels ship
-oneDNN: that makes them 15 MB, while its own package is 39 MB to fetch and 164 MB on disk.
+The build environment needs a C++17 compiler, jaxlib (for XLA's headers) and onednn-devel-cpu-gomp (oneDNN's
+headers and library). With build isolation, pip installs everything except the compiler. Wheels contain oneDNN
+and have 15 MB; the package of oneDNN has 39 MB, and 164 MB when installed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ PURE = "MESHFLOW_PURE_WHEEL"
 
 
 class CannotBuildError(Exception):
-    """What is missing for the kernels."""
+    """A requirement of the kernels is missing."""
 
 
-def installed(package: str, name: str) -> Path:
+def find_installed_file(package: str, name: str) -> Path:
     """Find a file of an installed package; pip's build environments are not at sys.prefix.
 
     Raises:
@@ -46,7 +46,7 @@ def installed(package: str, name: str) -> Path:
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
-        raise CannotBuildError(f"no {package} in the environment that builds") from None
+        raise CannotBuildError(f"the build environment has no {package}") from None
     found = (Path(file.locate()) for file in files if file.as_posix().endswith(f"/{name}"))
     path = next((path.resolve() for path in found if path.exists()), None)
     if path is None:
@@ -54,34 +54,34 @@ def installed(package: str, name: str) -> Path:
     return path
 
 
-def compiler() -> list[str]:
+def get_compile_command() -> list[str]:
     """Return the path of the C++ compiler and its options for every source file.
 
     Raises:
       CannotBuildError: If the platform is not supported, or a compiler or headers are missing.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        raise CannotBuildError(f"not made for {sys.platform} on {platform.machine()}")
+        raise CannotBuildError(f"the kernels do not support {sys.platform} on {platform.machine()}")
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
     found = next((n for n in names if n and shutil.which(n)), None)
     if found is None:
         raise CannotBuildError("no C++ compiler on the PATH")
-    onednn = installed(HEADERS, "include/oneapi/dnnl/dnnl.hpp").parents[2]
+    onednn = find_installed_file(HEADERS, "include/oneapi/dnnl/dnnl.hpp").parents[2]
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is None or jaxlib.origin is None:
-        raise CannotBuildError("no jaxlib in the environment that builds")
+        raise CannotBuildError("the build environment has no jaxlib")
     headers = Path(jaxlib.origin).parent / "include"
     return [
         *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp", "-w"),
-        # Roots of several numbers at a time: nobody asks for their errors.
+        # Errors of math functions are never read; without errno, loops over square roots vectorize.
         "-fno-math-errno",
         *(f"-isystem{onednn}", f"-isystem{headers}"),
-        # As other builds do: what the environment asks for counts last.
+        # The options of the user take precedence, as in other builds.
         *os.environ.get("CXXFLAGS", "").split(),
     ]
 
 
-def run(command: Sequence[str]) -> None:
+def run_compiler(command: Sequence[str]) -> None:
     """Run the compiler.
 
     Raises:
@@ -92,7 +92,7 @@ def run(command: Sequence[str]) -> None:
         raise CannotBuildError(done.stderr.strip()[-2000:])
 
 
-def build(target: Path = TARGET) -> str:
+def build_kernels(target: Path = TARGET) -> str:
     """Compile the kernels and link them with oneDNN; return a message for the user.
 
     Args:
@@ -101,7 +101,7 @@ def build(target: Path = TARGET) -> str:
     Raises:
       CannotBuildError: If a requirement is missing or the compiler fails.
     """
-    common, library = compiler(), installed(LIBRARY, ONEDNN)
+    common, library = get_compile_command(), find_installed_file(LIBRARY, ONEDNN)
     part = target.with_suffix(".part")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = [f"{folder}/{source.stem}.o" for source in SOURCES]
@@ -109,10 +109,12 @@ def build(target: Path = TARGET) -> str:
             [*common, "-c", str(source), "-o", made]
             for source, made in zip(SOURCES, objects, strict=True)
         ]
-        for _ in pool.map(run, commands):
+        for _ in pool.map(run_compiler, commands):
             pass
-        # In a wheel oneDNN lies beside.
-        run([*common, "-shared", *objects, str(library), "-Wl,-rpath,$ORIGIN", "-o", str(part)])
+        # Wheels contain oneDNN in the same folder.
+        run_compiler(
+            [*common, "-shared", *objects, str(library), "-Wl,-rpath,$ORIGIN", "-o", str(part)]
+        )
     os.replace(part, target)
     return f"CPU kernels compiled: {target.name}"
 
@@ -151,7 +153,7 @@ def is_up_to_date() -> bool:
         return False
 
 
-def shipped(folder: Path) -> dict[str, str]:
+def build_for_wheel(folder: Path) -> dict[str, str]:
     """Compile the kernels for a wheel, and list the files that it needs for them.
 
     Args:
@@ -161,13 +163,16 @@ def shipped(folder: Path) -> dict[str, str]:
       Path in the wheel of the kernels, oneDNN and its licences, by source path.
 
     Raises:
-      CannotBuildError: See `build`.
+      CannotBuildError: See `build_kernels`.
     """
-    build(folder / TARGET.name)
-    kernels = {str(folder / TARGET.name): TARGET.name, str(installed(LIBRARY, ONEDNN)): ONEDNN}
+    build_kernels(folder / TARGET.name)
+    kernels = {
+        str(folder / TARGET.name): TARGET.name,
+        str(find_installed_file(LIBRARY, ONEDNN)): ONEDNN,
+    }
     for name in ("LICENSE", "THIRD-PARTY-PROGRAMS"):
-        kernels[str(installed(LIBRARY, f"onednn/{name}"))] = f"onednn/{name}"
-    return {source: f"meshflow/kernels/{place}" for source, place in kernels.items()}
+        kernels[str(find_installed_file(LIBRARY, f"onednn/{name}"))] = f"onednn/{name}"
+    return {source: f"meshflow/kernels/{name}" for source, name in kernels.items()}
 
 
 class KernelsHook(BuildHookInterface):
@@ -184,22 +189,22 @@ class KernelsHook(BuildHookInterface):
         if not editable and os.environ.get(PURE) == "1":
             return
         # Another environment may use the same file, with an older jaxlib.
-        wanted = not (editable and is_up_to_date())
-        if editable and wanted:
-            # One that does not fit the source any more would still be found there.
+        needs_build = not (editable and is_up_to_date())
+        if editable and needs_build:
+            # If the build fails, an outdated library must not be found.
             TARGET.unlink(missing_ok=True)
         try:
-            if editable and wanted:
-                build()
+            if editable and needs_build:
+                build_kernels()
             elif not editable:
                 self.folder = tempfile.TemporaryDirectory()
-                build_data["force_include"].update(shipped(Path(self.folder.name)))
+                build_data["force_include"].update(build_for_wheel(Path(self.folder.name)))
         except CannotBuildError as error:
-            self.app.display_warning(f"Built without CPU kernels, XLA's are used: {error}")
+            self.app.display_warning(f"Built without CPU kernels; XLA compiles all ops: {error}")
             return
         self.app.display_info(f"CPU kernels compiled: {TARGET.name}")
         build_data["pure_python"] = False
-        # The handlers know nothing of Python: one wheel serves all its versions.
+        # The handlers do not use Python's API, so one wheel serves all versions of Python.
         system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"] = f"py3-none-{system}"
 
