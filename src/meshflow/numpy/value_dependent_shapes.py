@@ -30,7 +30,7 @@ _select = wrap_jnp(jnp.where, "where", operands=["condition", "x", "y"])
 
 def _require_known(value: TensorLike, function: str) -> np.ndarray:
     return asarray(value).require_value(
-        f"an argument of tnp.{function}, whose result's size it decides,"
+        f"an argument of tnp.{function}, whose result's size it decides"
     )
 
 
