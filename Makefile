@@ -14,7 +14,7 @@ endif
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 DEMO_ARGS ?=
-CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts scripts
+CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts
 
 AREA ?=
 FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))

@@ -240,7 +240,7 @@ def test_explain_says_why():
     text = tf.data.experimental.explain(
         D.from_tensor_slices(["7"]).map(tf.strings.to_number).filter(lambda n: n > 0).batch(2)
     )
-    assert "Filter: by elements" in text and "its elements hold strings" in text
+    assert "Filter: one element at a time" in text and "its elements hold strings" in text
 
 
 def test_threads_end_when_iteration_stops():

@@ -54,7 +54,7 @@ def test_same_as_one_by_one(path):
     assert sum(len(label) for _, label in shuffled) == 144
     assert [int(x["sum"]) for x, _ in data.take(3)] == [0, 3, 6]
     listed = D.from_tensor_slices([example(n) for n in range(5)]).map(numbers).batch(5)
-    assert "gathers whole batches" in E.explain(listed)
+    assert "gathers complete batches" in E.explain(listed)
     assert next(iter(listed))[0]["sum"].numpy().tolist() == [0, 3, 6, 9, 12]
 
 

@@ -27,7 +27,7 @@ def explain(dataset: Dataset) -> str:
     Example:
       >>> import meshflow as tf
       >>> print(tf.data.experimental.explain(tf.data.Dataset.range(9).map(lambda x: x + 1).batch(3)))
-      Batch: gathers whole batches
+      Batch: gathers complete batches
         Map: vectorized
           Range: by indices
     """
@@ -37,13 +37,11 @@ def explain(dataset: Dataset) -> str:
 def _format_lines(node: DatasetNode, depth: int) -> Iterator[str]:
     stream = node.vectorize(Epoch(node))
     if isinstance(node, transformations.Batch) and node.parent.vectorize(Epoch(node)) is not None:
-        form = "gathers whole batches"
+        form = "gathers complete batches"
     elif stream is None and node.iter_chunks(Epoch(node)) is not None:
-        reason = node.explain_fallback()
-        form = "many elements at a time"
-        form += "" if reason == DatasetNode.explain_fallback(node) else f", as {reason}"
+        form = _add_reason("many elements at a time", node)
     elif stream is None:
-        form = f"by elements, as {node.explain_fallback()}"
+        form = _add_reason("one element at a time", node)
     elif isinstance(node, transformations.Map):
         form = "vectorized"
     else:
@@ -51,6 +49,11 @@ def _format_lines(node: DatasetNode, depth: int) -> Iterator[str]:
     yield f"{'  ' * depth}{type(node).__name__}: {form}{_format_time(node)}"
     for parent in node.parents:
         yield from _format_lines(parent, depth + 1)
+
+
+def _add_reason(form: str, node: DatasetNode) -> str:
+    reason = node.explain_fallback()
+    return f"{form}, because {reason}" if reason else form
 
 
 def _format_time(node: DatasetNode) -> str:

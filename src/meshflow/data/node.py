@@ -200,8 +200,8 @@ class DatasetNode(structure.ElementSource):
         return StaticShapes(spec, count, None)
 
     def explain_fallback(self) -> str:
-        """Return the reason why `vectorize` returns None, for `explain`."""
-        return "it goes by elements"
+        """Return the reason why `vectorize` returns None, or "" if there is no particular one."""
+        return ""
 
     @property
     def merged_options(self) -> Options:

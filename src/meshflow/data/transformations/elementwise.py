@@ -217,8 +217,10 @@ class Map(RandomTransformation):
         if self.function.plan is not None and self.function.vectorizes:
             return f"{self.function.reason}, then vectorized"
         reason = self.function.reason or super().explain_fallback()
-        uses_threads = self._parallel and self.function.runs_eagerly
-        return f"{reason}; in {self._threads} threads" if uses_threads else reason
+        if not (self._parallel and self.function.runs_eagerly):
+            return reason
+        threads = f"it runs in {self._threads} threads"
+        return f"{reason}; {threads}" if reason else threads
 
 
 class HostMap(Unary):
