@@ -1,6 +1,7 @@
 """Losses and metrics of tensors between layers in files, configurations and clones, as in tf-keras."""
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from added_losses_case import X, fill_weights, make_model
 from helpers import assert_close
+from meshflow.keras.saving.restored_model import RestoredModel
 
 REFERENCE = Path(__file__).parents[2] / "reference"
+sys.path.insert(0, str(REFERENCE))
+from added_losses_case import X, fill_weights, make_model
 
 layers = tf.keras.layers
 FILES = ["model.h5", "model.keras", "folder"]
@@ -187,3 +190,43 @@ def test_tensors_of_other_models_are_rejected():
 def test_keras_3_has_no_such_layers(tmp_path):
     with pytest.raises(ValueError, match="Keras 3 has no layer AddLoss"):
         make_model(tf).save(tmp_path / "m.keras", keras_version=3)
+
+
+class Doubled(layers.Layer):
+    """Layer of a class that is not known after loading, with a loss and a metric of its own."""
+
+    def call(self, inputs):
+        outputs = inputs * 2.0
+        self.add_loss(0.01 * tf.reduce_sum(outputs**2))
+        self.add_metric(tf.reduce_min(outputs), name="smallest")
+        return outputs
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_saved_models_without_their_classes(tmp_path, trains):
+    inputs = tf.keras.Input((6,))
+    hidden = Doubled()(layers.Dense(5)(inputs))
+    outputs = layers.Dropout(0.5)(layers.Dense(6, kernel_regularizer="l2")(hidden))
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(tf.reduce_mean(hidden**2))
+    model.add_metric(tf.reduce_max(hidden), name="largest")
+    model.compile(tf.keras.optimizers.SGD(0.01), "mse")
+    if trains:
+        model.fit(X, X, verbose=0)
+    model.save(tmp_path / "saved")
+    loaded = tf.keras.models.load_model(tmp_path / "saved")
+    assert type(loaded).__name__ == "RestoredModel"
+    assert_same_logs(model, loaded)
+    loaded(X)
+    model(X)
+    total = sum(float(loss) for loss in model.losses)
+    assert sum(float(loss) for loss in loaded.losses) == pytest.approx(total, rel=1e-5)
+    before = loaded.evaluate(X, X, verbose=0)[0]
+    loaded.fit(X, X, epochs=3, verbose=0)
+    assert loaded.evaluate(X, X, verbose=0)[0] < before
+
+
+def test_saved_models_of_keras_without_their_classes(written, values):
+    model = RestoredModel(tf.saved_model.load(written / "folder"))
+    model(X)
+    assert_close(sum(float(loss) for loss in model.losses), sum(values["losses"]), 1e-5)

@@ -74,7 +74,7 @@ class Functional(Model):
         )
         # Losses and metrics between layers do not lead to an output.
         inputs, (outputs, results) = replace_intermediate_inputs(
-            config.get("name"), inputs, (outputs, results)
+            str(config.get("name")), inputs, (outputs, results)
         )
         model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
         if model._graph is not None:

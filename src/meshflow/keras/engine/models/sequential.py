@@ -264,8 +264,9 @@ class Sequential(Model):
         configs += [serialization.serialize(layer) for layer in self._stack]
         config = {"name": self.name, "layers": configs}
         attached_names = {layer.name for layer in self._list_attached_layers()}
-        if attached_names:
-            entries = make_graph_config(self._graph, self.name, self.trainable)["layers"]
+        graph = self._get_graph()
+        if graph is not None and attached_names:
+            entries = make_graph_config(graph, self.name, self.trainable)["layers"]
             # Keras ignores this entry.
             config["attached_layers"] = [e for e in entries if e["name"] in attached_names]
         return config
