@@ -43,7 +43,7 @@ _UNSAVED_KERAS_ATTRIBUTES = frozenset(
     (
         *("_own_weights", "_regularized", "_losses", "_own_metrics", "_inbound_nodes", "_layers"),
         *("_input_spec", "_untracked", "_weights", "compiled_loss", "compiled_metrics", "history"),
-        *("_extras", "_compile_arguments", "loss", "train_function", "test_function"),
+        *("_compile_arguments", "loss", "train_function", "test_function"),
     )
 )
 

@@ -10,12 +10,13 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry
+from meshflow.keras.engine.graph.graph import get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.default_config import is_default
 from meshflow.keras.engine.models.functional import Functional
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.models.sequential import Sequential
+from meshflow.keras.engine.models.sequential import Sequential, attach_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.registry import CustomObjects
 from meshflow.keras.saving import (
@@ -128,6 +129,7 @@ def _clone_custom_model(
         )
     if model.outputs is not None and is_default(type(model).get_config):
         graph = Functional(model.input, model.output, name=model.name)
+        _copy_attached(model, graph)
         return clone_model(graph, input_tensors, clone_function)
     if input_tensors is not None or clone_function is not None:
         raise ValueError(
@@ -137,6 +139,13 @@ def _clone_custom_model(
         )
     clone: Model = type(model).from_config(model.get_config())
     return clone
+
+
+def _copy_attached(model: Model, target: Model) -> None:
+    """Attach a model's losses and metrics between layers to another model of the same tensors."""
+    source, graph = get_graph(model), get_graph(target)
+    if source is not None and graph is not None:
+        graph.attach(source.attached)
 
 
 class _TensorInput:
@@ -168,4 +177,6 @@ def _clone_sequential(
     entries = [entry for entry in config["layers"] if entry["class_name"] != "InputLayer"]
     with registry.LAYERS.replace_layers(replacements):
         layers = [registry.LAYERS.deserialize(entry) for entry in entries]
-    return type(model)([first, *layers], name=model.name)
+    clone = type(model)([first, *layers], name=model.name)
+    attach_layers(clone, config)
+    return clone

@@ -408,6 +408,7 @@ _PUBLIC_MODULES = {
         ("TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod", "InstanceProperty"),
         "keras.src.layers.core.tf_op_layer",
     ),
+    **dict.fromkeys(("AddLoss", "AddMetric"), "keras.src.engine.base_layer"),
 }
 
 

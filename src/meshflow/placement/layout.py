@@ -444,11 +444,14 @@ _relayout = Op("relayout", _compute_relayout, is_foldable=False)
 def apply_layout(tensor: Tensor, layout: Layout) -> Tensor:
     """Return a tensor with a layout: moved now or, while a function is traced, when it runs.
 
+    Layouts have no effect inside a shard region and in programs that are exported.
+
     Raises:
       InvalidArgumentError: If the shape does not fit the layout.
     """
     layout.check_shape(tensor.shape.as_list())
-    if context.in_shard_region:
+    # An exported program runs on devices of its caller, on any number of them.
+    if context.in_shard_region or context.exporting:
         return tensor
     value = tensor.array
     if context.trace is None and not context.tapes and not isinstance(value, jax.core.Tracer):

@@ -127,15 +127,6 @@ def test_classes_without_from_config_are_named():
         tf.keras.saving.deserialize_keras_object(config, custom_objects={"Factor": Factor})
 
 
-def test_losses_between_layers_are_not_left_out_silently(tmp_path, caplog):
-    x = tf.keras.Input([3])
-    y = layers.Dense(2)(x)
-    model = tf.keras.Model(x, y)
-    model.add_loss(tf.reduce_sum(y))
-    model.save(tmp_path / "m.keras")
-    assert "1 losses of tensors between its layers (add_loss), which are not saved" in caplog.text
-
-
 def test_configurations_of_old():
     legacy = tf.keras.utils.legacy
     for thing in (

@@ -102,6 +102,7 @@ class CallArguments:
         placement = (
             context.device,
             context.replica_program,
+            context.exporting,
             context.worker_closure and context.worker_closure.trace_key,
         )
         return arrays, (tree, tuple(key), NumpyRules.promote, *placement)

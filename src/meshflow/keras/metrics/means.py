@@ -66,7 +66,10 @@ class WeightedReduction(Metric):
           sample_weight: Weights that broadcast to the values.
         """
         values = self._convert_to_dtype(values)
-        count = self._convert_to_dtype(values.shape.num_elements() or 0)
+        elements = values.shape.num_elements()
+        # A program that is exported computes the number from the size of the batch.
+        is_static = elements is None or isinstance(elements, int)
+        count = self._convert_to_dtype((elements or 0) if is_static else array.size(values))
         if sample_weight is not None:
             reduce = math.reduce_mean if self._is_mean else math.reduce_sum
             values, weights = match_weights(values, self._convert_to_dtype(sample_weight), reduce)

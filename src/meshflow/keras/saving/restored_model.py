@@ -10,8 +10,12 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.saving.serving_signatures import LOSSES_FUNCTION
 
 __all__ = ["RestoredModel"]
+
+# The function with losses in SavedModels of tf-keras.
+_KERAS_FUNCTION = "call_and_return_all_conditional_losses"
 
 
 class RestoredModel(Model):
@@ -26,6 +30,10 @@ class RestoredModel(Model):
         self.restored = restored
         self.signatures = restored.signatures
         self.built = True
+        # SavedModels of tf-keras have a function for each regularizer.
+        penalties = getattr(restored, "regularization_losses", [])
+        if callable(getattr(restored, _KERAS_FUNCTION, None)):
+            self.add_loss([penalty for penalty in penalties if callable(penalty)])
 
     def call(
         self,
@@ -38,11 +46,20 @@ class RestoredModel(Model):
         """Call the function of the saved model, or its default signature if there is no function."""
         # `serve`, which Keras 3 exports, has ordered inputs; those of signatures only have names.
         attributes = self.restored.__dict__
-        function = attributes.get("__call__", attributes.get("serve"))
-        if function is not None:
-            parameters = {name for name, *_ in function.python_function.parameters}
+        candidates = (LOSSES_FUNCTION, _KERAS_FUNCTION, "__call__", "serve")
+        name = next((n for n in candidates if attributes.get(n) is not None), None)
+        if name is not None:
+            function = attributes[name]
+            parameters = {p for p, *_ in function.python_function.parameters}
             options = {"training": bool(training)} if "training" in parameters else {}
-            return function(inputs, *args, **kwargs, **options)
+            results = function(inputs, *args, **kwargs, **options)
+            if name not in (LOSSES_FUNCTION, _KERAS_FUNCTION):
+                return results
+            outputs, losses, *metrics = results
+            self.add_loss(losses)
+            for metric, value in dict(*metrics).items():
+                self.add_metric(value, name=metric)
+            return outputs
         signature = self.signatures["serving_default"]
         names = list(signature.structured_input_signature[1])
         arguments = (

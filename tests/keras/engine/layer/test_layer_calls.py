@@ -294,3 +294,39 @@ def test_weights_made_in_a_name_scope_have_the_layers_name_once():
     layer = Outer()
     layer(tf.ones([1, 2]))
     assert [w.name for w in layer.weights] == ["outer/inner/words/weight:0", "outer/inner/bias:0"]
+
+
+def test_input_and_output_after_several_calls_are_those_of_the_first_one():
+    # As in tf-keras 2.21: only the shapes must be equal in all calls.
+    layer = layers.Dense(6)
+    x = tf.keras.Input((6,))
+    y = layer(x)
+    layer(y)
+    assert layer.input is x and layer.output is y
+    assert layer.input_shape == layer.output_shape == (None, 6)
+    layer(tf.keras.Input((3, 6)))
+    assert layer.input is x and layer.output is y
+    with pytest.raises(AttributeError, match="multiple inbound nodes"):
+        _ = layer.output_shape
+    assert layer.get_output_at(2).shape == (None, 3, 6)
+
+
+def test_features_of_a_model_that_was_called_again():
+    inputs = tf.keras.Input((4, 4, 1))
+    hidden = layers.Conv2D(2, 3, name="hidden")(inputs)
+    model = tf.keras.Model(inputs, layers.GlobalAveragePooling2D()(hidden))
+    other = tf.keras.Input((8, 8, 1))
+    tf.keras.Sequential([other, model.get_layer("hidden")])
+    model(tf.keras.Input((4, 4, 1)))
+    features = tf.keras.Model(model.input, [model.get_layer("hidden").output, model.output])
+    images = tf.ones([1, 4, 4, 1])
+    maps, outputs = features(images)
+    np.testing.assert_allclose(tf.reduce_mean(maps, [1, 2]), outputs, rtol=1e-6)
+    np.testing.assert_allclose(outputs, model(images), rtol=1e-6)
+
+
+def test_masks_after_several_calls_are_those_of_the_first_one():
+    layer = layers.Masking()
+    first, second = layer(tf.keras.Input((3, 1))), layer(tf.keras.Input((5, 1)))
+    assert layer.output_mask is first._keras_mask
+    assert layer.get_output_mask_at(1) is second._keras_mask

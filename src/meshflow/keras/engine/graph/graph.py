@@ -27,7 +27,8 @@ class Graph:
 
     Attributes:
       nodes: Layer calls in topological order.
-      layers: Layers in the order of Keras: by depth.
+      layers: Layers in the order of Keras: by depth, then those of attached calls.
+      attached: Results of calls that are computed with the outputs, such as losses between layers.
       precomputed: While host preprocessing computes a part of the graph, its values by tensor id
         and the nodes that remain to be called; None otherwise.
 
@@ -51,6 +52,29 @@ class Graph:
             )
         self.nodes = self._sort_nodes()
         self.layers = self._order_layers()
+        self.attached: list[KerasTensor] = []
+
+    def attach(self, tensors: Sequence[KerasTensor]) -> None:
+        """Compute further tensors whenever the outputs are computed, for the effects of their layers.
+
+        Args:
+          tensors: Symbolic tensors that depend on the inputs. Those that are computed already are
+            ignored.
+
+        Raises:
+          ValueError: If a tensor cannot be computed from the inputs.
+        """
+        included = {id(node) for node in self.nodes}
+        for tensor in tensors:
+            if id(tensor.node) in included:
+                continue
+            branch = Graph(self.name, self.inputs, [tensor])
+            layers = remove_duplicates([*self.layers, *branch.layers])
+            _check_unique_names(layers)
+            nodes = [node for node in branch.nodes if id(node) not in included]
+            self.nodes, self.layers = [*self.nodes, *nodes], layers
+            self.attached.append(tensor)
+            included.update(map(id, nodes))
 
     def _sort_nodes(self) -> list[Node]:
         """Return the nodes in topological order.
@@ -99,13 +123,7 @@ class Graph:
             [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
         ranks = self._rank_layers_from_outputs()
-        names: dict[str, Layer] = {}
-        for layer in layers:
-            if layer.name in names:
-                raise ValueError(
-                    f'The name "{layer.name}" is used 2 times in the model. All layer names should be unique.'
-                )
-            names[layer.name] = layer
+        _check_unique_names(layers)
         return sorted(layers, key=lambda layer: (-by_layer[id(layer)], ranks.get(id(layer), -1)))
 
     def _rank_layers_from_outputs(self) -> dict[int, int]:
@@ -207,6 +225,16 @@ class Graph:
                 f"tensors. Inputs received: {inputs}"
             )
         return flat
+
+
+def _check_unique_names(layers: Sequence[Layer]) -> None:
+    names: set[str] = set()
+    for layer in layers:
+        if layer.name in names:
+            raise ValueError(
+                f'The name "{layer.name}" is used 2 times in the model. All layer names should be unique.'
+            )
+        names.add(layer.name)
 
 
 def _check_symbolic(name: str, role: str, tensors: Sequence[object]) -> None:

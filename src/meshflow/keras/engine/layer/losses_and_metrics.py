@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,27 @@ from meshflow.keras.engine.layer.tracking import Tracker
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.metrics.means import Mean
 
+# Values that `add_metric` received by name of the metric, while a call is recorded.
+_recorded_values: contextvars.ContextVar[dict[str, Tensor] | None] = contextvars.ContextVar(
+    "recorded_values", default=None
+)
+
+
+@contextlib.contextmanager
+def record_added_metrics() -> Iterator[dict[str, Tensor]]:
+    """Record the tensors that `add_metric` receives in this context, by the names of the metrics."""
+    values: dict[str, Tensor] = {}
+    token = _recorded_values.set(values)
+    try:
+        yield values
+    finally:
+        _recorded_values.reset(token)
+
+
+def adds_losses_or_metrics(layer: Any) -> bool:
+    """Check whether a call of a layer or of a sublayer added losses or metrics, or has regularizers."""
+    return any(part._adds_terms or part._regularized for part in flatten_layers(layer))
+
 
 def flatten_layers(layer: Any, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
     """Yield a layer and its sublayers, with repetitions of those that it has several times."""
@@ -29,6 +52,8 @@ class LayerLosses:
     # Placeholders of losses that symbolic calls would add; the first call on tensors removes them.
     _inferred_losses: list[KerasTensor]
     _own_metrics: list[Any]
+    # Whether a call added a loss or metric.
+    _adds_terms = False
 
     if TYPE_CHECKING:
         # Attributes that other base classes of `Layer` define.
@@ -87,6 +112,8 @@ class LayerLosses:
         kwargs.pop("inputs", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
+        if not self._adds_terms:
+            self._adds_terms = True
         for loss in nest.flatten(losses):
             if loss is None:
                 continue
@@ -164,6 +191,11 @@ class LayerLosses:
         if metric is None:
             metric = Mean(name=name)
             self._own_metrics.append(metric)
+        if not self._adds_terms:
+            self._adds_terms = True
+        recorded = _recorded_values.get()
+        if recorded is not None:
+            recorded[name] = convert_to_tensor(value)
         shares = current_shares()
         # The weights of the shares of a batch sum to 1, so that a batch counts once.
         parts = 1 if shares is None else shares.num_row_parts * shares.micro_batches

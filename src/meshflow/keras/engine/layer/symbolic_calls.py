@@ -192,38 +192,33 @@ class SymbolicCallMethods:
     # Code written for TensorFlow reads this name.
     _outbound_nodes = outbound_nodes
 
-    def _get_single_node(self, attribute: str) -> Node:
+    def _get_first_node(self, attribute: str) -> Node:
         if not self._inbound_nodes:
             raise AttributeError(
                 f"Layer {self.name} has never been called and thus has no defined {attribute}."
-            )
-        if len(self._inbound_nodes) > 1:
-            raise AttributeError(
-                f"Layer {self.name} has multiple inbound nodes, hence the notion of {attribute} is ill-defined. Use "
-                f"`get_{attribute.replace(' ', '_')}_at(node_index)` instead."
             )
         return self._inbound_nodes[0]
 
     @property
     def input(self) -> PyTree:
-        """Return the symbolic input of the layer's only call."""
-        node = self._get_single_node("input")
+        """Return the symbolic input of the layer's first call."""
+        node = self._get_first_node("input")
         return node.outputs if node.is_input else node.input_tensors
 
     @property
     def input_mask(self) -> PyTree:
-        """Return the symbolic mask of the input of the layer's only call, or None."""
+        """Return the symbolic mask of the input of the layer's first call, or None."""
         return _get_masks(self.input)
 
     @property
     def output_mask(self) -> PyTree:
-        """Return the symbolic mask of the output of the layer's only call, or None."""
+        """Return the symbolic mask of the output of the layer's first call, or None."""
         return _get_masks(self.output)
 
     @property
     def output(self) -> PyTree:
-        """Return the symbolic output of the layer's only call."""
-        return self._get_single_node("output").outputs
+        """Return the symbolic output of the layer's first call."""
+        return self._get_first_node("output").outputs
 
     @property
     def input_shape(self) -> PyTree:

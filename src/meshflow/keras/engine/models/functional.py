@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.values import nest
@@ -12,7 +13,7 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.graph.graph import Graph
-from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.model import Model, replace_intermediate_inputs
 from meshflow.keras.engine.models.operation import Operation
 from meshflow.keras.engine.saving.keras2_calls import CONSTANT_MARKER, OP_LAYERS
 from meshflow.keras.engine.saving.keras3_configuration import OPERATION_CLASS
@@ -68,8 +69,16 @@ class Functional(Model):
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
         """Create a model from the result of `get_config`, with new weights."""
-        inputs, outputs = build_graph_from_config(from_keras2_calls(config), custom_objects)
+        inputs, outputs, results = build_graph_from_config(
+            from_keras2_calls(config), custom_objects
+        )
+        # Losses and metrics between layers do not lead to an output.
+        inputs, (outputs, results) = replace_intermediate_inputs(
+            str(config.get("name")), inputs, (outputs, results)
+        )
         model = cls(inputs=inputs, outputs=outputs, name=config.get("name"))
+        if model._graph is not None:
+            model._graph.attach(results)
         if not config.get("trainable", True):
             model.trainable = False
         return model
@@ -188,11 +197,22 @@ def _encode_constant(value: Any) -> Json:
 
 
 def build_graph_from_config(
-    config: Config, custom_objects: dict[str, Any] | None = None
-) -> tuple[PyTree, PyTree]:
-    """Create the graph of a configuration and return its symbolic inputs and outputs."""
+    config: Config,
+    custom_objects: dict[str, Any] | None = None,
+    tensors: Mapping[tuple[str, int], list[KerasTensor]] | None = None,
+) -> tuple[PyTree, PyTree, list[KerasTensor]]:
+    """Create the graph of a configuration.
+
+    Args:
+      config: Configuration of a Functional model, in which nested models are called from 0.
+      custom_objects: Additional classes and functions by name.
+      tensors: Existing tensors that the calls may use, by layer name and index of its call.
+
+    Returns:
+      Its symbolic inputs, outputs, and the results of all calls in the order of the configuration.
+    """
     layers: dict[str, Any] = {}
-    results: dict[tuple[str, int], list[KerasTensor]] = {}
+    results: dict[tuple[str, int], list[KerasTensor]] = dict(tensors or {})
     pending: list[tuple[str, int, dict[str, Any]]] = []
     for entry in config["layers"]:
         with prefix_errors(f"Layer {entry['name']!r} of model {config.get('name')!r}"):
@@ -206,6 +226,8 @@ def build_graph_from_config(
         keeps_lists = entry["class_name"] in OP_LAYERS
         for i, call in enumerate(entry["inbound_nodes"]):
             pending.append((entry["name"], i + offset, _convert_call(call, keeps_lists)))
+
+    calls = [(name, index) for name, index, _ in pending]
 
     def decode(value: Json) -> Any:
         if isinstance(value, dict):
@@ -258,8 +280,10 @@ def build_graph_from_config(
             )
         return [resolve(value) for value in structure]
 
-    return _unwrap_single(resolve(config["input_layers"])), _unwrap_single(
-        resolve(config["output_layers"])
+    return (
+        _unwrap_single(resolve(config["input_layers"])),
+        _unwrap_single(resolve(config["output_layers"])),
+        [tensor for call in calls for tensor in results[call]],
     )
 
 

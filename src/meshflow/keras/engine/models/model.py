@@ -13,6 +13,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, settings
+from meshflow.keras.engine.graph.added_terms import AddLoss, AddMetric, is_loss
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.layer import default_config, shape_inference
@@ -23,7 +24,6 @@ from meshflow.keras.engine.saving.saving_methods import ModelSaving
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
 from meshflow.keras.engine.training.training import Trainer
-from meshflow.keras.metrics.means import Mean
 
 _log = logging.getLogger("meshflow")
 
@@ -72,13 +72,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         super().__init__(**kwargs)
         self._strategy_at_start = get_strategy() if has_strategy() else None
         self._init_training()
-        self._symbolic_losses: list[KerasTensor] = []
-        self._symbolic_metrics: list[tuple[str, KerasTensor, Any]] = []
         self._graph: Graph | None = None
         if inputs is not None and outputs is not None:
             inputs, outputs = _unwrap_single_list(inputs), _unwrap_single_list(outputs)
             self._graph = Graph(
-                self._name, *_replace_intermediate_inputs(self._name, inputs, outputs)
+                self._name, *replace_intermediate_inputs(self._name, inputs, outputs)
             )
             self.built = True
 
@@ -349,9 +347,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         if mask is not None:
             for tensor, m in zip(nest.flatten(inputs), nest.flatten(mask), strict=False):
                 tensor._keras_mask = m
-        outputs = graph.run(inputs, training, mask)
-        self._run_symbolic_extras(inputs, graph)
-        return outputs
+        return graph.run(inputs, training, mask)
 
     def _cast_inputs(self, inputs: PyTree) -> PyTree:
         # The layers of a graph cast their inputs; the inputs of the graph have fixed dtypes.
@@ -397,38 +393,27 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         super().__setattr__(name, value)
 
     def _add_symbolic_loss(self, loss: KerasTensor) -> None:
-        self._require_graph("inputs")
-        self._symbolic_losses.append(loss)
-        self._extras: Any = None
+        self._attach(AddLoss, loss)
 
     @property
     def losses(self) -> list[Any]:
         """Return the losses of the last call; before it, also those added as symbolic tensors."""
         computed = super().losses
-        if all(callable(loss) for loss in self._losses):
-            return [*self._symbolic_losses, *computed]
-        return computed
+        graph = self._get_graph()
+        added = [] if graph is None else [t for t in graph.attached if is_loss(t)]
+        has_values = any(t.node.layer._losses or t.node.layer._inferred_losses for t in added)
+        return computed if has_values else [*computed, *added]
 
     def _add_symbolic_metric(self, value: KerasTensor, name: str) -> None:
-        self._require_graph("inputs")
-        metric = Mean(name=name)
-        self._own_metrics.append(metric)
-        self._symbolic_metrics.append((name, value, metric))
-        self._extras = None
+        self._attach(AddMetric, value, aggregation="mean", metric_name=name)
 
-    def _run_symbolic_extras(self, inputs: Any, graph: Graph) -> None:
-        """Compute losses and metrics that were added to the model as symbolic tensors."""
-        tensors = [*self._symbolic_losses, *(value for _, value, _ in self._symbolic_metrics)]
-        if not tensors:
-            return
-        if self.__dict__.get("_extras") is None:
-            self._extras = Graph(self.name, graph.inputs, tensors)
-        values = self._extras.run(inputs)
-        count = len(self._symbolic_losses)
-        for value in values[:count]:
-            self.add_loss(value)
-        for value, (_, _, metric) in zip(values[count:], self._symbolic_metrics, strict=True):
-            metric.update_state(value)
+    def _attach(self, layer_class: type[Layer], value: KerasTensor, **options: Any) -> None:
+        """Add a layer to the graph that has an effect on a tensor of the graph and no output."""
+        graph = self._require_graph("inputs")
+        # A tensor of another model is rejected before it gets a further call.
+        Graph(self.name, graph.inputs, [value])
+        graph.attach([layer_class(dtype=value.dtype.name, **options)(value)])
+        self._reset_steps()
 
     def reset_states(self) -> None:
         """Reset the states that stateful layers keep between batches to zeros."""
@@ -554,7 +539,7 @@ def _make_spec(shape: TensorShape) -> TensorSpec:
     return TensorSpec(shape, settings.floatx())
 
 
-def _replace_intermediate_inputs(
+def replace_intermediate_inputs(
     name: str, inputs: PyTree, outputs: PyTree
 ) -> tuple[PyTree, PyTree]:
     """Call the layers of a graph on new inputs, if its inputs are intermediate tensors."""

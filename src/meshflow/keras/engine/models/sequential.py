@@ -14,6 +14,7 @@ from meshflow.keras.engine.graph.graph import Graph, fit_input, get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
+from meshflow.keras.engine.models.functional import build_graph_from_config, make_graph_config
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
@@ -49,8 +50,19 @@ class Sequential(Model):
 
     @property
     def layers(self) -> list[Layer]:
-        """Return the layers without an `InputLayer`; a repeated layer is listed once."""
-        return remove_duplicates(self._stack)
+        """Return the layers without an `InputLayer`; a repeated layer is listed once.
+
+        The layers of losses and metrics that were added as symbolic tensors are the last ones.
+        """
+        return remove_duplicates([*self._stack, *self._list_attached_layers()])
+
+    def _list_attached_layers(self) -> list[Layer]:
+        graph = self._get_graph()
+        if graph is None or not graph.attached:
+            return []
+        stack_ids = {id(layer) for layer in self._stack}
+        is_extra = lambda layer: id(layer) not in stack_ids and not isinstance(layer, InputLayer)
+        return [layer for layer in graph.layers if is_extra(layer)]
 
     @property
     def _builds_by_shape(self) -> bool:
@@ -117,12 +129,14 @@ class Sequential(Model):
 
     def _get_graph(self) -> Graph | None:
         if self.__dict__.get("_graph_pending"):
+            attached = [] if self._graph is None else self._graph.attached
             self._graph = Graph(self.name, self._input, self._output)
+            self._graph.attach(attached)
             self._graph_pending = False
         return self._graph
 
     def pop(self) -> Layer:
-        """Remove and return the last layer.
+        """Remove and return the last layer, and the losses and metrics of symbolic tensors.
 
         Raises:
           TypeError: If there are no layers.
@@ -135,6 +149,7 @@ class Sequential(Model):
             if layer.inbound_nodes:
                 layer.inbound_nodes.pop()
             self._output = self._stack[-1].inbound_nodes[-1].outputs if self._stack else self._input
+            self._graph = None
             self._invalidate_graph()
         return layer
 
@@ -176,6 +191,8 @@ class Sequential(Model):
         """Make input sizes unknown that differ from the first inputs, unless declared."""
         if self._is_input_declared or self._input is None or not self._stack:
             return
+        if self._list_attached_layers():
+            return  # They belong to the present input.
         current, new = self._input.shape.as_list(), inputs.shape.as_list()
         if len(current) != len(new) or all(
             a in (None, b) for a, b in zip(current, new, strict=True)
@@ -207,8 +224,9 @@ class Sequential(Model):
             inputs = inputs[0]
         if mask is not None:
             inputs._keras_mask = mask
-        if self._graph is not None and self._graph.precomputed is not None:
-            return self._graph.run(inputs)
+        graph = self._get_graph()
+        if graph is not None and (graph.precomputed is not None or graph.attached):
+            return graph.run(inputs)
         if self._input is not None and hasattr(inputs, "_value"):
             self._relax_input_shape(inputs)
             inputs = fit_input(self._input, inputs, self.name)
@@ -244,7 +262,14 @@ class Sequential(Model):
             input_layer = self._input._keras_history.layer
             configs.append(serialization.serialize(input_layer))
         configs += [serialization.serialize(layer) for layer in self._stack]
-        return {"name": self.name, "layers": configs}
+        config = {"name": self.name, "layers": configs}
+        attached_names = {layer.name for layer in self._list_attached_layers()}
+        graph = self._get_graph()
+        if graph is not None and attached_names:
+            entries = make_graph_config(graph, self.name, self.trainable)["layers"]
+            # Keras ignores this entry.
+            config["attached_layers"] = [e for e in entries if e["name"] in attached_names]
+        return config
 
     @classmethod
     def from_config(
@@ -262,7 +287,29 @@ class Sequential(Model):
             model.add(layers.setdefault(layer.name, layer))
         if isinstance(config, dict) and config.get("build_input_shape") and not model.built:
             model.build(config["build_input_shape"])
+        if isinstance(config, dict):
+            attach_layers(model, config, custom_objects)
         return model
+
+
+def attach_layers(
+    model: Sequential, config: Config, custom_objects: dict[str, Any] | None = None
+) -> None:
+    """Add the losses and metrics of symbolic tensors that a configuration has, to a model.
+
+    Args:
+      model: Model of the same layers.
+      config: Result of `Sequential.get_config`.
+      custom_objects: Additional classes and functions by name.
+    """
+    graph, entries = get_graph(model), config.get("attached_layers")
+    if graph is None or not entries:
+        return
+    tensors: dict[tuple[str, int], list[KerasTensor]] = {}
+    for (name, call, _), tensor in graph.get_tensors_by_key().items():
+        tensors.setdefault((name, call), []).append(tensor)
+    added = {"name": model.name, "layers": entries, "input_layers": [], "output_layers": []}
+    graph.attach(build_graph_from_config(added, custom_objects, tensors)[2])
 
 
 def _get_declared_shape(layer: Layer) -> tuple[int | None, ...] | None:

@@ -45,7 +45,6 @@ _HIDDEN_ATTRIBUTES = (
     "_inbound_nodes",
     "_losses",
     "_own_metrics",
-    "_extras",
     "layers",
 )
 

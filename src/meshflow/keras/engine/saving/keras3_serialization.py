@@ -43,7 +43,14 @@ _MODEL_CLASSES = {"Functional": "Model", "Model": "Model", "Sequential": "Sequen
 # Classes that Keras 3 does not have.
 _MISSING_CLASSES = frozenset(
     [
-        *("AbstractRNNCell", "DenseFeatures", "LocallyConnected1D", "LocallyConnected2D"),
+        *(
+            "AbstractRNNCell",
+            "AddLoss",
+            "AddMetric",
+            "DenseFeatures",
+            "LocallyConnected1D",
+            "LocallyConnected2D",
+        ),
         *("MixtureOfExperts", "RandomFourierFeatures", "RandomHeight", "RandomWidth", "Stage"),
         *("SyncBatchNormalization", "ThresholdedReLU", "MeanRelativeError", "MeanTensor"),
         *("RadialConstraint", "AdaScale", "OneBitAdam", "LearningRateRangeTest", "OneCycle"),

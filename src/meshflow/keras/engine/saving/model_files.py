@@ -20,7 +20,9 @@ from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
 from meshflow.keras import registry
-from meshflow.keras.engine.layer.helpers import as_tuples
+from meshflow.keras.engine.graph.added_terms import AddMetric
+from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.saving import (
     build_config,
     hdf5,
@@ -113,7 +115,6 @@ def save_model(
         raise ValueError(
             f"save_model: keras_version is 2 or 3, and 3 only for .keras and .h5 files; got {keras_version!r} for {path}."
         )
-    _warn_about_symbolic_losses(model)
     training = get_training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
     config = keras3_serialization.make_model_config if keras_version == 3 else make_model_config
@@ -178,24 +179,6 @@ def _detach_optimizer(model: Any) -> Iterator[None]:
         yield
     finally:
         model.optimizer = optimizer
-
-
-def _warn_about_symbolic_losses(model: Any) -> None:
-    """Log a warning about losses and metrics of symbolic tensors, because files do not hold these."""
-    added = {
-        "losses": getattr(model, "_symbolic_losses", None),
-        "metrics": getattr(model, "_symbolic_metrics", None),
-    }
-    for name, entries in added.items():
-        if entries:
-            _log.warning(
-                "%s has %d %s of tensors between its layers (add_%s), which are not saved: add them again after "
-                "loading, or compute them in a layer's `call`.",
-                model.name,
-                len(entries),
-                name,
-                "loss" if name == "losses" else "metric",
-            )
 
 
 def _write_folder(
@@ -298,6 +281,17 @@ def _write_weights(model: Any, part: IO[bytes], optimizer: Any, keras_version: i
             _write_keras3_state(model, optimizer, file)
         else:
             _write_optimizer(keras3_weights, optimizer, file)
+            _write_added_metrics(model, file)
+
+
+def _write_added_metrics(model: Any, file: HDF5Group) -> None:
+    """Write the state of metrics between layers, which tf-keras requires to load a `.keras` file."""
+    layers = remove_duplicates(list(flatten_layers(model)))
+    metrics = [m for layer in layers if isinstance(layer, AddMetric) for m in layer.metrics]
+    for i, metric in enumerate(metrics):
+        group = file.create_group(f"metrics/mean_{i}/vars" if i else "metrics/mean/vars")
+        for index, variable in enumerate(metric.variables):
+            group[str(index)] = variable.numpy()
 
 
 def _write_archive(

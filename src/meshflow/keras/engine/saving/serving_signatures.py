@@ -18,6 +18,10 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph, get_graph
 from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.layer.losses_and_metrics import (
+    adds_losses_or_metrics,
+    record_added_metrics,
+)
 from meshflow.keras.engine.saving.positional_call import PositionalCall
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.engine.training.host_preprocessing import HostPart
@@ -30,7 +34,11 @@ _export_request: contextvars.ContextVar[tuple[Any, Any] | None] = contextvars.Co
 )
 _log = logging.getLogger("meshflow")
 
+# Function of a SavedModel from which a model without its class has losses and metrics.
+LOSSES_FUNCTION = "call_and_return_losses_and_metrics"
+
 __all__ = [
+    "LOSSES_FUNCTION",
     "export_scope",
     "find_call_specs",
     "find_input_specs",
@@ -165,8 +173,25 @@ def make_saved_functions(model: Any) -> dict[str, list[tuple[Callable[..., Any],
         "__call__": [(function, form.get_arguments(training), {}) for training in (False, True)]
     }
     if _export_request.get() is None:
+        if adds_losses_or_metrics(model):
+            losses = _split_at_text(model, _make_call_with_losses(model, form.call))
+            functions[LOSSES_FUNCTION] = [
+                (losses, form.get_arguments(training), {}) for training in (False, True)
+            ]
         return functions
     return functions | {"serve": [(_split_at_text(model, form.predict), form.get_arguments(), {})]}
+
+
+def _make_call_with_losses(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the outputs, the losses, and the values of metrics by their names."""
+
+    @functools.wraps(call)
+    def call_with_losses(*args: PyTree) -> tuple[PyTree, list[Any], dict[str, Tensor]]:
+        with record_added_metrics() as metrics:
+            outputs = call(*args)
+        return outputs, list(model.losses), metrics
+
+    return call_with_losses
 
 
 def make_saved_signatures(model: Any) -> dict[str, Any]:
