@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.environment.types import Array
 from meshflow.kernels import resize
 
 __all__ = ["METHODS", "Taps", "apply_taps", "compute_taps", "interpolate_linearly", "resize_array"]
@@ -139,7 +140,8 @@ class Taps:
     def apply(self, x: jax.Array, axis: int) -> jax.Array:
         """Return the weighted sums along an axis, a negative number, without a custom gradient."""
         if self.is_linear:
-            return interpolate_linearly(x, axis, *self.indices.T, self.weights[:, 1])
+            low, high = self.indices.T
+            return interpolate_linearly(x, axis, low, high, self.weights[:, 1])
         expand = lambda v: jnp.expand_dims(jnp.asarray(v, x.dtype), range(1, -axis))
         add_tap = lambda index, weight: jnp.take(x, index, axis, mode="clip") * expand(weight)
         taps = list(zip(self.indices.T, self.weights.T, strict=True))
@@ -156,7 +158,7 @@ class Taps:
 
 
 def interpolate_linearly(
-    x: jax.Array, axis: int, low: jax.Array, high: jax.Array, fractions: jax.Array
+    x: jax.Array, axis: int, low: Array, high: Array, fractions: Array
 ) -> jax.Array:
     """Interpolate along an axis between two pixels, rounded as in TensorFlow.
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from meshflow import sparse
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
@@ -95,10 +97,9 @@ def _sparse_to_dense(
 
 
 def _multiply_sparse(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
-    matrix = jnp.zeros(as_static_ints(shape), values.dtype)
-    matrix = matrix.at[tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))].add(values)
-    matrix = _conjugate_transpose(matrix) if node["adjoint_a"] else matrix
-    return jnp.matmul(matrix, _conjugate_transpose(b) if node["adjoint_b"] else b)
+    matrix = SparseTensor(to_tensor(indices), to_tensor(values), as_static_ints(shape))
+    adjoints = {"adjoint_a": node["adjoint_a"], "adjoint_b": node["adjoint_b"]}
+    return sparse.sparse_dense_matmul(matrix, to_tensor(b), **adjoints).array
 
 
 # ---- matrices ----------------------------------------------------------------------------
