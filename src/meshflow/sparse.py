@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
-from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
+from meshflow.ops.sparse_elements import multiply_elements
 
 __all__ = [
     *_elements,
@@ -159,20 +158,9 @@ def sparse_dense_matmul(
                 _check_bounds(np.asarray(sp_a.indices.array), shape)
             if adjoint_b:
                 b = array.transpose(b, conjugate=True)
-            return _multiply_elements(sp_a.indices, sp_a.values, b, num_rows, adjoint_a)
+            return multiply_elements(sp_a.indices, sp_a.values, b, num_rows, adjoint_a)
     # This raises an error that names the shapes.
     return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
-
-
-@op(same=("values", "b"), name="sparse_dense_matmul")
-def _multiply_elements(
-    indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
-) -> Any:
-    """Multiply the elements of a sparse matrix or its adjoint with a dense matrix."""
-    rows, columns = indices.T[::-1] if is_adjoint else indices.T
-    values = jnp.conj(values) if is_adjoint else values
-    products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
-    return jax.ops.segment_sum(products, rows, num_rows)
 
 
 def reduce_sum(

@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from meshflow import sparse
-from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
+from meshflow.ops.sparse_elements import multiply_elements
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_tensor
 
@@ -97,9 +96,10 @@ def _sparse_to_dense(
 
 
 def _multiply_sparse(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
-    matrix = SparseTensor(to_tensor(indices), to_tensor(values), as_static_ints(shape))
-    adjoints = {"adjoint_a": node["adjoint_a"], "adjoint_b": node["adjoint_b"]}
-    return sparse.sparse_dense_matmul(matrix, to_tensor(b), **adjoints).array
+    is_adjoint, num_rows = node["adjoint_a"], as_static_ints(shape)[int(node["adjoint_a"])]
+    b = _conjugate_transpose(b) if node["adjoint_b"] else b
+    elements = to_tensor(indices), to_tensor(values), to_tensor(b)
+    return multiply_elements(*elements, num_rows, is_adjoint).array
 
 
 # ---- matrices ----------------------------------------------------------------------------
