@@ -15,6 +15,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
+from meshflow.ops.sparse_elements import multiply_elements
 
 __all__ = [
     *_elements,
@@ -67,17 +68,23 @@ def to_dense(
     return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
 
 
+def _check_bounds(indices: np.ndarray, shape: list[int]) -> None:
+    outside = np.any((indices < 0) | (indices >= shape), axis=1)
+    for i in np.flatnonzero(outside)[:1]:
+        location, bounds = (",".join(map(str, v)) for v in (indices[i], shape))
+        raise InvalidArgumentError(
+            f"indices[{i}] = [{location}] is out of bounds: need 0 <= index < [{bounds}]"
+        )
+
+
 def _check_indices(indices: np.ndarray, shape: list[int]) -> None:
     if not len(indices):
         return
+    _check_bounds(indices, shape)
     flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if shape else np.zeros(1, int)
-    outside = np.any((indices < 0) | (indices >= shape), axis=1)
     unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
-    for i in np.flatnonzero(outside | unsorted)[:1]:
+    for i in np.flatnonzero(unsorted)[:1]:
         location = f"indices[{i}] = [{','.join(map(str, indices[i]))}]"
-        if outside[i]:
-            bounds = ",".join(map(str, shape))
-            raise InvalidArgumentError(f"{location} is out of bounds: need 0 <= index < [{bounds}]")
         if np.array_equal(indices[i], indices[i - 1]):
             raise InvalidArgumentError(f"{location} is repeated")
         raise InvalidArgumentError(
@@ -112,7 +119,10 @@ def sparse_dense_matmul(
     adjoint_b: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Compute a matrix product in which one or both matrices are sparse, by dense multiplication.
+    """Compute a matrix product in which one or both matrices are sparse.
+
+    Only stored elements are multiplied, so NaN and Inf do not spread through zeros. Indices may be
+    unsorted and repeated. If both matrices are sparse, the right one is converted to a dense one.
 
     Args:
       sp_a: The left matrix.
@@ -121,6 +131,9 @@ def sparse_dense_matmul(
       adjoint_b: Whether to use the adjoint of `b`.
       name: Ignored.
 
+    Raises:
+      InvalidArgumentError: Indices are out of bounds; traced indices are not checked.
+
     Example:
       >>> import meshflow as tf
       >>> a = tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]])
@@ -128,8 +141,26 @@ def sparse_dense_matmul(
       [[20.]
        [ 3.]]
     """
-    a, b = (to_dense(v) if isinstance(v, SparseTensor) else v for v in (sp_a, b))
-    return math.matmul(a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    if isinstance(b, SparseTensor) and not isinstance(sp_a, SparseTensor):
+        product = sparse_dense_matmul(b, sp_a, not adjoint_b, not adjoint_a)
+        return array.transpose(product)
+    if isinstance(b, SparseTensor):
+        b = to_dense(b)
+    if not isinstance(sp_a, SparseTensor):
+        return math.matmul(sp_a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    if not hasattr(b, "_keras_history"):
+        b = convert_to_tensor(b, dtype=sp_a.dtype)
+    shape = sp_a.shape.as_list()
+    if len(shape) == len(b.shape) == 2:
+        num_rows, size = reversed(shape) if adjoint_a else shape
+        if b.shape[1 if adjoint_b else 0] == size:
+            if not isinstance(sp_a.indices.array, jax.core.Tracer):
+                _check_bounds(np.asarray(sp_a.indices.array), shape)
+            if adjoint_b:
+                b = array.transpose(b, conjugate=True)
+            return multiply_elements(sp_a.indices, sp_a.values, b, num_rows, adjoint_a)
+    # This raises an error that names the shapes.
+    return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
 
 
 def reduce_sum(

@@ -190,6 +190,93 @@ def test_custom_gradient_with_variables():
     assert [float(g) for g in tape.gradient(y, [x, v])] == [100, 10]
 
 
+@tf.custom_gradient
+def scaled_product(x, y, scale=2.0, mode="sum"):
+    return x * y * scale, lambda dy: (dy * 10.0 * y, dy * 100.0 * x)
+
+
+@tf.custom_gradient
+def defaults_between(a, b=3.0, *, k=1.0):
+    return a * b * k, lambda dy: (dy * 1.0, dy * 2.0, dy * 3.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda x, y: scaled_product(x, y=y), [30, 200]),
+        (lambda x, y: scaled_product(y=y, x=x), [30, 200]),
+        (lambda x, y: scaled_product(mode="mean", y=y, scale=3.0, x=x), [30, 200]),
+        (lambda x, y: scaled_product(x, y=[y][0], scale=np.float32(1.0)), [30, 200]),
+        (lambda x, y: defaults_between(x, k=y), [1, 3]),
+        (lambda x, y: defaults_between(k=y, b=x, a=1.0), [2, 3]),
+        # The gradient function may ignore tensors that were passed by name, as in TensorFlow.
+        (
+            lambda x, y: tf.custom_gradient(lambda a, s: (a * s, lambda d: d * 7.0))(x, s=y),
+            [7, None],
+        ),
+    ],
+)
+def test_custom_gradients_of_tensors_passed_by_name(call, expected):
+    def gradients(x, y):
+        with tf.GradientTape() as tape:
+            tape.watch([x, y])
+            z = call(x, y)
+        return tape.gradient(z, [x, y])
+
+    def outside(x, y):
+        compiled = tf.function(call)
+        with tf.GradientTape() as tape:
+            tape.watch([x, y])
+            z = compiled(x, y)
+        return tape.gradient(z, [x, y], unconnected_gradients="zero")
+
+    x, y = tf.constant(2.0), tf.constant(3.0)
+    for function in (gradients, tf.function(gradients)):
+        assert [g if g is None else float(g) for g in function(x, y)] == expected
+    assert [float(g) for g in outside(x, y)] == [e or 0 for e in expected]
+
+
+def test_custom_gradients_of_variables_passed_by_name():
+    v, w = tf.Variable(2.0), tf.Variable(5.0)
+
+    @tf.custom_gradient
+    def f(x, s):
+        def grad(dy, variables=None):
+            return (dy * 7.0, dy * 8.0), [dy * 9.0 for _ in variables]
+
+        return x * w * s, grad
+
+    with tf.GradientTape() as tape:
+        y = f(s=v, x=tf.constant(1.0))
+    assert [float(g) for g in tape.gradient(y, [v, w])] == [8, 9]
+
+
+def test_wrong_number_of_custom_gradients_by_name():
+    f = tf.custom_gradient(lambda x, y: (x * y, lambda dy: (dy, dy, dy)))
+    x = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        z = f(y=x, x=1.0)
+    with pytest.raises(ValueError, match="expected to return 1 gradients, but returned 3"):
+        tape.gradient(z, x)
+
+
+def test_custom_gradients_of_symbolic_tensors(tmp_path):
+    clip = tf.custom_gradient(lambda x: (x * 1.0, lambda dy: dy * 5.0))
+    inputs = tf.keras.Input([3])
+    x = tf.constant([[1.0, 2.0, 3.0]])
+    for outputs in (clip(inputs), clip(x=inputs), tf.keras.layers.Activation(clip)(inputs)):
+        model = tf.keras.Model(inputs, outputs)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = model(x)
+        assert_close(tape.gradient(y, x), [[5.0, 5.0, 5.0]])
+    model = tf.keras.Model(inputs, scaled_product(inputs, y=inputs * 1.0))
+    assert_close(model(x), [[2.0, 8.0, 18.0]])
+    model.compile("sgd", "mse")
+    model.save(tmp_path / "model.keras")
+    assert_close(tf.keras.models.clone_model(model)(x), [[2.0, 8.0, 18.0]])
+
+
 def test_recompute_grad_changes_no_number():
     v = tf.Variable([0.5, 1.5])
     x = tf.constant([1.0, 2.0])

@@ -29,7 +29,7 @@ def _compute_positions(new: int, old: int, channels: int) -> _Positions:
     position = (np.arange(new, dtype=np.float32) + np.float32(0.5)) * np.float32(old / new)
     position -= np.float32(0.5)
     first = np.floor(position)
-    pixels = (np.clip(p, 0, old - 1).astype(np.int32) for p in (first, first + 1))
+    pixels = (np.clip(p, 0, old - 1).astype(np.int32) for p in (first, np.ceil(position)))
     low, high = (
         (p[:, None] * np.int32(channels) + np.arange(channels, dtype=np.int32)).reshape(-1)
         for p in pixels

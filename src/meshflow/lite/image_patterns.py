@@ -5,47 +5,61 @@ They have the form of the patterns in `deployment.patterns`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from meshflow.deployment.equations import Equation, Value
 from meshflow.deployment.gather_patterns import RowGather, try_classify_gather
 from meshflow.deployment.patterns import DataflowGraph
-from meshflow.ops.image.resampling import compute_weights
+from meshflow.ops.image.resampling import compute_taps
 
 __all__ = ["PATTERNS"]
 
 
 def _fuse_bilinear_resize(g: DataflowGraph, equation: Equation) -> Equation | None:
-    """Match products with the weights of bilinear interpolation along height and width."""
-    second = (
-        g.find_producer(equation.inputs[0], "dot_general") if equation.name == "transpose" else None
-    )
-    first = g.find_producer(second.inputs[0], "dot_general") if second else None
-    if first is None or second is None or len(first.inputs[0].shape) != 4:
+    """Match linear interpolation along width, then along height."""
+    rows = _match_interpolation(g, equation, 1)
+    producer = None if rows is None else g.find_producer(rows, "add")
+    source = None if producer is None else _match_interpolation(g, producer, 2)
+    if source is None:
         return None
-    axes: list[Any] = [0, 1, 2, 3]
-    for product in (first, second):
-        matrix, (contracted, batch) = (
-            product.inputs[1].constant,
-            product.params["dimension_numbers"],
-        )
-        if matrix is None or matrix.ndim != 2 or batch != ((), ()) or tuple(contracted[1]) != (1,):
-            return None
-        (axis,) = contracted[0]
-        if axes[axis] not in (1, 2) or not _is_bilinear(matrix):
-            return None
-        axes = [p for i, p in enumerate(axes) if i != axis] + [(axes[axis], "new")]
-    transposed = [axes[i] for i in equation.params["permutation"]]
-    if transposed != [0, (1, "new"), (2, "new"), 3]:
-        return None
-    return Equation("resize", [first.inputs[0]], [], {"method": "bilinear"})
+    return Equation("resize", [source], [], {"method": "bilinear"})
 
 
-def _is_bilinear(matrix: np.ndarray) -> bool:
-    expected = compute_weights(*matrix.shape, "bilinear", False)
-    return bool(np.allclose(matrix, expected, rtol=0, atol=1e-6))
+def _match_interpolation(g: DataflowGraph, equation: Equation, axis: int) -> Value | None:
+    """Return the value that is interpolated as `left + (right - left) * fractions`, or None."""
+    if equation.name != "add" or len(equation.outputs[0].shape) != 4:
+        return None
+    left = g.find_producer(equation.inputs[0], "gather")
+    product = g.find_producer(equation.inputs[1], "mul")
+    difference = g.find_producer(product.inputs[0], "sub") if product else None
+    right = g.find_producer(difference.inputs[0], "gather") if difference else None
+    if left is None or product is None or difference is None or right is None:
+        return None
+    fractions, source = product.inputs[1].constant, left.inputs[0]
+    if fractions is None or right.inputs[0].base is not source.base:
+        return None
+    if difference.inputs[1].base is not left.outputs[0].base:
+        return None
+    low, high = (_get_gather_indices(pixels, axis) for pixels in (left, right))
+    if low is None or high is None:
+        return None
+    taps = compute_taps(equation.outputs[0].shape[axis], source.shape[axis], "bilinear", False)
+    is_equal = np.array_equal(np.stack([low, high], 1), taps.indices)
+    if not is_equal or not np.allclose(
+        fractions.reshape(-1), taps.weights[:, 1], rtol=0, atol=1e-6
+    ):
+        return None
+    return source
+
+
+def _get_gather_indices(equation: Equation, axis: int) -> np.ndarray | None:
+    """Return the constant indices of a gather along an axis, or None."""
+    indices, form = equation.inputs[1].constant, try_classify_gather(equation)
+    if indices is None or not isinstance(form, RowGather) or form.axes != [axis]:
+        return None
+    if list(form.offsets) != [i for i in range(4) if i != axis]:
+        return None
+    return indices.reshape(-1)
 
 
 def _fuse_nearest_resize(g: DataflowGraph, equation: Equation) -> Equation | None:
@@ -61,21 +75,15 @@ def _fuse_nearest_resize(g: DataflowGraph, equation: Equation) -> Equation | Non
 def _is_nearest_gather(equation: Equation, axis: int) -> bool:
     if equation.name != "gather" or len(equation.inputs[0].shape) != 4:
         return False
-    indices, form = equation.inputs[1].constant, try_classify_gather(equation)
-    others = [i for i in range(4) if i != axis]
-    if (
-        indices is None
-        or not isinstance(form, RowGather)
-        or form.axes != [axis]
-        or list(form.offsets) != others
-    ):
+    indices = _get_gather_indices(equation, axis)
+    if indices is None:
         return False
     new, old = indices.size, equation.inputs[0].shape[axis]
     scale = np.float32(old / new)
     expected = np.minimum(
         np.floor((np.arange(new, dtype=np.float32) + np.float32(0.5)) * scale), old - 1
     )
-    return new != old and np.array_equal(indices.reshape(-1), expected)
+    return new != old and np.array_equal(indices, expected)
 
 
 def _fuse_repeats(g: DataflowGraph, equation: Equation) -> Equation | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -38,6 +41,17 @@ __all__ = [
     "split",
     "to_indicator",
 ]
+
+
+@op(same=("values", "b"), name="sparse_dense_matmul")
+def multiply_elements(
+    indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
+) -> Tensor:
+    """Multiply the elements of a sparse matrix or its adjoint with a dense matrix."""
+    rows, columns = indices.T[::-1] if is_adjoint else indices.T
+    values = jnp.conj(values) if is_adjoint else values
+    products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
+    return jax.ops.segment_sum(products, rows, num_rows)
 
 
 def _check_sparse(value: object, name: str) -> SparseTensor:

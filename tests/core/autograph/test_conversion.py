@@ -23,6 +23,69 @@ def sign(x):
     return 0
 
 
+def factorial(n):
+    return 1 if n <= 1 else n * factorial(n - 1)
+
+
+def tree(x, depth):
+    if depth == 0:
+        return x
+    if tf.reduce_sum(x) > 0:
+        x = x * 2
+    return tree(x, depth - 1) + 1
+
+
+def is_even(n):
+    return True if n == 0 else is_odd(n - 1)
+
+
+def is_odd(n):
+    return False if n == 0 else is_even(n - 1)
+
+
+@functools.lru_cache
+def cached_factorial(n):
+    return 1 if n <= 1 else n * cached_factorial(n - 1)
+
+
+@tf.function
+def compiled_recursion(x, depth):
+    if depth > 0:
+        return compiled_recursion(x + 1, depth - 1)
+    return x
+
+
+@tf.function
+def collatz(x, depth=0):
+    if depth >= 3:
+        return x
+    if x % 2 == 0:
+        return collatz(x // 2, depth + 1)
+    return collatz(3 * x + 1, depth + 1)
+
+
+fibonacci = tf.function(lambda n: n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2))
+
+
+class Walker(tf.Module):
+    """Methods that call themselves."""
+
+    @tf.function
+    def walk(self, x, depth):
+        return x if depth == 0 else self.walk(x * 2, depth - 1)
+
+    @staticmethod
+    def count(x, depth):
+        return x if depth == 0 else Walker.count(x + 1, depth - 1)
+
+    @classmethod
+    def __hide(cls, x, depth):
+        return x if depth == 0 else cls.__hide(x * 3, depth - 1)
+
+    def reveal(self, x):
+        return self.__hide(x, 2)
+
+
 class Base:
     def scale(self, x):
         return 2 * x if x > 0 else x
@@ -424,3 +487,42 @@ def test_verbosity_names_what_is_not_converted(caplog):
         assert "numbers is not converted: generators" in caplog.text
     finally:
         tf.autograph.set_verbosity(0)
+
+
+def test_recursion():
+    x = tf.constant(1.0)
+    walker = Walker()
+    assert tf.function(lambda x: x * factorial(4))(x) == 24
+    assert tf.function(lambda x: x * cached_factorial(5))(x) == 120
+    assert tf.function(tree)(x, 3) == tf.function(lambda x: tree(x, 3))(x) == tree(x, 3) == 11
+    assert tf.function(lambda x: x if is_even(4) else -x)(x) == 1
+    assert tf.function(lambda x: walker.count(x, 3))(x) == 4
+    assert tf.function(walker.reveal)(x) == 9
+    assert tf.autograph.to_graph(factorial)(5) == 120
+    numbers = tf.data.Dataset.range(3).map(lambda n: tf.cast(n, tf.float32) * float(factorial(3)))
+    assert [float(n) for n in numbers] == [0, 6, 12]
+
+
+def test_recursive_compiled_functions():
+    x = tf.constant(1.0)
+    assert compiled_recursion(x, 3) == 4
+    assert collatz(tf.constant(6)) == 5
+    assert fibonacci(6) == 8
+    walker = Walker()
+    assert walker.walk(x, 4) == 16
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = walker.walk(x, 3)
+    assert tape.gradient(y, x) == 8
+
+
+def test_local_recursive_functions():
+    def local(n):
+        return 1 if n == 0 else 2 * local(n - 1)
+
+    @tf.function
+    def compiled(x, n):
+        return x if n == 0 else compiled(x + local(n), n - 1)
+
+    assert tf.function(lambda x: x * local(3))(tf.constant(1.0)) == 8
+    assert compiled(tf.constant(0.0), 2) == 6

@@ -97,9 +97,11 @@ def _compile(function: FunctionType) -> CodeType:
         statement = ast.copy_location(ast.Expr(definition), definition)
     definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
     definition.args.kw_defaults = [d and ast.Constant(None) for d in definition.args.kw_defaults]
-    wrapper = ast_nodes.make_function(
-        "ag__wrapper", (*code.co_freevars, ast_nodes.PREFIX), [statement]
-    )
+    body = [statement]
+    if code.co_name.isidentifier() and code.co_name not in code.co_freevars:
+        # A recursive function finds itself among the globals, not in the wrapper.
+        body.insert(0, ast.Global([code.co_name]))
+    wrapper = ast_nodes.make_function("ag__wrapper", (*code.co_freevars, ast_nodes.PREFIX), body)
     outermost: ast.stmt = wrapper
     class_name = _get_class_name(function.__qualname__)
     if class_name is not None:

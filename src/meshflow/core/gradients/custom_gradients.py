@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
+import numpy as np
 
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.recorded_op import is_differentiable
@@ -23,6 +25,8 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
 Arrays = list[jax.Array]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 GradFn = Callable[..., Any]
@@ -38,7 +42,9 @@ def custom_gradient(f: Callable[..., Any] | None = None) -> Any:
     Args:
       f: Takes tensors and returns `(y, grad_fn)`; `grad_fn` maps gradients of y to gradients of the
         arguments. If f uses trainable variables, `grad_fn` takes a keyword `variables` and returns
-        a pair: gradients of the arguments, and a list of gradients of the variables.
+        a pair: gradients of the arguments, and a list of gradients of the variables. Gradients are
+        in the order of f's parameters. Those of arguments that were passed by name, and are numbers
+        or have a default, can be left out.
 
     Returns:
       A function that returns y.
@@ -72,25 +78,110 @@ class _CustomGradientFunction:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
-        tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
-        packed = nest.pack_sequence_as(args, tensors)
+        if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
+            handler: Any = symbolic_calls.handler
+            return handler(self, args, kwargs)
+        call = _Call(self._f, args, kwargs)
         if context.trace is not None and not context.tapes:
-            return _run_traced(self._f, args, tensors, kwargs)
-        return _run_recorded(self._f, packed, tensors, kwargs)
+            return _run_traced(call)
+        return _run_recorded(call)
+
+
+# Whether `grad_fn` must return a gradient for an argument: always for positional ones. It may leave
+# out all arguments of one of the other levels and of those after it.
+_POSITIONAL, _NAMED_TENSOR, _NAMED_NUMBER, _DEFAULT_NUMBER, _OTHER = range(5)
+
+
+class _Call:
+    """A call of a function with a custom gradient.
+
+    Attributes:
+      tensors: The positional arguments and the tensors that were passed by name, in the order of
+        the parameters.
+    """
+
+    def __init__(self, f: Callable[..., Any], args: Args, kwargs: Kwargs) -> None:
+        self._f, self._args, self._kwargs = f, args, kwargs
+        self.tensors = [convert_to_tensor(a) for a in nest.flatten(args)]
+        self._num_positional = len(self.tensors)
+        self._levels = [_POSITIONAL] * self._num_positional
+        if kwargs:
+            self._add_named_arguments()
+
+    def _add_named_arguments(self) -> None:
+        try:
+            parameters = dict(inspect.signature(self._f).parameters)
+        except (TypeError, ValueError):  # A builtin function.
+            parameters = {}
+        defaults = {n: p.default for n, p in list(parameters.items())[len(self._args) :]}
+        for name in self._kwargs:
+            defaults.setdefault(name)
+        self._kwargs = {n: self._kwargs[n] for n in defaults if n in self._kwargs}
+        for name, default in defaults.items():
+            if name in self._kwargs:
+                leaves = nest.flatten(self._kwargs[name])
+                self.tensors += [convert_to_tensor(v) for v in leaves if _has_gradient(v)]
+                self._levels += [
+                    _NAMED_TENSOR if _has_gradient(v) else _get_level(v) for v in leaves
+                ]
+            elif default is not inspect.Parameter.empty:
+                level = _OTHER if _get_level(default) == _OTHER else _DEFAULT_NUMBER
+                self._levels.append(level)
+
+    def run(self, tensors: Sequence[Any]) -> tuple[PyTree, GradFn]:
+        """Call the function with replaced tensors."""
+        args = nest.pack_sequence_as(self._args, list(tensors[: self._num_positional]))
+        named = iter(tensors[self._num_positional :])
+        replace = lambda leaf: next(named) if _has_gradient(leaf) else leaf
+        kwargs = {n: nest.map_structure(replace, v) for n, v in self._kwargs.items()}
+        result: tuple[PyTree, GradFn] = self._f(*args, **kwargs)
+        return result
+
+    def match_gradients(self, gradients: PyTree) -> list[Any]:
+        """Return one gradient or None for each of `tensors`.
+
+        Args:
+          gradients: The result of `grad_fn` for the arguments.
+
+        Raises:
+          ValueError: If the number of gradients does not match the arguments.
+        """
+        is_structure = isinstance(gradients, (list, tuple, dict))
+        flat = nest.flatten(gradients) if is_structure else [gradients]
+        for max_level in range(_POSITIONAL, _OTHER + 1):
+            if sum(level <= max_level for level in self._levels) == len(flat):
+                remaining = iter(flat)
+                matched = [(v, next(remaining) if v <= max_level else None) for v in self._levels]
+                return [g for level, g in matched if level <= _NAMED_TENSOR]
+        raise ValueError(
+            f"custom_gradient function expected to return {len(self.tensors)} gradients, but returned {len(flat)} instead."
+        )
+
+
+def _has_gradient(leaf: object) -> bool:
+    """Check whether an argument passed by name may have a gradient."""
+    if isinstance(leaf, Variable):
+        return True
+    return isinstance(leaf, Tensor) and is_differentiable(leaf)
+
+
+def _get_level(leaf: object) -> int:
+    is_number = isinstance(leaf, (int, float, complex, np.number, np.ndarray, Tensor))
+    return _NAMED_NUMBER if is_number and not isinstance(leaf, bool) else _OTHER
 
 
 def _run_without_tapes(
-    f: Callable[..., tuple[PyTree, GradFn]], args: Sequence[Any], kwargs: dict[str, Any]
+    call: _Call, tensors: Sequence[Any]
 ) -> tuple[PyTree, GradFn, list[Variable]]:
-    """Run f hidden from the tapes; return its result, gradient function and trainable variables."""
+    """Run a call hidden from the tapes; return its result, gradient function and trainable variables."""
     with suspend_tapes():
         with GradientTape() as tape:
-            result, grad_fn = f(*args, **kwargs)
+            result, grad_fn = call.run(tensors)
         return result, grad_fn, list(tape.watched_variables())
 
 
 def _call_grad_fn(
-    grad_fn: GradFn, cotangents: Sequence[Any], variables: list[Variable], count: int
+    call: _Call, grad_fn: GradFn, cotangents: Sequence[Any], variables: list[Variable]
 ) -> list[Any]:
     if variables:
         parameters = inspect.signature(grad_fn).parameters
@@ -104,22 +195,12 @@ def _call_grad_fn(
         gradients, variable_gradients = grad_fn(*cotangents, variables=variables)
     else:
         gradients, variable_gradients = grad_fn(*cotangents), []
-    flat = (
-        [gradients]
-        if count == 1 and not isinstance(gradients, (list, tuple))
-        else nest.flatten(gradients)
-    )
-    if len(flat) != count:
-        raise ValueError(
-            f"custom_gradient function expected to return {count} gradients, but returned {len(flat)} instead."
-        )
-    return [*flat, *variable_gradients]
+    return [*call.match_gradients(gradients), *variable_gradients]
 
 
-def _run_recorded(
-    f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any
-) -> PyTree:
-    result, grad_fn, variables = _run_without_tapes(f, args, kwargs)
+def _run_recorded(call: _Call) -> PyTree:
+    tensors = call.tensors
+    result, grad_fn, variables = _run_without_tapes(call, tensors)
     # The outputs are new tensors, so that the tape can identify them.
     outputs = nest.map_structure(lambda t: Tensor(convert_to_tensor(t).array), result)
     flat = nest.flatten(outputs)
@@ -127,7 +208,7 @@ def _run_recorded(
 
     def backward(cotangents: list[Any]) -> list[Any]:
         full = [_make_zeros(o) if c is None else c for o, c in zip(flat, cotangents, strict=True)]
-        return _call_grad_fn(grad_fn, full, variables, len(tensors))
+        return _call_grad_fn(call, grad_fn, full, variables)
 
     for tape in context.tapes:
         for variable in variables:
@@ -141,19 +222,17 @@ def _make_zeros(tensor: Tensor) -> Tensor:
     return Tensor(jax.numpy.zeros(tensor.array.shape, tensor.array.dtype))
 
 
-def _run_traced(f: Callable[..., Any], args: PyTree, tensors: list[Tensor], kwargs: Any) -> PyTree:
+def _run_traced(call: _Call) -> PyTree:
     """Run a function as a `jax.custom_vjp` op, inside a traced function that may be differentiated."""
-    forward = trace(
-        lambda *flat: f(*nest.pack_sequence_as(args, list(flat)), **kwargs)[0], tuple(tensors)
-    )
+    tensors = call.tensors
+    forward = trace(lambda *flat: call.run(flat)[0], tuple(tensors))
     if forward.writes:
         raise NotImplementedError("A function with a custom gradient may not assign variables.")
     captured = forward.get_captured_tensors()
 
     def gradient(flat: list[Any], cotangents: list[Any]) -> tuple[list[Any], list[Any]]:
-        packed = nest.pack_sequence_as(args, list(flat))
-        _, grad_fn, variables = _run_without_tapes(f, packed, kwargs)
-        results = _call_grad_fn(grad_fn, cotangents, variables, len(flat))
+        _, grad_fn, variables = _run_without_tapes(call, flat)
+        results = _call_grad_fn(call, grad_fn, cotangents, variables)
         by_variable = {id(v): g for v, g in zip(variables, results[len(flat) :], strict=True)}
         gradients = [
             _make_zeros(t) if g is None else to_dense(g)

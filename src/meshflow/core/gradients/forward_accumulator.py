@@ -201,13 +201,19 @@ def _replace_custom_gradient(equation: Any) -> JaxprEqn:
 
 def _add_transposed_gradient(equation: JaxprEqn, run: Callable[..., Any]) -> Callable[..., Any]:
     """Give a function a JVP rule: the transpose of its custom gradient, which is linear."""
+    # The first operands are arrays that the function captured, for which it has no gradient.
+    num_constants = equation.params["num_consts"]
 
     def original(*values: jax.Array) -> Any:
         params = equation.primitive.get_bind_params(equation.params)
         return equation.primitive.bind(*values, **params)
 
     def push_forward(primals: Sequence[jax.Array], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        inexact = [i for i, p in enumerate(primals) if jax.numpy.issubdtype(p.dtype, np.inexact)]
+        inexact = [
+            i
+            for i, p in enumerate(primals)
+            if i >= num_constants and jax.numpy.issubdtype(p.dtype, np.inexact)
+        ]
 
         def run_inexact(*values: jax.Array) -> Any:
             full = list(primals)

@@ -191,7 +191,7 @@ def sparse_categorical_crossentropy(
     classes = list(output.shape)
     count = classes.pop(axis)
     _check_shapes("sparse_categorical_crossentropy", target.shape, classes)
-    one_hot_target = array_ops.one_hot(target, count, axis=axis, dtype=output.dtype)
-    return -math.reduce_sum(
-        one_hot_target * _compute_log_probabilities(output, from_logits, axis), axis
-    )
+    is_target = array_ops.one_hot(target, count, True, False, axis, "bool")
+    logarithms = _compute_log_probabilities(output, from_logits, axis)
+    # A product would be NaN if another class has the logit -inf.
+    return -math.reduce_sum(array_ops.where(is_target, logarithms, 0.0), axis)

@@ -72,7 +72,8 @@ class IndicatorColumn(_CategoryVectorColumn):
         ids = features.get_ids(self.categorical_column)
         ones = array.one_hot(ids.ids, self.categorical_column.num_buckets, dtype=dtypes.float32)
         if ids.weights is not None:
-            ones = ones * array.expand_dims(ids.weights, -1)
+            # A weight that is NaN or Inf belongs to one category.
+            ones = array.where(ones > 0, array.expand_dims(ids.weights, -1), 0.0)
         return math.reduce_sum(ones, axis=1)
 
 
@@ -156,8 +157,9 @@ def _combine_vectors(column: EmbeddingColumn, ids: CategoryIds, table: TensorLik
     else:
         if column.combiner != "sum":
             is_present = math.logical_and(is_present, ids.weights > 0)
-        weights = ids.weights * math.cast(is_present, ids.weights.dtype)
+        weights = array.where(is_present, ids.weights, array.zeros_like(ids.weights))
     rows = embedding_lookup(table, math.maximum(ids.ids, 0), column.max_norm)
+    rows = array.where(array.expand_dims(is_present, -1), rows, array.zeros_like(rows))
     total = math.reduce_sum(rows * array.expand_dims(weights, -1), axis=1)
     if column.combiner == "sum":
         return total

@@ -73,10 +73,13 @@ def _crop(
             top, left = jnp.floor(rows + slack), jnp.floor(columns + slack)
             down = (rows - top)[:, None, None]
             across = (columns - left)[None, :, None]
-            above = get_pixels(top, left) * (1 - across) + get_pixels(top, left + 1) * across
-            below = (
-                get_pixels(top + 1, left) * (1 - across) + get_pixels(top + 1, left + 1) * across
+            # On the center of a pixel, the next one is not read: it may be NaN.
+            bottom, right = (
+                jnp.where(rows > top, top + 1, top),
+                jnp.where(columns > left, left + 1, left),
             )
+            above = get_pixels(top, left) * (1 - across) + get_pixels(top, right) * across
+            below = get_pixels(bottom, left) * (1 - across) + get_pixels(bottom, right) * across
             crop = above * (1 - down) + below * down
         return jnp.where(is_inside[..., None], crop, jnp.asarray(fill, crop.dtype))
 

@@ -21,7 +21,13 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import pad, slice
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError, defer_host_values
-from meshflow.ops.image.resampling import METHODS, compute_weights, resize_array
+from meshflow.ops.image.resampling import (
+    METHODS,
+    apply_taps,
+    compute_taps,
+    interpolate_linearly,
+    resize_array,
+)
 
 __all__ = [
     "ResizeMethod",
@@ -64,10 +70,6 @@ def _check_rank(image: jax.Array, name: str) -> None:
         )
 
 
-# Larger weight matrices are not computed when only shapes are inferred.
-_MAX_PROBED_WEIGHTS = 1 << 20
-
-
 @op(same=(), name="resize")
 def _resize(images: TensorLike, height: int, width: int, method: str, antialias: bool) -> Tensor:
     shape = (*images.shape[:-3], height, width, images.shape[-1])
@@ -78,32 +80,26 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
     if wide.shape == shape:
         return wide.astype(jnp.float32)
-    rows, columns = (
-        _compute_weights(new, old, method, antialias).astype(wide.dtype)
-        for new, old in zip((height, width), images.shape[-3:-1], strict=True)
-    )
-    resized = jnp.einsum("yh,xw,...hwc->...yxc", rows, columns, wide, precision="highest")
-    return resized.astype(jnp.float32)
+    for axis, new in ((-2, width), (-3, height)):
+        wide = _resize_axis(wide, axis, new, method, antialias)
+    return wide.astype(jnp.float32)
 
 
-def _compute_weights(output_size: int, input_size: int, method: str, antialias: bool) -> jax.Array:
-    """Compute the resize weights, also for sizes that are unknown in a shape-polymorphic function."""
-    if not has_symbolic_size((output_size, input_size)):
-        if context.value_probe is not None and output_size * input_size > _MAX_PROBED_WEIGHTS:
-            # Only shapes are inferred here, from made-up sizes.
-            return jnp.zeros((output_size, input_size))
-        return jnp.asarray(compute_weights(output_size, input_size, method, antialias))
+def _resize_axis(x: jax.Array, axis: int, new: int, method: str, antialias: bool) -> jax.Array:
+    """Resize along an axis, also for sizes that are unknown in a shape-polymorphic function."""
+    old = x.shape[axis]
+    if not has_symbolic_size((new, old)):
+        return apply_taps(x, compute_taps(new, old, method, antialias), axis)
     if method != "bilinear" or antialias:
         raise UnimplementedError(
             f"tf.image.resize: method={method!r}, antialias={antialias} needs known sizes in a program for any size; "
             "method='bilinear' and 'nearest' without antialias do not."
         )
-    centers = (jnp.arange(output_size, dtype=jnp.float32) + 0.5) * jnp.float32(
-        input_size / output_size
-    )
-    pixels = jnp.arange(input_size, dtype=jnp.float32) + 0.5
-    kernel_weights = jnp.maximum(1 - jnp.abs(pixels[None, :] - centers[:, None]), 0)
-    return kernel_weights / kernel_weights.sum(1, keepdims=True)
+    positions = (jnp.arange(new, dtype=jnp.float32) + 0.5) * jnp.float32(old / new) - 0.5
+    low = jnp.floor(positions)
+    first, second = (p.astype(jnp.int32) for p in (low, jnp.ceil(positions)))
+    first, second = jnp.maximum(first, 0), jnp.minimum(second, old - 1)
+    return interpolate_linearly(x, axis, first, second, positions - low)
 
 
 def _find_nearest(output_size: int, input_size: int) -> jax.Array:

@@ -12,6 +12,7 @@ from jax import lax
 from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
+from meshflow.ops.sparse_elements import multiply_elements
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_tensor
 
@@ -95,10 +96,10 @@ def _sparse_to_dense(
 
 
 def _multiply_sparse(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
-    matrix = jnp.zeros(as_static_ints(shape), values.dtype)
-    matrix = matrix.at[tuple(jnp.moveaxis(jnp.asarray(indices), -1, 0))].add(values)
-    matrix = _conjugate_transpose(matrix) if node["adjoint_a"] else matrix
-    return jnp.matmul(matrix, _conjugate_transpose(b) if node["adjoint_b"] else b)
+    is_adjoint, num_rows = node["adjoint_a"], as_static_ints(shape)[int(node["adjoint_a"])]
+    b = _conjugate_transpose(b) if node["adjoint_b"] else b
+    elements = to_tensor(indices), to_tensor(values), to_tensor(b)
+    return multiply_elements(*elements, num_rows, is_adjoint).array
 
 
 # ---- matrices ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from jax import lax
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array
-from meshflow.ops.image import geometry
+from meshflow.ops.image import geometry, resampling
 from meshflow.saved_model.graph.format.node_attributes import (
     Node,
     as_host_array,
@@ -182,11 +182,13 @@ def _resize_legacy(node: Node, method: str, images: Array, size: list[int]) -> A
             nearest = np.round(positions) if corners else np.floor(positions)
             out = jnp.take(out, np.minimum(nearest, old_size - 1).astype(int), axis=axis)
             continue
-        low = np.minimum(np.floor(positions).astype(int), old_size - 1)
-        high = np.minimum(low + 1, old_size - 1)
-        weight = (positions - low).reshape([-1 if i == axis else 1 for i in range(4)])
-        first, second = (jnp.take(out, indices, axis=axis) for indices in (low, high))
-        out = first.astype(jnp.float32) * (1 - weight) + second * weight
+        low, high = (
+            np.minimum(p.astype(int), old_size - 1)
+            for p in (np.floor(positions), np.ceil(positions))
+        )
+        out = resampling.interpolate_linearly(
+            out.astype(jnp.float32), axis - 4, low, high, positions - low
+        )
     return out
 
 

@@ -1,0 +1,142 @@
+"""NaN and Inf in resized images: which pixels they affect, forwards and backwards."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from helpers import assert_close
+
+pytestmark = pytest.mark.nan_expected
+
+# Windows of the kernels of TensorFlow 2.21 for CPUs, in pixels: the kernel multiplies every pixel of
+# the window of an output pixel, also by a weight of 0.
+RADII = {"bilinear": 1.0, "bicubic": 2.0, "mitchellcubic": 2.0, "lanczos3": 3.0, "lanczos5": 5.0, "gaussian": 1.5}  # fmt: skip
+METHODS = [*RADII, "area", "nearest"]
+
+
+def find_window(i, new, old, method, antialias):
+    """Return the indices that TensorFlow's kernel reads for output pixel i."""
+    scale = np.float32(old) / np.float32(new)
+    half = np.float32(0.5)
+    if method == "nearest":
+        return [min(math.floor((i + half) * scale), old - 1)]
+    if method == "area":
+        return range(math.floor(i * scale), min(math.ceil((i + 1) * scale), old))
+    clip = lambda p: min(max(int(p), 0), old - 1)
+    if method == "bilinear" and not antialias:
+        position = (np.float32(i) + half) * scale - half
+        return [clip(math.floor(position)), clip(math.ceil(position))]
+    if method == "bicubic" and not antialias:
+        first = math.floor((np.float32(i) + half) * scale - half)
+        return [clip(first + k) for k in (-1, 0, 1, 2)]
+    kernel_scale = max(scale, np.float32(1)) if antialias else np.float32(1)
+    reach = np.float32(RADII[method]) * kernel_scale
+    start = clip(math.ceil((np.float32(i) + half) * scale - reach - half))
+    return range(start, min(start + min(2 * math.ceil(reach) + 1, old), old))
+
+
+def find_affected(bad, new, old, method, antialias):
+    """Return the output pixels that read an input pixel."""
+    return [i for i in range(new) if bad in find_window(i, new, old, method, antialias)]
+
+
+def assert_not_finite(y, rows, columns, count=1):
+    expected = np.zeros(y.shape, bool)
+    expected[0, np.array(rows, int)[:, None], np.array(columns, int), 0] = True
+    np.testing.assert_array_equal(~np.isfinite(y), expected)
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_bad_pixels_stay_local(method, antialias):
+    for value, size in ((np.nan, (18, 20)), (np.inf, (5, 4)), (-np.inf, (9, 27)), (np.nan, (2, 3))):
+        x = np.random.default_rng(3).random((2, 9, 10, 2), np.float32)
+        x[0, 4, 3, 0] = value
+        resize = lambda x, s=size: tf.image.resize(x, s, method, antialias=antialias)
+        rows = find_affected(4, size[0], 9, method, antialias)
+        columns = find_affected(3, size[1], 10, method, antialias)
+        for y in (resize(x), resize(x[0])[None]):
+            assert_not_finite(y.numpy(), rows, columns)
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic", "nearest"])
+def test_bad_gradients_stay_local(method):
+    for size in ((18, 20), (5, 4), (9, 27)):
+        x = tf.random.stateless_uniform([1, 9, 10, 2], [1, 2])
+        cotangent = np.ones([1, *size, 2], np.float32)
+        cotangent[0, 3, 2, 0] = np.nan
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.image.resize(x, size, method)
+        gradient = tape.gradient(y, x, output_gradients=tf.constant(cotangent)).numpy()
+        windows = [
+            find_window(i, n, o, method, False) for i, n, o in ((3, size[0], 9), (2, size[1], 10))
+        ]
+        # The gradient may read more pixels than the kernel, but no other row or column of windows.
+        bad = ~np.isfinite(gradient)
+        assert bad[0, windows[0]][:, windows[1], 0].all()
+        assert bad.sum() == len(set(windows[0])) * len(set(windows[1]))
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("method", METHODS[:-1])
+def test_gradients_are_the_transpose(method, antialias):
+    for size in ((18, 20), (5, 4), (2, 3)):
+        x = tf.random.stateless_uniform([1, 9, 10, 2], [1, 2])
+        cotangent = tf.random.stateless_uniform([1, *size, 2], [3, 4])
+        resize = lambda x, s=size: tf.image.resize(x, s, method, antialias=antialias)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = resize(x)
+        gradient = tape.gradient(y, x, output_gradients=cotangent)
+        assert_close(tf.reduce_sum(gradient * x), tf.reduce_sum(y * cotangent), rtol=1e-5)
+        with tf.autodiff.ForwardAccumulator(x, x) as accumulator:
+            y = resize(x)
+        assert_close(accumulator.jvp(y), y, atol=1e-5)
+
+
+def test_gradients_of_omitted_pixels_are_zero():
+    x = tf.ones([1, 9, 9, 1])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.image.resize(x, [2, 2])
+    cotangent = tf.constant(np.nan, shape=[1, 2, 2, 1])
+    gradient = tape.gradient(y, x, output_gradients=cotangent).numpy()[0, :, :, 0]
+    assert np.isnan(gradient).sum() == 16 and np.nansum(gradient) == 0
+
+
+def test_second_order_gradients():
+    x = tf.random.stateless_uniform([1, 4, 4, 1], [1, 2])
+    with tf.GradientTape() as outer:
+        outer.watch(x)
+        with tf.GradientTape() as inner:
+            inner.watch(x)
+            y = tf.reduce_sum(tf.image.resize(x, [8, 8]) ** 3)
+        gradient = inner.gradient(y, x)
+    product = outer.gradient(gradient, x, output_gradients=x)
+    assert_close(product, 2 * gradient, rtol=1e-5)  # The gradient is homogeneous of degree 2.
+
+
+def test_layers_with_bad_pixels():
+    layers = tf.keras.layers
+    x = np.random.default_rng(3).random((2, 9, 9, 3), np.float32)
+    x[0, 4, 4, 1] = np.nan
+    count = lambda y: int(np.isnan(y.numpy()).sum())
+    assert count(layers.UpSampling2D(2, interpolation="bilinear")(x)) == 16
+    assert count(layers.UpSampling2D((1, 3), interpolation="bicubic")(x)) == 48
+    assert count(layers.Resizing(18, 18)(x)) == 16
+    assert count(layers.Resizing(18, 12, crop_to_aspect_ratio=True)(x)) == 16
+    assert count(tf.image.resize_with_pad(x, 18, 20)) == 16
+    assert count(tf.image.crop_and_resize(x, [[0.0, 0.0, 1.0, 1.0]], [0], [9, 9])) == 1
+    assert count(tf.keras.ops.image.resize(x, (18, 18))) == 16
+    mapped = tf.vectorized_map(lambda image: tf.image.resize(image, [18, 18]), tf.constant(x))
+    assert count(mapped) == 16
+    spec = tf.TensorSpec([None, None, None, 3])
+    resize = tf.function(lambda x: tf.image.resize(x, [18, 18]), input_signature=[spec])
+    assert count(resize(x)) == 16
+    images = tf.data.Dataset.from_tensor_slices(x).map(lambda x: tf.image.resize(x, [18, 18]))
+    assert sum(map(count, images)) == 16
