@@ -8,8 +8,9 @@ from typing import Any
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype, bool_, float32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config
@@ -98,28 +99,32 @@ class Loss:
         self._check_reduction()
         y_pred = convert_to_tensor(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
-        losses = self.call(convert_to_tensor(y_true), y_pred)
+        losses = convert_to_tensor(self.call(convert_to_tensor(y_true), y_pred))
         is_counted = getattr(losses, "_keras_mask", None)
-        if is_counted is not None and self.reduction in (
-            Reduction.AUTO,
-            Reduction.SUM_OVER_BATCH_SIZE,
-        ):
-            # Losses that are not counted are 0, so the division by this fraction makes the mean
-            # over all losses the mean over the counted ones.
-            fraction = math.reduce_mean(math.cast(is_counted, losses.dtype))
-            replica_shares = current_shares()
-            fraction = (
-                fraction
-                if replica_shares is None
-                else replica_shares.mean_over_all_shares(fraction)
-            )
-            losses = losses * math.divide_no_nan(1.0, fraction)
+        if mask is not None and is_counted is not None:
+            mask = math.logical_and(math.cast(mask, bool_), match_rank(is_counted, mask))
+        elif mask is None:
+            mask = is_counted
         if mask is not None:
-            mask = math.cast(mask, losses.dtype)
+            weights = self._compute_mask_weights(mask, losses.dtype)
             sample_weight = (
-                mask if sample_weight is None else _multiply(convert_to_tensor(sample_weight), mask)
+                weights
+                if sample_weight is None
+                else _multiply(convert_to_tensor(sample_weight), weights)
             )
         return reduce_weighted(losses, sample_weight, self.reduction)
+
+    def _compute_mask_weights(self, mask: Tensor, dtype: DType) -> Tensor:
+        """Return 0 for masked elements, and for the others 1, or the weight that makes the mean one over them."""
+        weights = math.cast(mask, dtype if dtype.is_floating else as_dtype(settings.floatx()))
+        if self.reduction not in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE):
+            return weights
+        fraction = math.reduce_mean(math.cast(mask, float32))
+        replica_shares = current_shares()
+        if replica_shares is not None:
+            fraction = replica_shares.mean_over_all_shares(fraction)
+        # A fully masked batch has the loss 0.
+        return weights * math.cast(math.divide_no_nan(1.0, fraction), weights.dtype)
 
     def _check_reduction(self) -> None:
         # A mean over the examples of one replica, summed over the replicas, is too large by their
