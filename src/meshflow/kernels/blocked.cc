@@ -23,9 +23,9 @@ namespace {
 using dnnl::memory;
 using Type = memory::data_type;
 
-// Bytes of a block's sums, which fit in the second-level cache. A kernel larger than kKernel is read from
+// Bytes of a block's sums, which fit in the second-level cache. A right matrix larger than kRight is read from
 // farther away for each block, so blocks are larger.
-constexpr int64_t kSums = 256 << 10, kKernel = 512 << 10, kMoreSums = 2 << 20;
+constexpr int64_t kSums = 256 << 10, kRight = 512 << 10, kMoreSums = 2 << 20;
 
 int64_t aligned(int64_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -39,10 +39,10 @@ void write(Type type, void* to, int64_t at, __mmask16 there, __m512 value) {
   }
 }
 
-// Applies the epilogue to some positions; `at` is the index of the first.
-void apply_epilogue(const Epilogue& parts, Type type, const float* sums, int64_t places, int64_t features, int64_t at,
+// Applies the epilogue to some rows; `at` is the index of the first.
+void apply_epilogue(const Epilogue& parts, Type type, const float* sums, int64_t rows, int64_t features, int64_t at,
                    void* result) {
-  for (int64_t p = 0; p < places; ++p, sums += features)
+  for (int64_t p = 0; p < rows; ++p, sums += features)
     for (int64_t k = 0; k < features; k += 64) {
       __m512 v[4];
       __mmask16 there[4];
@@ -65,9 +65,9 @@ Blocked in_blocks(const Sum& sum, int threads) {
   Blocked found;
   if (!permitted(sum.result)) return found;
   auto up = [](int64_t whole, int64_t part) { return (whole + part - 1) / part; };
-  int64_t image_sums = sum.places * sum.features * 4;
-  int64_t most = int64_t(sum.kernel.get_size()) > kKernel ? kMoreSums : kSums;
-  int64_t size = std::clamp<int64_t>(most / image_sums, 1, sum.count);
+  int64_t row_sums = sum.features * 4;
+  int64_t most = int64_t(sum.right.get_size()) > kRight ? kMoreSums : kSums;
+  int64_t size = std::clamp<int64_t>(most / row_sums, 1, sum.count);
   // If there are few, each thread gets the same number.
   if (up(sum.count, size) < 8 * threads) size = up(sum.count, up(up(sum.count, size), threads) * threads);
   int64_t last = sum.count % size;
@@ -75,35 +75,35 @@ Blocked in_blocks(const Sum& sum, int threads) {
   Sum::Block main, rest;
   try {
     main = sum.make(size, Type::f32, sum.any);
-    if (last) rest = sum.make(last, Type::f32, main.kernel);
+    if (last) rest = sum.make(last, Type::f32, main.right);
   } catch (...) {
     omp_set_num_threads(threads);
     throw;
   }
   omp_set_num_threads(threads);
   dnnl::engine engine = sum.engine;
-  int64_t blocks = up(sum.count, size), sums = aligned(size * image_sums);
+  int64_t blocks = up(sum.count, size), sums = aligned(size * row_sums);
   size_t pad = std::max(main.scratchpad.get_size(), last ? rest.scratchpad.get_size() : 0);
-  int64_t own = sums + aligned(pad), packed = sum.kernel == main.kernel ? 0 : aligned(main.kernel.get_size());
+  int64_t own = sums + aligned(pad), packed = sum.right == main.right ? 0 : aligned(main.right.get_size());
   auto memory_of = [engine](const memory::desc& desc, const void* data) {
     return memory(desc, engine, const_cast<void*>(data));
   };
   if (packed) {
-    dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine, sum.kernel, engine, main.kernel));
-    found.packed_bytes = main.kernel.get_size();
-    found.pack = [=](const void* kernel, char* to) {
+    dnnl::reorder reorder(dnnl::reorder::primitive_desc(engine, sum.right, engine, main.right));
+    found.packed_bytes = main.right.get_size();
+    found.pack = [=](const void* right, char* to) {
       dnnl::stream stream(engine);
-      memory source = memory_of(sum.kernel, kernel), target = memory_of(main.kernel, to);
+      memory source = memory_of(sum.right, right), target = memory_of(main.right, to);
       reorder.execute(stream, source, target);
       stream.wait();
     };
   }
   found.implementation = main.implementation;
   found.scratch_bytes = packed + own * threads;
-  found.run = [=, pack = found.pack](const void* image, const void* kernel, const char* before, const Epilogue& epilogue,
+  found.run = [=, pack = found.pack](const void* left, const void* right, const char* before, const Epilogue& epilogue,
                                      void* result, char* scratch) {
-    const void* weights = before ? before : packed ? scratch : kernel;
-    if (packed && !before) pack(kernel, scratch);
+    const void* weights = before ? before : packed ? scratch : right;
+    if (packed && !before) pack(right, scratch);
     std::exception_ptr error;
     std::vector<dnnl::stream> streams;
     for (int i = 0; i < threads; ++i) streams.emplace_back(engine);
@@ -119,8 +119,8 @@ Blocked in_blocks(const Sum& sum, int threads) {
         try {
           block.primitive.execute(
               stream,
-              {{DNNL_ARG_SRC, memory_of(block.image, static_cast<const char*>(image) + first * sum.image_bytes)},
-               {DNNL_ARG_WEIGHTS, memory_of(block.kernel, weights)},
+              {{DNNL_ARG_SRC, memory_of(block.left, static_cast<const char*>(left) + first * sum.row_bytes)},
+               {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
                {DNNL_ARG_DST, memory_of(block.result, mine)},
                {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
         } catch (...) {
@@ -128,7 +128,7 @@ Blocked in_blocks(const Sum& sum, int threads) {
           error = std::current_exception();
           continue;
         }
-        apply_epilogue(epilogue, sum.result, mine, count * sum.places, sum.features, first * sum.places, result);
+        apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
       }
     }
     if (error) std::rethrow_exception(error);

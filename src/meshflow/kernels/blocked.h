@@ -1,4 +1,4 @@
-// Forward convolutions and products block by block, with an epilogue while the sums are in a cache.
+// Products block by block, with an epilogue while the sums are in a cache.
 
 #pragma once
 
@@ -11,22 +11,21 @@
 
 namespace meshflow {
 
-// Description of a computation by blocks.
+// Description of a product by blocks.
 struct Sum {
-  // Creates oneDNN's computation of some of the images, or of the rows of a product; may throw.
+  // Creates oneDNN's computation of some of the rows; may throw.
   struct Block {
     dnnl::primitive primitive;
-    dnnl::memory::desc image, kernel, result, scratchpad;
+    dnnl::memory::desc left, right, result, scratchpad;
     std::string implementation;
   };
   dnnl::engine engine;
-  std::function<Block(int64_t count, dnnl::memory::data_type result, const dnnl::memory::desc& kernel)> make;
-  dnnl::memory::desc any;                     // the kernel in a layout of oneDNN's choice
-  int64_t count;                              // images or rows
-  int64_t places;                             // positions of a result; the features of each are contiguous
-  int64_t features;
-  size_t image_bytes;                         // bytes between images
-  dnnl::memory::desc kernel;                  // the caller's layout; another type is converted
+  std::function<Block(int64_t count, dnnl::memory::data_type result, const dnnl::memory::desc& right)> make;
+  dnnl::memory::desc any;                     // the right matrix in a layout of oneDNN's choice
+  int64_t count;                              // rows
+  int64_t features;                           // columns of the result, which are contiguous
+  size_t row_bytes;                           // bytes between rows of the left matrix
+  dnnl::memory::desc right;                   // the caller's layout; another type is converted
   dnnl::memory::data_type result;
 };
 
@@ -34,10 +33,10 @@ struct Sum {
 struct Blocked {
   std::string implementation;  // empty if the processor is not supported
   size_t scratch_bytes = 0, packed_bytes = 0;
-  // The kernel in oneDNN's layout; none if that equals the caller's.
-  std::function<void(const void* kernel, char* packed)> pack;
-  // A packed kernel, or null.
-  std::function<void(const void* image, const void* kernel, const char* packed, const Epilogue& epilogue, void* result,
+  // The right matrix in oneDNN's layout; none if that equals the caller's.
+  std::function<void(const void* right, char* packed)> pack;
+  // A packed right matrix, or null.
+  std::function<void(const void* left, const void* right, const char* packed, const Epilogue& epilogue, void* result,
                      char* scratch)>
       run;
 };

@@ -84,7 +84,6 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
     return;
   if (gradient && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, bias ? &b : nullptr))) return;
   if (forward && !grouped && taken(by_tiles(kernel, x, w, y, strides, dilations, low, epilogue, flipped))) return;
-  if (!epilogue.empty() && !flipped && taken(by_images(kernel, x, w, y, strides, dilations, low, high, epilogue))) return;
   if (flipped || !epilogue.empty()) throw std::invalid_argument("there is no fast code with this epilogue");
   auto any = memory::format_tag::any;
   memory::desc any_w(w_dims, w_type, any);

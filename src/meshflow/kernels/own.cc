@@ -10,61 +10,8 @@
 #include "winograd.h"
 
 namespace meshflow {
-namespace {
 
-constexpr int64_t kLeastPlaces = 256;  // minimum positions of a result per thread
-
-// Strides of an array with contiguous channels.
-Dims dense(const Dims& dims) {
-  Dims strides(dims.size(), 1);
-  int64_t size = dims[1];
-  for (size_t i = dims.size(); i-- > 2; size *= dims[i]) strides[i] = size;
-  strides[0] = size;
-  return strides;
-}
-
-// Computes a forward convolution or a product by blocks, with its epilogue; returns whether there is fast
-// code.
-bool by_blocks(Kernel& kernel, const Sum& sum, const memory::desc& x, const memory::desc& y, const EpilogueOps& epilogue) {
-  int threads = omp_get_max_threads();
-  // Enough work for every thread, and enough to pay for packing the kernel.
-  if (sum.count < 2 * threads || sum.count * sum.places < kLeastPlaces * threads) return false;
-  Blocked blocks = in_blocks(sum, threads);
-  if (blocks.implementation.empty() || slow(blocks.implementation)) return false;
-  kernel.operands = {{0, x, x, false}, {0, sum.kernel, sum.kernel, false}};
-  epilogue.describe(kernel, y);
-  kernel.operands.push_back({0, y, y, true});
-  kernel.scratch_bytes = blocks.scratch_bytes;
-  kernel.implementation = "meshflow:blocked:" + blocks.implementation;
-  kernel.packed_bytes = blocks.packed_bytes;
-  kernel.pack = blocks.pack;
-  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
-    blocks.run(buffers[0], buffers[1], packed, epilogue.read(buffers), buffers.back(), scratch);
-  };
-  return true;
-}
-
-// Computes a product, some rows at a time.
-bool rowwise(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
-  Dims a_strides = a.get_strides(), c_strides = c.get_strides();
-  int64_t depth = a.get_dims()[1], columns = c.get_dims()[1];
-  if (a_strides[1] != 1 || c_strides != Dims{columns, 1}) return false;
-  Type type = a.get_data_type();
-  Sum sum{cpu()};
-  sum.any = memory::desc(b.get_dims(), type, memory::format_tag::any);
-  sum.make = [=](int64_t count, Type result, const memory::desc& weights) {
-    dnnl::matmul::primitive_desc d(cpu(), memory::desc({count, depth}, type, a_strides), weights,
-                                   memory::desc({count, columns}, result, c_strides), attributes());
-    return Sum::Block{dnnl::matmul(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
-                      d.impl_info_str()};
-  };
-  sum.count = c.get_dims()[0], sum.features = columns, sum.places = 1;
-  sum.image_bytes = a_strides[0] * memory::data_type_size(type);
-  sum.kernel = b, sum.result = c.get_data_type();
-  return by_blocks(kernel, sum, a, c, epilogue);
-}
-
-}  // namespace
+constexpr int64_t kMinRows = 512;  // of a result per thread
 
 bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
               const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue,
@@ -165,44 +112,38 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
 }
 
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
+  Dims a_strides = a.get_strides(), c_strides = c.get_strides();
+  int64_t rows = a.get_dims()[0], depth = a.get_dims()[1], columns = c.get_dims()[1];
+  int threads = omp_get_max_threads();
   // oneDNN's ordinary products read the right matrix without packing, so packing must cost less than the
   // saved pass.
-  int64_t rows = a.get_dims()[0], depth = a.get_dims()[1];
-  return rows >= std::max<int64_t>(depth, 2 * kLeastPlaces * omp_get_max_threads()) && rowwise(kernel, a, b, c, epilogue);
-}
-
-bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-               const Dims& strides, const Dims& dilations, const Dims& low, const Dims& high, const EpilogueOps& epilogue) {
-  Dims xd = x.get_dims(), wd = w.get_dims(), yd = y.get_dims();
-  Dims xs = x.get_strides(), ws = w.get_strides(), ys = y.get_strides();
-  if (xs != dense(xd) || ys != dense(yd)) return false;
-  Type type = x.get_data_type();
-  bool grouped = wd.size() > xd.size(), alone = !grouped;
-  for (size_t i = 2; i < xd.size(); ++i) alone = alone && wd[i] == 1 && strides[i - 2] == 1 && xd[i] == yd[i];
-  if (alone) {
-    // A product of all positions with the kernel.
-    int64_t places = xs[0] / xd[1] * xd[0];
-    memory::desc a({places, xd[1]}, type, {xd[1], 1}), b({xd[1], yd[1]}, w.get_data_type(), {ws[1], ws[0]});
-    return rowwise(kernel, a, b, memory::desc({places, yd[1]}, y.get_data_type(), {yd[1], 1}), epilogue);
-  }
-  auto some = [](const memory::desc& desc, int64_t count, Type type) {
-    Dims dims = desc.get_dims();
-    dims[0] = count;
-    return memory::desc(dims, type, desc.get_strides());
-  };
+  if (rows < std::max<int64_t>(depth, kMinRows * threads)) return false;
+  if (a_strides[1] != 1 || c_strides != Dims{columns, 1}) return false;
+  Type type = a.get_data_type();
   Sum sum{cpu()};
-  sum.any = memory::desc(wd, type, memory::format_tag::any);
+  sum.any = memory::desc(b.get_dims(), type, memory::format_tag::any);
   sum.make = [=](int64_t count, Type result, const memory::desc& weights) {
-    dnnl::convolution_forward::primitive_desc d(
-        cpu(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, some(x, count, type), weights,
-        some(y, count, result), strides, dilations, low, high, attributes());
-    return Sum::Block{dnnl::convolution_forward(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
+    dnnl::matmul::primitive_desc d(cpu(), memory::desc({count, depth}, type, a_strides), weights,
+                                   memory::desc({count, columns}, result, c_strides), attributes());
+    return Sum::Block{dnnl::matmul(d), d.src_desc(), d.weights_desc(), d.dst_desc(), d.scratchpad_desc(),
                       d.impl_info_str()};
   };
-  sum.count = yd[0], sum.features = yd[1], sum.places = ys[0] / yd[1];
-  sum.image_bytes = xs[0] * memory::data_type_size(type);
-  sum.kernel = w, sum.result = y.get_data_type();
-  return by_blocks(kernel, sum, x, y, epilogue);
+  sum.count = rows, sum.features = columns;
+  sum.row_bytes = a_strides[0] * memory::data_type_size(type);
+  sum.right = b, sum.result = c.get_data_type();
+  Blocked blocks = in_blocks(sum, threads);
+  if (blocks.implementation.empty() || slow(blocks.implementation)) return false;
+  kernel.operands = {{0, a, a, false}, {0, b, b, false}};
+  epilogue.describe(kernel, c);
+  kernel.operands.push_back({0, c, c, true});
+  kernel.scratch_bytes = blocks.scratch_bytes;
+  kernel.implementation = "meshflow:blocked:" + blocks.implementation;
+  kernel.packed_bytes = blocks.packed_bytes;
+  kernel.pack = blocks.pack;
+  kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
+    blocks.run(buffers[0], buffers[1], packed, epilogue.read(buffers), buffers.back(), scratch);
+  };
+  return true;
 }
 
 }  // namespace meshflow

@@ -19,11 +19,6 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
 bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
                  const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped);
 
-// A forward convolution with its epilogue, some images at a time; with 1 x 1 kernels, some positions at a
-// time. May throw oneDNN's errors.
-bool by_images(Kernel& kernel, const memory::desc& x, const memory::desc& w, const memory::desc& y,
-               const Dims& strides, const Dims& dilations, const Dims& low, const Dims& high, const EpilogueOps& epilogue);
-
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
 
