@@ -53,7 +53,8 @@ def test_batch_logs_are_numbers():
     assert [b for b, _ in seen] == [0, 1] and all(isinstance(v, float) for _, v in seen)
 
 
-def test_early_stopping_restores_the_best_weights():
+@pytest.mark.parametrize(("patience", "epochs", "stopped"), [(2, 4, 3), (5, 5, 0)])
+def test_early_stopping_restores_the_best_weights(patience, epochs, stopped):
     values = iter([3.0, 1.0, 2.0, 2.0, 2.0])
     m = model()
     weights = []
@@ -63,9 +64,9 @@ def test_early_stopping_restores_the_best_weights():
             logs["val_loss"] = next(values)
             weights.append(self.model.get_weights())
 
-    stop = callbacks.EarlyStopping(patience=2, restore_best_weights=True)
-    history = m.fit(X, Y, epochs=10, verbose=0, callbacks=[Fake(), stop])
-    assert len(history.history["loss"]) == 4 and stop.stopped_epoch == 3
+    stop = callbacks.EarlyStopping(patience=patience, restore_best_weights=True)
+    history = m.fit(X, Y, epochs=5, verbose=0, callbacks=[Fake(), stop])
+    assert len(history.history["loss"]) == epochs and stop.stopped_epoch == stopped
     assert_close(m.get_weights()[0], weights[1][0])
     with pytest.warns(UserWarning, match="val_loss"):
         model().fit(X, Y, verbose=0, callbacks=[callbacks.EarlyStopping()])

@@ -443,6 +443,49 @@ def test_custom_steps_see_lone_inputs_without_a_tuple():
     assert Plain().predict(dataset, verbose=0).shape == (4, 3)
 
 
+def test_vectors_stay_vectors():
+    shapes = []
+
+    class Custom(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = tf.keras.layers.Embedding(10, 3)
+
+        def call(self, inputs):
+            return self.embedding(inputs)
+
+        def train_step(self, data):
+            x, y = data
+            shapes.append((x.shape.rank, y.shape.rank))
+            return {"equal": tf.reduce_sum(tf.cast(tf.equal(tf.argmax(self(x), 1), y), "int32"))}
+
+        test_step = train_step
+
+    x, y = np.arange(8), np.arange(8) % 3
+    dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    model = Custom()
+    model.compile("sgd")
+    for data in ((x, y), (dataset,)):
+        found = model.fit(*data, verbose=0).history["equal"][0]
+        assert found == model.evaluate(*data, verbose=0) <= 8
+    assert set(shapes) == {(1, 1)}
+    model.train_on_batch(x, y)
+    assert set(shapes) == {(1, 1)}
+    for source in (x, dataset.map(lambda x, y: x)):
+        assert model.predict(source, verbose=0).shape == (8, 3)
+    assert model.predict_on_batch(x).shape == (8, 3)
+
+
+def test_vectors_for_models_of_one_feature():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse", metrics=["mae"])
+    x = np.arange(8.0)
+    model.fit(x, 2 * x, sample_weight=np.ones(8), verbose=0)
+    columns = model.evaluate(x[:, None], x[:, None], verbose=0)
+    np.testing.assert_allclose(model.evaluate(x, x, verbose=0), columns, rtol=1e-6)
+    assert model.predict(x, verbose=0).shape == (8, 1)
+
+
 def test_one_array_in_a_list_and_old_names_of_methods():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")

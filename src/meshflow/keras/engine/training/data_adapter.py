@@ -165,11 +165,6 @@ def _is_text(array: np.ndarray) -> bool:
     return bool(array.size) and all(isinstance(v, (str, bytes)) for v in array.flat)
 
 
-def _expand_vector(array: Any) -> Any:
-    """Convert a vector to a column, as Keras 2 does."""
-    return array[:, None] if getattr(array, "ndim", 0) == 1 else array
-
-
 class DataHandler:
     """The batches of one call of `fit`, `evaluate` or `predict`.
 
@@ -394,9 +389,7 @@ class ArraySource:
             if sample_weight is None
             else (x, y, sample_weight)
         )
-        self._arrays = nest.map_structure(
-            lambda a: None if a is None else _expand_vector(_to_numpy(a)), parts
-        )
+        self._arrays = nest.map_structure(lambda a: None if a is None else _to_numpy(a), parts)
         if sample_weight is not None and not isinstance(sample_weight, dict):
             self._arrays = (
                 *self._arrays[:2],
@@ -514,7 +507,7 @@ class IterableSource:
             return
         if hasattr(self._x, "iterate_global_batches"):
             for item in self._x.iterate_global_batches():
-                yield nest.map_structure(_expand_vector, _element_to_batch(item))
+                yield _element_to_batch(item)
             return
         for item in items:
             yield _as_batch(item)
@@ -526,10 +519,10 @@ class IterableSource:
             for item in batches:
                 parts = _element_to_batch(item)
                 if type(parts) is tuple and all([type(part) is np.ndarray for part in parts]):
-                    yield tuple([_expand_batch_array(part) for part in parts])
+                    yield tuple([_check_batch_array(part) for part in parts])
                     continue
                 yield nest.map_structure(
-                    lambda a: None if a is None else _expand_batch_array(a), parts
+                    lambda a: None if a is None else _check_batch_array(a), parts
                 )
         finally:
             batches.close()
@@ -556,7 +549,7 @@ def _as_batch(item: PyTree) -> tuple[Any, ...]:
     if isinstance(item, list) and len(item) > 3:
         parts = (item,)
     return nest.map_structure(
-        lambda a: None if a is None else _expand_batch_array(_to_batch_array(a)), parts
+        lambda a: None if a is None else _check_batch_array(_to_batch_array(a)), parts
     )
 
 
@@ -568,12 +561,12 @@ def _to_batch_array(value: Any) -> Any:
     return _to_numpy(value)
 
 
-def _expand_batch_array(array: np.ndarray) -> np.ndarray:
+def _check_batch_array(array: np.ndarray) -> np.ndarray:
     if array.ndim == 0:
         raise ValueError(
             "A batch must have a first dimension of examples, but the generator yielded a scalar."
         )
-    return _expand_vector(array)
+    return array
 
 
 def _apply_class_weight(batch: PyTree, class_weight: dict[int, float]) -> PyTree:
