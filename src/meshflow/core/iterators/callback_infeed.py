@@ -125,7 +125,9 @@ def _call_infeed(operands: Sequence[jax.Array], static: tuple[Any, ...]) -> list
 def _distribute(array: jax.Array, sharding: jax.sharding.NamedSharding | None) -> jax.Array:
     if sharding is None:
         return array
-    # One device runs the callback. The result is sent to all devices, and each keeps its shard.
+    # One device runs the callback. The result is sent to all devices, and each keeps its shard. From
+    # JAX 0.12 on, XLA would apply a constraint of the result to the callback itself, and refuse it.
+    array = jax.lax.optimization_barrier(array)
     replicated = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
     array = jax.lax.with_sharding_constraint(array, replicated)
     return jax.lax.with_sharding_constraint(array, sharding)
