@@ -1,6 +1,6 @@
-# `make demo` and `make test` are all a newcomer needs; both make .venv first.
+# `make demo` and `make test` are all a newcomer needs; both create .venv first.
 SHELL := /bin/bash
-# JAX=newest is for the newest JAX, in an environment of its own; the default is the oldest that Meshflow works with.
+# JAX=newest selects the newest JAX, in a separate environment; the default is the oldest supported version.
 JAX ?= oldest
 ifeq ($(JAX),newest)
 VENV := .venv-newest
@@ -32,17 +32,16 @@ $(STAMP): pyproject.toml $(LOCK) scripts/venv.sh scripts/python.sh
 demo: $(STAMP)
 	@$(PYTHON) examples/train_digits.py $(DEMO_ARGS)
 
-# What an edit can break, in two minutes: nearest to what changed against main, or to AREA.
+# Run the tests that are closest to the changes since main, or to AREA, for two minutes.
 quick: $(STAMP)
 	@near=$$($(PYTHON) tests/nearest.py $(AREA)) && $(PYTEST) $$near
 
-# Everything that must hold; make test AREA="data io" for the tests and examples of some areas, JAX=newest for the
-# newest JAX.
+# Run all tests. AREA="data io" selects the tests and examples of some areas, JAX=newest the newest JAX.
 test: $(STAMP)
 	@$(PYTEST) $(WHERE)
 
-# The tests of the packages that depend on JAX's internals, with the newest JAX, in at most five minutes: without the long
-# ones, and of distribute those of programs for many devices in one process. Sockets and processes have nothing to do with JAX.
+# Test the packages that depend on JAX's internals, with the newest JAX, in at most five minutes: without long tests, and
+# without those tests of distribute that use sockets and processes, which do not depend on JAX.
 INTERNALS := core passes kernels saved_model environment distribute/replicas distribute/tpu distribute/parallel/planner \
     distribute/parallel/test_offload.py distribute/parallel/test_pipeline.py distribute/parallel/test_weight_passes.py
 test-newest:
@@ -51,7 +50,7 @@ test-newest:
 test-internals: $(STAMP)
 	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/distribute/test_loops_over_input.py tests/distribute/test_strategies.py
 
-# Tests marked `soak`, and the long rounds of the others, too.
+# Run all tests, including those marked `soak` and the long rounds of the others.
 test-all: $(STAMP)
 	@MESHFLOW_SOAK=1 $(PYTEST) --timeout=3600 $(WHERE)
 
