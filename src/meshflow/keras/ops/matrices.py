@@ -115,7 +115,7 @@ def det(x: TensorLike) -> Tensor:
 
     Example:
       >>> from meshflow.keras import ops
-      >>> float(ops.det([[1.0, 2.0], [3.0, 5.0]]))
+      >>> round(float(ops.det([[1.0, 2.0], [3.0, 5.0]])), 4)
       -1.0
     """
     return _compute_wide(linalg_ops.det, as_float(x))
