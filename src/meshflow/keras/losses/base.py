@@ -115,7 +115,7 @@ class Loss:
         return reduce_weighted(losses, sample_weight, self.reduction)
 
     def _compute_mask_weights(self, mask: Tensor, dtype: DType) -> Tensor:
-        """Return 0 for masked elements, and for the others 1, or the weight that makes the mean one over them."""
+        """Convert a mask to weights, scaled so that a mean of all elements is that of the unmasked ones."""
         weights = math.cast(mask, dtype if dtype.is_floating else as_dtype(settings.floatx()))
         if self.reduction not in (Reduction.AUTO, Reduction.SUM_OVER_BATCH_SIZE):
             return weights

@@ -87,6 +87,11 @@ class LayerLosses:
     def _list_unique_layers(self) -> list[Any]:
         return remove_duplicates(list(self._flatten_layers()))
 
+    def _mark_added_term(self) -> None:
+        # Assignments to layers are tracked, which would slow down every call.
+        if not self._adds_terms:
+            self._adds_terms = True
+
     def add_loss(self, losses: PyTree, **kwargs: Any) -> None:
         """Add losses to the loss that training minimizes.
 
@@ -112,8 +117,7 @@ class LayerLosses:
         kwargs.pop("inputs", None)
         if kwargs:
             raise TypeError(f"Unknown keyword arguments: {sorted(kwargs)}")
-        if not self._adds_terms:
-            self._adds_terms = True
+        self._mark_added_term()
         for loss in nest.flatten(losses):
             if loss is None:
                 continue
@@ -191,8 +195,7 @@ class LayerLosses:
         if metric is None:
             metric = Mean(name=name)
             self._own_metrics.append(metric)
-        if not self._adds_terms:
-            self._adds_terms = True
+        self._mark_added_term()
         recorded = _recorded_values.get()
         if recorded is not None:
             recorded[name] = convert_to_tensor(value)
