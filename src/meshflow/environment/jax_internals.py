@@ -52,19 +52,22 @@ What may be missing, as there is a slower public way:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 __all__ = [
     "DIFFERENCES",
     "JAXLIB_VERSION",
     "LIBRARIES",
+    "SizeDecisions",
     "SUPPORTED",
     "ad",
     "array_copy_semantics",
@@ -75,6 +78,7 @@ __all__ = [
     "common_lowerings",
     "copy_to_devices",
     "count_scan_operands",
+    "decide_sizes_by_hints",
     "dce_jaxpr",
     "distributed",
     "eager_constant_folding",
@@ -153,6 +157,7 @@ try:
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
     from jax._src.core import trace_state_clean
     from jax._src.export import _export
+    from jax._src.export import shape_poly as _shape_poly
     from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
     from jax._src.interpreters.partial_eval import dce_jaxpr
@@ -201,6 +206,99 @@ def renew_gpu_options() -> None:
         renewed = make()
         options.clear()
         options.update(renewed)
+
+
+class SizeDecisions:
+    """Comparisons of symbolic sizes whose results depend on the values of the symbols.
+
+    Args:
+      hints: Values of the symbols, by name, that determine the results.
+    """
+
+    def __init__(self, hints: Mapping[str, int]) -> None:
+        self.hints = dict(hints)
+        self._results: dict[tuple[str, str], bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def decide(self, difference: Any, relation: str) -> bool:
+        """Compare a size with zero.
+
+        Args:
+          difference: A symbolic size.
+          relation: "==" or ">=".
+        """
+        key = str(difference), relation
+        if (result := self._results.get(key)) is None:
+            # Sizes that may differ are different, as JAX assumes.
+            result = relation == ">=" and int(difference._evaluate(self.hints)) >= 0
+            self._results[key] = result
+        return result
+
+    def format(self) -> list[str]:
+        """Return the comparisons as Python expressions that are true if the results are the same."""
+        return [
+            f"({difference.replace('^', '**')} {relation} 0) is {result}"
+            for (difference, relation), result in self._results.items()
+        ]
+
+
+# The decisions of traces with symbolic sizes that are in progress, by the `id` of their scopes.
+_size_decisions: dict[int, SizeDecisions] = {}
+
+
+def _find_decisions(*sizes: Any) -> SizeDecisions | None:
+    for size in sizes:
+        if isinstance(size, _shape_poly._DimExpr):
+            return _size_decisions.get(id(size.scope))
+    return None
+
+
+@functools.cache
+def _install_size_decisions() -> None:
+    """Make comparisons of symbolic sizes ask `_size_decisions` if their results are unknown."""
+    is_equal, is_greater_or_equal = _shape_poly._DimExpr.__eq__, _shape_poly._geq_decision
+
+    def compare_equal(self: Any, other: Any) -> bool:
+        result: bool = is_equal(self, other)
+        if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
+            return result
+        if isinstance(other, _shape_poly._DimExpr):
+            if other.scope is not self.scope:
+                return False
+        elif not isinstance(other, (int, np.integer)):
+            return False
+        difference = self - other
+        is_known = not isinstance(difference, _shape_poly._DimExpr)
+        return False if is_known else decisions.decide(difference, "==")
+
+    def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
+        decisions = _find_decisions(left, right) if _size_decisions else None
+        if decisions is None:
+            return bool(is_greater_or_equal(left, right, describe))
+        with contextlib.suppress(_shape_poly.InconclusiveDimensionOperation):
+            return bool(is_greater_or_equal(left, right, describe))
+        return decisions.decide(left - right, ">=")
+
+    _shape_poly._DimExpr.__eq__ = compare_equal
+    _shape_poly._geq_decision = compare_greater_or_equal
+
+
+@contextlib.contextmanager
+def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None]:
+    """Decide inconclusive comparisons of symbolic sizes by hints, and record them.
+
+    Args:
+      scope: The `jax.export.SymbolicScope` of the symbols.
+      decisions: Receives the comparisons.
+    """
+    _install_size_decisions()
+    _size_decisions[id(scope)] = decisions
+    try:
+        yield
+    finally:
+        del _size_decisions[id(scope)]
 
 
 def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -119,7 +119,7 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op as a part of the function that is being traced."""
     outputs = wrap_outputs(op.call(values, static))
-    if context.exporting:
+    if context.has_symbolic_sizes:
         propagate_sizes(op.name, operands, static, outputs)
     if op.is_foldable and are_all_constant(operands):
         store_inputs(outputs, op, operands, static)

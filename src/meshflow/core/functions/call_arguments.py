@@ -103,6 +103,7 @@ class CallArguments:
             context.device,
             context.replica_program,
             context.exporting,
+            context.has_symbolic_sizes,
             context.worker_closure and context.worker_closure.trace_key,
         )
         return arrays, (tree, tuple(key), NumpyRules.promote, *placement)

@@ -7,6 +7,7 @@ of the variables that it writes, so that XLA updates them in place.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,7 @@ from meshflow.core.functions.signatures import (
     match_arguments,
     name_specs,
 )
+from meshflow.core.functions.tiers import OpByOpProgram, is_interpreter_enabled
 from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, variable_lock
@@ -38,7 +40,11 @@ from meshflow.core.runtime.garbage_collection import suspend_collector
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
 from meshflow.core.tracing import host_callbacks
-from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_all_passes
+from meshflow.core.tracing.pass_pipeline import (
+    PassPipeline,
+    apply_all_passes,
+    apply_installed_passes,
+)
 from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -225,7 +231,8 @@ class ConcreteFunction(SignedFunction):
         self._donated_indices = tuple(donated)
         self._prepacked_weights: PrepackedWeights | None = None
         self._file_variables = FileVariables(traced)
-        # The program is compiled at the first call, because variables may have no values yet.
+        # The program is compiled at a call, because variables may have no values yet.
+        self._op_by_op: OpByOpProgram | None = None
         self._version = -1
         self._is_lowered = False
 
@@ -275,9 +282,43 @@ class ConcreteFunction(SignedFunction):
             self._compiled = cache_program(self._compiled, closed, self._donated_indices, self.name)
         self._is_lowered = False
 
-    def _rewrite(self) -> ClosedJaxpr:
-        """Return the program after the installed passes."""
-        return apply_all_passes(self.traced.closed_jaxpr)
+    def _rewrite(
+        self, apply_passes: Callable[[ClosedJaxpr], ClosedJaxpr] = apply_all_passes
+    ) -> ClosedJaxpr:
+        """Return the program after the passes."""
+        return apply_passes(self.traced.closed_jaxpr)
+
+    @functools.cached_property
+    def _can_run_op_by_op(self) -> bool:
+        traced = self.traced
+        in_host_memory = any(map(is_in_host_memory, [*traced.captures, *traced.writes]))
+        return not (
+            self._calls_python
+            or self.is_stored
+            or self._file_variables
+            or traced.infeeds
+            or in_host_memory
+            or traced.sets_initial_values
+        )
+
+    def should_run_op_by_op(self, arrays: Sequence[Any]) -> bool:
+        """Check whether the next run with these arguments is not compiled, and count it."""
+        if self.is_ready or not (self._can_run_op_by_op and is_interpreter_enabled()):
+            return False
+        program = self._op_by_op
+        if program is None:
+            program = self._op_by_op = OpByOpProgram(self._rewrite(apply_installed_passes))
+        return program.should_run([*arrays, *[c._value for c in self.traced.captures]])
+
+    def run_op_by_op(self, arrays: Sequence[Any], lock: Lock = variable_lock) -> PyTree:
+        """Run the function on arrays after `should_run_op_by_op` returned True."""
+        traced, program = self.traced, self._op_by_op
+        assert program is not None
+        with lock:
+            outputs = program.run([*arrays, *[c._value for c in traced.captures]])
+            for variable, value in zip(traced.writes, outputs[traced.num_results :], strict=True):
+                variable._value = value
+        return traced.rebuild_result([Tensor(o) for o in outputs[: traced.num_results]])
 
     def lower(
         self,
@@ -365,9 +406,11 @@ class ConcreteFunction(SignedFunction):
         """
         if ForkState.forked_late:
             raise make_fork_error()
-        self.prepare()
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
+        if self.should_run_op_by_op(arrays):
+            return self.run_op_by_op(arrays, lock)
+        self.prepare()
         traced = self.traced
         if self._donated:
             with lock:

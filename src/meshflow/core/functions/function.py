@@ -34,9 +34,12 @@ from meshflow.core.functions.function_types import Parameters, Polymorphic, Resu
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
+from meshflow.core.functions.tiers import is_interpreter_enabled
+from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.core.tracing.size_guards import GuardedSizes
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -45,7 +48,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 
 _log = logging.getLogger("meshflow")
 
@@ -100,6 +103,11 @@ class Function:
         self._split_function: Function | None = None
         # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
+        self._families: dict[Hashable, TraceFamily] = {}
+        specs = [s for s in nest.flatten(self.input_signature or ()) if isinstance(s, TensorSpec)]
+        self._has_unknown_sizes = not jit_compile and (
+            reduce_retracing or any(not s.shape.is_fully_defined() for s in specs)
+        )
         functools.update_wrapper(self, python_function, updated=())
 
     # ---- methods ---------------------------------------------------------------------------
@@ -180,6 +188,9 @@ class Function:
             arrays, key = self._arguments.make_key(args, kwargs)
             concrete = self._cache.get(key)
             if concrete is None:
+                general = self._find_general(args, kwargs, arrays, key)
+                if general is not None and general.should_run_op_by_op(arrays):
+                    return general.run_op_by_op(arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, runs=True)
                 except VariableNeedsEagerError:
@@ -209,6 +220,31 @@ class Function:
         tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
+    def _find_general(
+        self, args: Args, kwargs: Kwargs, arrays: Sequence[Array], key: Hashable
+    ) -> ConcreteFunction | None:
+        """Return a trace with symbolic sizes that is valid for these arguments, or None."""
+        is_nested = context.trace is not None or context.tapes
+        if not self._has_unknown_sizes or is_nested or not is_interpreter_enabled():
+            return None
+        tree, leaf_keys, *rest = key  # type: ignore[misc]
+        family_key = tree, tuple(map(_omit_sizes, leaf_keys)), *rest
+        shapes = [a.shape for a in arrays]
+        family = self._families.get(family_key)
+        if family is None:
+            self._families[family_key] = TraceFamily(shapes)
+            return None
+
+        def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
+            specs = iter(map(jax.ShapeDtypeStruct, sizes.shapes, [a.dtype for a in arrays]))
+            general_args, general_kwargs = nest.map_structure(
+                lambda leaf: next(specs) if is_tensor_argument(leaf) else leaf, (args, kwargs)
+            )
+            return self._trace(general_args, general_kwargs, None)
+
+        with self._trace_lock:
+            return family.find(shapes) or family.generalize(shapes, trace_sizes)
+
     def _get_split_function(self) -> Function:
         """Return the function that takes split `tf.IndexedSlices`."""
         if self._split_function is None:
@@ -236,8 +272,9 @@ class Function:
         return concrete
 
     def _trace(
-        self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
+        self, args: Args, kwargs: Kwargs, key: Hashable | None, runs: bool = False
     ) -> ConcreteFunction:
+        """Trace the function, and cache the trace if it has a key."""
         signature = nest.map_structure(to_spec, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
@@ -272,7 +309,9 @@ class Function:
         traced.record_iterator_positions(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
         concrete.is_stored = getattr(self._python, "is_stored_program", False)
-        if not traced.sets_initial_values and not any(
+        if key is None:
+            self._num_traces += 1
+        elif not traced.sets_initial_values and not any(
             isinstance(c, Tensor) and isinstance(c.array, jax.core.Tracer) for c in traced.captures
         ):
             self._cache_trace(key, concrete, args, kwargs)
@@ -434,6 +473,13 @@ def _make_retraced(
     make: Callable[[], Function], args: Args, kwargs: Kwargs
 ) -> ShapePolymorphicFunction:
     return ShapePolymorphicFunction(make(), args, kwargs)
+
+
+def _omit_sizes(leaf_key: Hashable) -> Hashable:
+    """Replace the shape in the key of an array by its rank."""
+    if isinstance(leaf_key, tuple) and len(leaf_key) == 2 and isinstance(leaf_key[1], np.dtype):
+        return len(leaf_key[0]), leaf_key[1]
+    return leaf_key
 
 
 def warn_eager_fallback(name: str, error: ValueNeededError) -> None:

@@ -100,6 +100,7 @@ class Context(threading.local):
         layer, or None.
       host_recorder: Records the operations of a map function on strings and images while it is
         inspected, or None.
+      has_symbolic_sizes: Whether the trace has symbols in place of some sizes.
       exporting: Whether the trace is exported for a machine without Python; assertions are then
         omitted.
       value_probe: Supplies placeholder values while only shapes are determined, or None.
@@ -132,6 +133,7 @@ class Context(threading.local):
         self.emulates_graph = False
         self.autocast_dtype: Any = None
         self.host_recorder: Any = None
+        self.has_symbolic_sizes = False
         self.exporting = False
         self.value_probe: ValueProbe | None = None
         self.replica_program: Any = None

@@ -215,12 +215,13 @@ def _trace_with_symbols(
 
     new_names = (f"found{i} - 1" for i in itertools.count())
     arguments = nest.map_structure(make_argument, (args, kwargs))
-    saved, context.exporting = context.exporting, True
+    saved = context.exporting, context.has_symbolic_sizes
+    context.exporting = context.has_symbolic_sizes = True
     token = _new_size.set(lambda: jax.export.symbolic_shape(next(new_names), scope=scope)[0])
     try:
         return trace(function, *arguments, isolated=True)
     finally:
-        context.exporting = saved
+        context.exporting, context.has_symbolic_sizes = saved
         _new_size.reset(token)
 
 

@@ -18,9 +18,13 @@ import numpy as np
 from meshflow.core.autograph.status import override_status
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
+from meshflow.core.functions.tiers import is_interpreter_enabled
+from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.tracing.pass_pipeline import apply_all_passes
+from meshflow.core.tracing.size_guards import GuardedSizes
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -32,6 +36,10 @@ from meshflow.passes.constant_hoisting import hoist_constants
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
 # than creating a device array.
 _MIN_SHARED_BYTES = 1 << 15
+
+
+# Structure of a batch, the shape and dtype of each array, and the location of the step.
+StepKey = tuple[Any, tuple[tuple[tuple[int, ...], np.dtype], ...], Hashable]
 
 
 class CompiledStep:
@@ -55,6 +63,7 @@ class CompiledStep:
         self._function = function
         self._name = name
         self._concrete: dict[Hashable, ConcreteFunction] = {}
+        self._families: dict[Hashable, TraceFamily] = {}
         self._loops: dict[Hashable, StepLoop] = {}
         self._is_eager = False
 
@@ -66,6 +75,9 @@ class CompiledStep:
         key = _make_key(batch)
         concrete = self._concrete.get(key)
         if concrete is None:
+            general = self._find_general(key)
+            if general is not None and general.should_run_op_by_op(leaves):
+                return general.run_op_by_op(leaves)
             if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
                 return self._run_op_by_op(batch)
@@ -78,6 +90,29 @@ class CompiledStep:
                 self._is_eager = True
                 return self._run_op_by_op(batch)
         return concrete.run_arrays([_share_with_device(leaf) for leaf in leaves])
+
+    def _find_general(self, key: StepKey) -> ConcreteFunction | None:
+        """Return a trace with symbolic sizes that is valid for a batch, or None."""
+        tree, avals, _ = key
+        shapes = [shape for shape, _ in avals]
+        family_key = tree, tuple([(len(shape), dtype) for shape, dtype in avals])
+        family = self._families.get(family_key)
+        if family is None:
+            self._families[family_key] = TraceFamily(shapes)
+            return None
+        if not self._can_generalize():
+            return None
+
+        def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
+            dtypes = [dtype for _, dtype in avals]
+            specs = map(jax.ShapeDtypeStruct, sizes.shapes, dtypes)
+            return self._trace(jax.tree.unflatten(tree, specs))
+
+        return family.find(shapes) or family.generalize(shapes, trace_sizes)
+
+    def _can_generalize(self) -> bool:
+        is_placed = self.place_batch is not None or self.place_batches is not None
+        return not (self._is_eager or is_placed) and is_interpreter_enabled()
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
         with self.make_trace_scope(), emulate_graph():
@@ -135,7 +170,7 @@ def _share_with_device(leaf: Any) -> Any:
     return transfers.to_device(leaf) if is_large and transfers.is_immutable(leaf) else leaf
 
 
-def _make_key(batch: PyTree) -> Hashable:
+def _make_key(batch: PyTree) -> StepKey:
     leaves, tree = jax.tree.flatten(batch)
     steps = None if context.worker_closure is None else context.worker_closure.step_location
     return tree, tuple([(leaf.shape, leaf.dtype) for leaf in leaves]), steps
@@ -178,8 +213,10 @@ class StepLoop(ConcreteFunction):
         stacked = [_stack_arrays(column) for column in zip(*rows, strict=True)]
         return self.run_arrays(stacked if self._place is None else self._place(stacked))
 
-    def _rewrite(self) -> ClosedJaxpr:
-        closed, captures = super()._rewrite(), self.traced.captures
+    def _rewrite(
+        self, apply_passes: Callable[[ClosedJaxpr], ClosedJaxpr] = apply_all_passes
+    ) -> ClosedJaxpr:
+        closed, captures = super()._rewrite(apply_passes), self.traced.captures
         offset = len(closed.in_avals) - len(captures)
         written = [id(v) for v in self.traced.writes]
         indices = {id(c): offset + i for i, c in enumerate(captures)}
