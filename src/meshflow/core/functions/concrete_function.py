@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.functions.executable_cache import CachedProgram, cache_program
@@ -29,7 +30,11 @@ from meshflow.core.functions.signatures import (
     match_arguments,
     name_specs,
 )
-from meshflow.core.functions.tiers import OpByOpProgram, is_interpreter_enabled
+from meshflow.core.functions.tiers import (
+    RARE_RUNS,
+    OpByOpProgram,
+    is_interpreter_enabled,
+)
 from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, variable_lock
@@ -49,6 +54,7 @@ from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
@@ -231,6 +237,9 @@ class ConcreteFunction(SignedFunction):
         self._donated_indices = tuple(donated)
         self._prepacked_weights: PrepackedWeights | None = None
         self._file_variables = FileVariables(traced)
+        self._has_symbolic_sizes = any(
+            has_symbolic_size(a.shape) for a in traced.closed_jaxpr.in_avals
+        )
         # The program is compiled at a call, because variables may have no values yet.
         self._op_by_op: OpByOpProgram | None = None
         self._version = -1
@@ -301,14 +310,43 @@ class ConcreteFunction(SignedFunction):
             or traced.sets_initial_values
         )
 
-    def should_run_op_by_op(self, arrays: Sequence[Any]) -> bool:
-        """Check whether the next run with these arguments is not compiled, and count it."""
+    @functools.cached_property
+    def _step_counter(self) -> Variable | None:
+        """The number of steps of an optimizer that the function updates, or None."""
+        variables = (v for v in self.traced.writes if isinstance(v, Variable))
+        counters = (v for v in variables if v._counts_steps)
+        return next(counters, None)
+
+    def should_run_op_by_op(
+        self, arrays: Sequence[Any], expected_runs: float | None = None
+    ) -> bool:
+        """Check whether the next run is not compiled, and count it; see `tiers`.
+
+        Args:
+          arrays: The arguments.
+          expected_runs: Number of all runs with these shapes, or None if it is unknown.
+        """
         if self.is_ready or not (self._can_run_op_by_op and is_interpreter_enabled()):
             return False
         program = self._op_by_op
         if program is None:
             program = self._op_by_op = OpByOpProgram(self._rewrite(apply_installed_passes))
-        return program.should_run([*arrays, *[c._value for c in self.traced.captures]])
+        operands = [*arrays, *[c._value for c in self.traced.captures]]
+        limit = program.estimate_limit(operands)
+        if not limit:
+            return False
+        if expected_runs is None:
+            if self._step_counter is None:
+                expected_runs = program.count_run(operands)
+            elif self._has_symbolic_sizes:
+                expected_runs = RARE_RUNS
+            else:
+                expected_runs = 1 + int(np.asarray(self._step_counter._value))
+        return expected_runs <= limit
+
+    def disable_op_by_op(self) -> None:
+        """Compile the function for its next run."""
+        self._can_run_op_by_op = False
 
     def run_op_by_op(self, arrays: Sequence[Any], lock: Lock = variable_lock) -> PyTree:
         """Run the function on arrays after `should_run_op_by_op` returned True."""
@@ -397,18 +435,24 @@ class ConcreteFunction(SignedFunction):
             return None
         return self._compiled, self._prepacked_weights
 
-    def run_arrays(self, arrays: list[Array], lock: Lock = variable_lock) -> PyTree:
+    def run_arrays(
+        self,
+        arrays: list[Array],
+        lock: Lock = variable_lock,
+        expected_runs: float | None = None,
+    ) -> PyTree:
         """Run the function on arrays, without tapes and outside of traces.
 
         Args:
           arrays: The arguments.
           lock: Held while variables are read and written; another lock if no other thread uses these variables.
+          expected_runs: Number of all runs with these shapes, or None if it is unknown.
         """
         if ForkState.forked_late:
             raise make_fork_error()
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
-        if self.should_run_op_by_op(arrays):
+        if self.should_run_op_by_op(arrays, expected_runs):
             return self.run_op_by_op(arrays, lock)
         self.prepare()
         traced = self.traced

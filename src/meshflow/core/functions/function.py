@@ -193,6 +193,8 @@ class Function:
                     return general.run_op_by_op(arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, runs=True)
+                    if general is not None:
+                        concrete.disable_op_by_op()
                 except VariableNeedsEagerError:
                     if context.trace is not None:
                         raise  # The outermost function runs eagerly.

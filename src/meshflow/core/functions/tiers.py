@@ -5,9 +5,14 @@ Compiling a program with XLA takes as long as many runs with the interpreter
 the estimated time of its compilation, and is compiled then. A program that runs rarely, for example
 for one of many text lengths, is never compiled.
 
-Both estimates depend only on the equations and shapes of the program and never on measured time, so
-a script computes the same bits whenever it runs. The counts of runs are part of the training state
-(`RunCounts`), because the two tiers round differently.
+Both estimates depend only on the equations and shapes of the program, never on measured time. The
+number of runs is also known without a measurement, so that a training that is repeated, or stopped
+and resumed, computes the same bits although the two tiers round differently:
+
+* `fit` knows the number of steps until its end, from its arguments and `optimizer.iterations`.
+* Another function that reads `optimizer.iterations` is compiled from that step on. With symbolic
+  sizes, it is compiled for exact sizes if compiling takes less than `RARE_RUNS` runs.
+* Any other function counts its runs.
 
 `MESHFLOW_TIER` selects one tier for all programs: "compile" or "interpret"; the default is "auto".
 With op determinism (`tf.config.experimental.enable_op_determinism`), all programs are compiled.
@@ -15,9 +20,11 @@ With op determinism (`tf.config.experimental.enable_op_determinism`), all progra
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -27,8 +34,18 @@ from meshflow.core.runtime.context import context
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
 
-__all__ = ["OpByOpProgram", "TierSettings"]
+__all__ = [
+    "RARE_RUNS",
+    "OpByOpProgram",
+    "RunForecast",
+    "TierSettings",
+    "is_interpreter_enabled",
+]
 
+_log = logging.getLogger("meshflow")
+
+# Number of runs that is expected for a shape among many.
+RARE_RUNS = 64
 # An interpreted program must be expected to run at least this often before its compilation pays off.
 _MIN_RUNS = 2
 
@@ -54,6 +71,20 @@ def is_interpreter_enabled() -> bool:
     return jax.default_backend() == "cpu" and not debugs_nans
 
 
+class RunForecast(NamedTuple):
+    """Numbers of runs of a step until the end of the training, including earlier ones.
+
+    Attributes:
+      runs: Number of all runs.
+      rare_runs: Number of runs with batches of a shape that occurs once per epoch.
+      has_variable_sizes: Whether all shapes are rare.
+    """
+
+    runs: float
+    rare_runs: float
+    has_variable_sizes: bool
+
+
 class OpByOpProgram:
     """A program that runs op by op until compiling it pays off.
 
@@ -63,50 +94,60 @@ class OpByOpProgram:
     Example:
       >>> import jax.numpy as jnp
       >>> program = OpByOpProgram(jax.make_jaxpr(lambda x: x + 1)(jnp.zeros(3)))
-      >>> program.should_run([np.arange(3.0)]), [a.tolist() for a in program.run([np.arange(3.0)])]
-      (True, [[1.0, 2.0, 3.0]])
+      >>> program.estimate_limit([np.arange(3.0)]) > 1, program.run([np.arange(3.0)])[0].tolist()
+      (True, [1.0, 2.0, 3.0])
     """
 
     def __init__(self, closed: ClosedJaxpr) -> None:
         self._closed = closed
         self._plan: Plan | None = None
         self._is_supported = True
-        # The number of runs so far, and the number from which on the program is compiled, by shapes.
+        # The number of runs so far, and the result of `estimate_limit`, by the shapes of operands.
         self._runs: dict[Hashable, int] = {}
         self._limits: dict[Hashable, float] = {}
 
-    def should_run(self, operands: Sequence[Any]) -> bool:
-        """Check whether the next run with these operands is op by op, and count it.
+    def estimate_limit(self, operands: Sequence[Any]) -> float:
+        """Return the number of runs that take as long as compiling the program; 0 if it must be compiled.
 
         Args:
           operands: Arrays.
         """
         if not self._is_supported or not all(map(_is_local, operands)):
-            return False
+            return 0.0
         key = tuple([o.shape for o in operands])
-        runs = self._runs[key] = self._runs.get(key, 0) + 1
-        if TierSettings.tier == "interpret":
-            return self._make_plan()
         limit = self._limits.get(key)
         if limit is None:
-            limit = self._limits[key] = self._estimate_limit(operands)
-        return runs <= limit and self._make_plan()
+            limit = self._limits[key] = self._estimate_limit(operands) if self._make_plan() else 0.0
+        return limit
+
+    def count_run(self, operands: Sequence[Any]) -> int:
+        """Count a run, and return the number of runs with operands of these shapes.
+
+        Args:
+          operands: Arrays.
+        """
+        key = tuple([o.shape for o in operands])
+        runs = self._runs[key] = self._runs.get(key, 0) + 1
+        return runs
 
     def _estimate_limit(self, operands: Sequence[Any]) -> float:
+        if TierSettings.tier == "interpret":
+            return math.inf
         estimate = estimate_costs(self._closed).bind([o.shape for o in operands])
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
-        return limit if limit >= _MIN_RUNS else 0
+        return limit if limit >= _MIN_RUNS else 0.0
 
     def _make_plan(self) -> bool:
         if self._plan is None and self._is_supported:
             try:
                 self._plan = build_plan(self._closed)
-            except UnsupportedPrimitive:
+            except UnsupportedPrimitive as error:
+                _log.debug("%s", error)
                 self._is_supported = False
         return self._is_supported
 
     def run(self, operands: Sequence[Any]) -> list[jax.Array]:
-        """Run the program after `should_run` returned True.
+        """Run the program, after `estimate_limit` returned a positive number.
 
         Args:
           operands: Arrays.

@@ -112,6 +112,8 @@ class Variable(VariableRowMethods, _Operators):
     _write_only = False
     # Whether other objects usually hold the value, so programs allocate a new array instead.
     _is_lent = False
+    # Whether the variable is the number of steps of an optimizer.
+    _counts_steps = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         """Create the variable, through the active variable creators if there are any."""

@@ -128,6 +128,7 @@ class State:
             with init_scope(), self._hosting_scope():
                 name = f"{self._name}/iter"
                 self._iterations = Variable(np.int64(0), trainable=False, name=name)
+            self._iterations._counts_steps = True
             if self._mesh is not None:
                 self._iterations.layout = Layout.replicated(self._mesh, 0)
             self._weights.insert(0, self._iterations)
@@ -140,6 +141,7 @@ class State:
                 "Cannot set `iterations` to a new Variable after the Optimizer weights have been created."
             )
         self._iterations = variable
+        variable._counts_steps = True
         self._weights.insert(0, variable)
 
     def _var_key(self, variable: Variable) -> int:

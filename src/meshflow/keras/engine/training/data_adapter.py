@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.functions.tiers import RunForecast
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.data.epoch import Epoch, prefetch
@@ -266,6 +268,20 @@ class DataHandler:
                 "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
             )
 
+    def forecast_runs(self, iterations: int) -> RunForecast | None:
+        """Return the numbers of steps until the end of the last epoch, or None if they are unknown.
+
+        A training that was interrupted and resumed has the same forecast as without the interruption.
+
+        Args:
+          iterations: Number of steps that the optimizer has taken.
+        """
+        if not self.steps:
+            return None
+        remaining = (self._last - self._initial_epoch) * self.steps - self._steps_done
+        runs = iterations + remaining
+        return RunForecast(runs, math.ceil(runs / self.steps), self.source.has_variable_sizes)
+
     def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """Yield the index of each epoch with an iterator over its batches."""
         # With a limit of steps, an epoch continues an iterable where the previous epoch stopped.
@@ -373,6 +389,8 @@ def _lists_to_arrays(value: PyTree) -> PyTree:
 
 class ArraySource:
     """A source of batches that are gathered from arrays."""
+
+    has_variable_sizes = False
 
     def __init__(
         self,
@@ -484,6 +502,12 @@ class IterableSource:
             get_cardinality = getattr(x, "cardinality", None)
             count = int(get_cardinality()) if callable(get_cardinality) else -2
             self.size = count if count >= 0 else None
+        specs = nest.flatten(x.element_spec) if self._is_dataset else []
+        self.has_variable_sizes = any(
+            spec.shape.rank is None or None in spec.shape.as_list()[1:]
+            for spec in specs
+            if isinstance(spec, TensorSpec)
+        )
 
     def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end.

@@ -18,7 +18,7 @@ import numpy as np
 from meshflow.core.autograph.status import override_status
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
-from meshflow.core.functions.tiers import is_interpreter_enabled
+from meshflow.core.functions.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
@@ -53,11 +53,13 @@ class CompiledStep:
       place_batch: Function that places a batch on the devices, or None.
       place_batches: Function that places stacked batches on the devices, or None.
       make_trace_scope: Function that creates the context in which the step is traced.
+      forecast: Numbers of runs, which determine whether the step is compiled, or None.
     """
 
     place_batch: Callable[[PyTree], PyTree] | None = None
     place_batches: Callable[[PyTree], PyTree] | None = None
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    forecast: RunForecast | None = None
 
     def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
         self._function = function
@@ -76,20 +78,31 @@ class CompiledStep:
         concrete = self._concrete.get(key)
         if concrete is None:
             general = self._find_general(key)
-            if general is not None and general.should_run_op_by_op(leaves):
+            if general is not None and general.should_run_op_by_op(leaves, self._expect_runs(key)):
                 return general.run_op_by_op(leaves)
             if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
                 return self._run_op_by_op(batch)
             try:
                 concrete = self._concrete[key] = self._trace(batch)
+                if general is not None:
+                    concrete.disable_op_by_op()
             except VariableNeedsEagerError:
                 return self._run_op_by_op(batch)
             except ValueNeededError as error:
                 warn_eager_fallback(self._name, error)
                 self._is_eager = True
                 return self._run_op_by_op(batch)
-        return concrete.run_arrays([_share_with_device(leaf) for leaf in leaves])
+        arrays = [_share_with_device(leaf) for leaf in leaves]
+        return concrete.run_arrays(arrays, expected_runs=self._expect_runs(key))
+
+    def _expect_runs(self, key: StepKey) -> float | None:
+        """Return the number of runs with batches of these shapes, or None if it is unknown."""
+        if self.forecast is None:
+            return None
+        is_first = key == next(iter(self._concrete), key)
+        is_frequent = is_first and not self.forecast.has_variable_sizes
+        return self.forecast.runs if is_frequent else self.forecast.rare_runs
 
     def _find_general(self, key: StepKey) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for a batch, or None."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.functions.tiers import RunForecast
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
@@ -26,6 +27,7 @@ from meshflow.keras.engine.training.asynchronous_training import (
 from meshflow.keras.engine.training.batch_methods import SingleBatchMethods, get_scalar_logs
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
 from meshflow.keras.engine.training.data_adapter import (
+    DataHandler,
     train_validation_split,
     unpack_x_y_sample_weight,
 )
@@ -136,6 +138,10 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         resumption: Resumption | None = self._resumption
         if resumption is not None:
             handler.resume(resumption)
+        forecast = None
+        if isinstance(handler, DataHandler) and hasattr(self.optimizer, "iterations"):
+            forecast = handler.forecast_runs(int(self.optimizer.iterations))
+        self._set_forecast("train", forecast)
         logs: Any = None
         epoch_logs: dict[str, Any] | None = None
         with Interruptible() as interruptible:
@@ -170,6 +176,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                         validation_batch_size or batch_size,
                         validation_steps,
                         listeners,
+                        forecast,
                     )
                     epoch_logs.update({f"val_{name}": value for name, value in values.items()})
                 epoch_logs = get_scalar_logs(epoch_logs)
@@ -226,12 +233,13 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         batch_size: int | None,
         steps: int | None,
         listeners: CallbackList,
+        forecast: RunForecast | None,
     ) -> dict[str, Any]:
         x, y, sample_weight = data, None, None
         if isinstance(data, (tuple, list)):
             x, y, sample_weight = unpack_x_y_sample_weight(tuple(data))
         handler = self._make_validation_handler(x, y, sample_weight, batch_size, steps)
-        return self._evaluate(handler, listeners)
+        return self._evaluate(handler, listeners, forecast)
 
     def _make_validation_handler(
         self,
@@ -253,8 +261,11 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             shuffle=False,
         )
 
-    def _evaluate(self, handler: AnyHandler, listeners: CallbackList) -> dict[str, Any]:
+    def _evaluate(
+        self, handler: AnyHandler, listeners: CallbackList, forecast: RunForecast | None = None
+    ) -> dict[str, Any]:
         run = handler.run or self._make_runner("test")
+        self._set_forecast("test", forecast)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.reset_metrics()
         listeners.on_test_begin()

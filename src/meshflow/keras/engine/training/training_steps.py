@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
+from meshflow.core.functions.tiers import RunForecast
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.values import nest
@@ -224,6 +225,13 @@ class TrainingSteps:
             function = self._get_step_function(kind)
             return lambda batch: function(_unpack_single_input(as_tensors(batch)))
         return self._get_cached(kind, lambda: self._make_step(kind))
+
+    def _set_forecast(self, kind: str, forecast: RunForecast | None) -> None:
+        """Tell the compiled step of a kind how often it will run."""
+        step = self._steps.get(kind)
+        step = getattr(step, "compiled", step)
+        if isinstance(step, CompiledStep):
+            step.forecast = forecast
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
         step = getattr(self, f"{kind}_step")
