@@ -10,7 +10,7 @@ def test_ops_forget_the_oldest_of_too_many_forms(monkeypatch):
     monkeypatch.setattr(operation, "MAX_CACHED_FORMS", 3)
     op = operation.Op("plus", lambda operands, static: operands[0] + static[0])
     for number in range(5):
-        assert op.get_compiled((number,))(1) == 1 + number
+        assert op.get_eager((number,))(1) == 1 + number
         assert op.get_gradient_op((number,), (True,)) is op.get_gradient_op((number,), (True,))
         assert op.get_residual_function((number,), (True,)) is op.get_residual_function(
             (number,), (True,)

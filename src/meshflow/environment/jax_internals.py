@@ -65,6 +65,7 @@ import numpy as np
 
 __all__ = [
     "DIFFERENCES",
+    "DeviceArray",
     "JAXLIB_VERSION",
     "LIBRARIES",
     "SizeDecisions",
@@ -194,6 +195,7 @@ batched_device_put: Any = getattr(_xla_client, "batched_device_put", None)
 copy_to_devices: Any = getattr(_xla_client, "batched_copy_array_to_devices_with_sharding", None)
 array_copy_semantics: Any = getattr(_xla_client, "ArrayCopySemantics", None)
 collect_garbage: Any = getattr(runtime, "collect_garbage", None)
+DeviceArray: Any = _array.ArrayImpl
 read_from_device: Any = getattr(_array.ArrayImpl, "_single_device_array_to_np_array_did_copy", None)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
@@ -327,8 +328,8 @@ def _accumulate_eagerly(
 class _UncompiledOp(Op):
     """Op without compilation; it is used once, and compiling it would take longer than running it."""
 
-    def get_compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        return self.bind_static(static)
+    def get_eager(self, static: tuple[Any, ...]) -> EagerForm:
+        return UncompiledForm(self.bind_static(static))
 
     def get_compiled_residual_function(
         self, static: tuple[Any, ...], requested: tuple[bool, ...]

@@ -84,7 +84,7 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
         ):
             # Two similar tensors that nothing observes are passed directly to the compiled op.
             try:
-                return dispatch.wrap_outputs(op.get_compiled(defaults)(self._value, other.array))
+                return dispatch.wrap_outputs(op.get_eager(defaults)(self._value, other.array))
             except FloatingPointError as error:
                 raise dispatch.translate_error(name, error, (self, other)) from error
             except ValueError:

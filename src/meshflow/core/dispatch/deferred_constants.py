@@ -44,7 +44,7 @@ class DeferredConstant:
         if self._inputs is not None:
             op, operands, static, position = self._inputs
             with jax.core.eval_context():
-                results = op.get_compiled(static)(*[_compute_operand(o) for o in operands])
+                results = op.get_eager(static)(*[_compute_operand(o) for o in operands])
             self._array, self._inputs = jax.tree.leaves(results)[position], None
         return self._array
 

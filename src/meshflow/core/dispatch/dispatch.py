@@ -35,7 +35,7 @@ from meshflow.core.dispatch.operands import (
     flatten_tensors,
     to_static_value,
 )
-from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.dispatch.operation import Op, is_inexact, is_small_constant
 from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import get_current_scope
@@ -105,7 +105,7 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
             return _execute_with_tapes(op, operands, values, static)
         if context.computes_on_host:
             return _execute_on_host(op, values, static)
-        return wrap_outputs(op.get_compiled(static)(*values))
+        return wrap_outputs(op.get_eager(static)(*values))
     if op.is_foldable and _are_all_constant(operands) and not (recording and _is_watched(operands)):
         outputs = _fold_constants(op, operands, static)
         if outputs is not None:
@@ -130,7 +130,7 @@ def _execute_on_host(op: Op, values: list[Any], static: tuple[Any, ...]) -> PyTr
     """Run an op on host arrays, with NumPy if the op supports it; the results are host arrays."""
     outputs = None if op.host_function is None else op.host_function(values, static)
     if outputs is None:
-        outputs = jax.tree.map(np.asarray, op.get_compiled(static)(*values))
+        outputs = jax.tree.map(np.asarray, op.get_eager(static)(*values))
     return wrap_outputs(outputs)
 
 
@@ -224,8 +224,8 @@ def _are_all_constant(operands: Iterable[Any]) -> bool:
     for operand in operands:
         if type(operand) is Tensor:
             value = operand._value
-            if type(value) is not np.ndarray or (
-                operand._owner is not context.trace and is_inexact(value)
+            if type(value) is not np.ndarray or not (
+                operand._owner is context.trace or is_small_constant(value)
             ):
                 return False
             has_operands = True
@@ -247,7 +247,7 @@ def _fold_constants(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) ->
             return None  # the program is exported for any size, so the result has no fixed shape
         if sum(leaf.size for leaf in leaves) > MAX_HOST_CONSTANT_SIZE:
             return None
-        outputs = op.get_compiled(static)(*[_get_arrays(o) for o in operands])
+        outputs = op.get_eager(static)(*[_get_arrays(o) for o in operands])
         return jax.tree.map(lambda o: Tensor(np.asarray(o)), outputs)
 
 
@@ -261,11 +261,12 @@ def _execute_with_tapes(
     if not watching:
         if in_trace:
             return _inline(op, operands, values, static)
-        return wrap_outputs(op.get_compiled(static)(*values))
+        return wrap_outputs(op.get_eager(static)(*values))
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
     requested = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None
-    if any(requested) and (in_trace or op.heavy) and len(watching) == 1 and not context.outer_tapes:
+    keeps_residuals = in_trace or (op.heavy and not op.get_eager(static).is_interpreted(values))
+    if any(requested) and keeps_residuals and len(watching) == 1 and not context.outer_tapes:
         run = (
             op.get_residual_function(static, requested)
             if in_trace
@@ -273,7 +274,7 @@ def _execute_with_tapes(
         )
         outputs, pullback = run(*values)
     else:
-        outputs = op.call(values, static) if in_trace else op.get_compiled(static)(*values)
+        outputs = op.call(values, static) if in_trace else op.get_eager(static)(*values)
     result = wrap_outputs(outputs)
     if any(requested):
         node = RecordedOp(

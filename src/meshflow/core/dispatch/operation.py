@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.eager_forms import EagerForm
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE
 from meshflow.environment.types import PyTree
 
 T = TypeVar("T")
@@ -71,7 +73,7 @@ class Op:
         self.row_gradient: Callable[..., Any] | None = None
         self.heavy = heavy
         self.is_foldable = is_foldable
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._eager_forms: dict[Any, EagerForm] = {}
         self._gradient_ops: dict[Any, GradientOp] = {}
         self._residual_functions: dict[Any, Callable[..., Any]] = {}
         self._donating_functions: dict[Any, Callable[..., Any]] = {}
@@ -89,17 +91,17 @@ class Op:
         run.__name__ = run.__qualname__ = self.name
         return run
 
-    def get_compiled(self, static: tuple[Any, ...]) -> Callable[..., Any]:
-        """Return `bind_static(static)`, compiled once per tuple of static arguments."""
-        function = self._compiled.get(static)
-        if function is None:
-            function = cache_form(self._compiled, static, jax.jit(self.bind_static(static)))
-        return function
+    def get_eager(self, static: tuple[Any, ...]) -> EagerForm:
+        """Return `bind_static(static)` for calls in eager mode, created once per static arguments."""
+        form = self._eager_forms.get(static)
+        if form is None:
+            form = cache_form(self._eager_forms, static, EagerForm(self.bind_static(static)))
+        return form
 
     def get_donating(
         self, static: tuple[Any, ...], operands: tuple[int, ...]
     ) -> Callable[..., Any]:
-        """Return `bind_static(static)`, compiled to reuse operand buffers for results.
+        """Return `bind_static(static)` for calls in eager mode that reuse operand buffers.
 
         Args:
           static: Static arguments.
@@ -107,8 +109,8 @@ class Op:
         """
         key = static, operands
         if (function := self._donating_functions.get(key)) is None:
-            compiled = jax.jit(self.bind_static(static), donate_argnums=operands)
-            function = cache_form(self._donating_functions, key, compiled)
+            form = EagerForm(self.bind_static(static), operands)
+            function = cache_form(self._donating_functions, key, form)
         return function
 
     def get_gradient_op(self, static: tuple[Any, ...], requested: tuple[bool, ...]) -> GradientOp:
@@ -130,7 +132,7 @@ class Op:
     def clear_caches(self) -> None:
         """Delete the forms for all static arguments; they are created again when they are needed."""
         for forms in (
-            self._compiled,
+            self._eager_forms,
             self._gradient_ops,
             self._residual_functions,
             self._donating_functions,
@@ -189,6 +191,19 @@ def is_inexact(value: Any) -> bool:
     if value.dtype == object:
         return False
     return _is_inexact_dtype(value.dtype)
+
+
+def is_small_constant(value: Any) -> bool:
+    """Check whether an array remains a constant in the programs of functions that use it.
+
+    These are strings, and host arrays of few integers or booleans. A float may be differentiated, so
+    it becomes an input of the program.
+    """
+    if type(value) is not np.ndarray:
+        return False
+    return value.dtype == object or (
+        value.size <= MAX_HOST_CONSTANT_SIZE and not _is_inexact_dtype(value.dtype)
+    )
 
 
 def restrict_to_requested(

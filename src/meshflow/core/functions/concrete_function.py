@@ -30,7 +30,7 @@ from meshflow.core.functions.signatures import (
     match_arguments,
     name_specs,
 )
-from meshflow.core.functions.tiers import (
+from meshflow.core.dispatch.tiers import (
     RARE_RUNS,
     OpByOpProgram,
     is_interpreter_enabled,

@@ -34,12 +34,12 @@ from meshflow.core.functions.function_types import Parameters, Polymorphic, Resu
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
-from meshflow.core.functions.tiers import is_interpreter_enabled
+from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
-from meshflow.core.tracing.size_guards import GuardedSizes
+from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor

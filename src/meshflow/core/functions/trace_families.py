@@ -2,7 +2,7 @@
 
 The calls of one function whose arguments differ only in their sizes form a family. Its first call is
 traced for its sizes; the second one, with symbols for the sizes that differ, for all sizes that the
-guards of that trace admit (`core/tracing/size_guards.py`). Such a trace runs op by op; if calls with
+guards of that trace admit (`core/values/size_guards.py`). Such a trace runs op by op; if calls with
 certain sizes are frequent, the function is traced and compiled for these sizes.
 """
 
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
-from meshflow.core.tracing.size_guards import GuardedSizes
+from meshflow.core.values.size_guards import GuardedSizes
 
 __all__ = ["TraceFamily"]
 

@@ -29,7 +29,7 @@ from jax.typing import DTypeLike
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
-from meshflow.core.dispatch.operation import Op, is_inexact
+from meshflow.core.dispatch.operation import Op, is_small_constant
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import TRACING, region
 from meshflow.core.runtime.context import (
@@ -153,8 +153,7 @@ class TraceContext:
         """Return the array that represents a tensor in this trace; an outer tensor is captured."""
         # Every traced op runs this method, so it reads the slot and not the property `array`.
         value = tensor.array
-        if tensor._owner is self or (type(value) is np.ndarray and not is_inexact(value)):
-            # Constant integers remain constants. A constant float may be differentiated, so it is captured.
+        if tensor._owner is self or is_small_constant(value):
             return value
         capture = self._capture_arrays.get(id(tensor))
         if capture is None:

@@ -76,7 +76,7 @@ def test_models_end_with_their_last_reference(make):
 
 def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
     op = operation.Op("plus", lambda operands, static: operands[0] + static[0])
-    kept = [op.get_compiled((1,)), op.get_gradient_op((1,), (True,)), op.get_donating((1,), (0,))]
+    kept = [op.get_eager((1,)), op.get_gradient_op((1,), (True,)), op.get_donating((1,), (0,))]
     ended = [weakref.ref(each) for each in kept]
     del kept
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
@@ -84,7 +84,7 @@ def test_cleared_sessions_keep_no_compiled_ops_and_models_go_on():
     tf.keras.backend.clear_session()
     assert [each() for each in ended] == [None] * 3
     np.testing.assert_array_equal(model(x), before)
-    assert op.get_compiled((1,))(2) == 3
+    assert op.get_eager((1,))(2) == 3
 
 
 def test_ops_of_second_gradients_end_with_their_last_reference():

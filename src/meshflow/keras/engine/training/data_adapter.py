@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.tiers import RunForecast
+from meshflow.core.dispatch.tiers import RunForecast
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec

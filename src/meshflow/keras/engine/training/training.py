@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.functions.tiers import RunForecast
+from meshflow.core.dispatch.tiers import RunForecast
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
