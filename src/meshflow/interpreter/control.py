@@ -1,0 +1,62 @@
+"""Rules of loops and branches: Python loops over the plans of their inner programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.environment.jax_internals import count_scan_operands
+from meshflow.interpreter.table import Compute, Equation, rule
+
+
+@rule("scan")
+def _scan(equation: Equation) -> Compute:
+    p = equation.params
+    assert equation.bind is not None
+    run_body = equation.bind(p["jaxpr"])
+    num_consts, num_carry = count_scan_operands(p)
+    length, first = p["length"], num_consts + num_carry
+    order = range(length - 1, -1, -1) if p["reverse"] else range(length)
+    rows = equation.outputs[num_carry:]
+
+    def run(*arrays: Any) -> list[Any]:
+        fixed, carry, xs = arrays[:num_consts], list(arrays[num_consts:first]), arrays[first:]
+        ys = [np.empty(shape, dtype) for shape, dtype in rows]
+        for i in order:
+            results = run_body([*fixed, *carry, *[x[i] for x in xs]])
+            carry = results[:num_carry]
+            for y, result in zip(ys, results[num_carry:]):
+                y[i] = result
+        return [np.array(c) for c in carry] + ys
+
+    return run
+
+
+@rule("while")
+def _loop(equation: Equation) -> Compute:
+    p = equation.params
+    assert equation.bind is not None
+    test, body = equation.bind(p["cond_jaxpr"]), equation.bind(p["body_jaxpr"])
+    num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
+
+    def run(*arrays: Any) -> list[Any]:
+        test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
+        carry = list(arrays[num_test + num_body :])
+        while test([*test_consts, *carry])[0]:
+            carry = body([*body_consts, *carry])
+        return [np.array(c) for c in carry]
+
+    return run
+
+
+@rule("cond")
+def _branch(equation: Equation) -> Compute:
+    assert equation.bind is not None
+    branches = [equation.bind(branch) for branch in equation.params["branches"]]
+    last = len(branches) - 1
+
+    def run(index: Any, *arrays: Any) -> list[Any]:
+        return [np.array(r) for r in branches[min(max(int(index), 0), last)](arrays)]
+
+    return run

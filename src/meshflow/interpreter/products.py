@@ -1,0 +1,74 @@
+"""Rules of matrix products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.table import Compute, Equation, Writer, rule
+
+
+@rule("dot_general", is_writer=True)
+def _multiply(equation: Equation) -> Compute | Writer:
+    ((left_sum, right_sum), (left_batch, right_batch)) = equation.params["dimension_numbers"]
+    (left, left_type), (right, right_type) = equation.inputs
+    shape, dtype = equation.outputs[0]
+    left_free = [i for i in range(len(left)) if i not in (*left_sum, *left_batch)]
+    right_free = [i for i in range(len(right)) if i not in (*right_sum, *right_batch)]
+    batch = tuple(left[i] for i in left_batch)
+    m, n = math.prod(left[i] for i in left_free), math.prod(right[i] for i in right_free)
+    k = math.prod(left[i] for i in left_sum)
+    compute_type = dtype
+    if is_small_float(dtype):
+        compute_type = FLOAT32
+    elif dtype.kind in "iu" and dtype.itemsize <= 4 and k < 1 << 20:
+        # BLAS has no integers; products of 16-bit integers are exact in float64.
+        sizes = [t.itemsize for t in (left_type, right_type)]
+        compute_type = np.dtype(np.float64) if sum(sizes) <= 4 else dtype
+    elif dtype == np.bool_:
+        compute_type = np.dtype(np.int64)
+    left_order, right_order = (*left_batch, *left_free, *left_sum), (*right_batch, *right_sum, *right_free)
+    prepare_left = _make_preparation(left_order, (*batch, m, k), left, left_type, compute_type)
+    prepare_right = _make_preparation(right_order, (*batch, k, n), right, right_type, compute_type)
+    product = (*batch, m, n)
+
+    if prepare_left is None and prepare_right is None and product == shape and compute_type == dtype:
+        return Writer(np.matmul, np.matmul)
+
+    def run(x: Any, y: Any) -> Any:
+        x = x if prepare_left is None else prepare_left(x)
+        y = y if prepare_right is None else prepare_right(y)
+        return np.matmul(x, y).reshape(shape).astype(dtype, copy=False)
+
+    if product != shape or compute_type != dtype:
+        return run
+
+    def write(x: Any, y: Any, out: Any) -> Any:
+        x = x if prepare_left is None else prepare_left(x)
+        y = y if prepare_right is None else prepare_right(y)
+        return np.matmul(x, y, out)
+
+    return Writer(run, write)
+
+
+def _make_preparation(
+    order: tuple[int, ...],
+    target: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    compute_type: np.dtype,
+) -> Compute | None:
+    """Return a function that makes matrices of an operand; None if it already consists of them."""
+    is_ordered = order == tuple(range(len(order)))
+    if is_ordered and target == shape and dtype == compute_type:
+        return None
+
+    def prepare(x: Any) -> Any:
+        if dtype != compute_type:
+            x = x.astype(compute_type)
+        return (x if is_ordered else x.transpose(order)).reshape(target)
+
+    return prepare

@@ -1,0 +1,109 @@
+"""The table of primitives: for each name, a rule that makes a NumPy function of an equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.environment.types import ClosedJaxpr
+
+# A function of the operands' arrays; returns an array, or a list for a primitive with several
+# results.
+Compute = Callable[..., Any]
+
+
+class Spec(NamedTuple):
+    """The shape, without symbolic sizes, and the dtype of an operand or result."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+
+class Equation(NamedTuple):
+    """An equation for known sizes, as rules see it.
+
+    Attributes:
+      name: Name of the primitive.
+      params: Its parameters, without symbolic sizes except in inner programs.
+      inputs: Specs of the operands.
+      outputs: Specs of the results.
+      constants: For each operand, its value if it is constant, otherwise None.
+      bind: Returns a function that runs an inner program: arrays -> list of arrays.
+    """
+
+    name: str
+    params: Mapping[str, Any]
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    constants: tuple[np.ndarray | None, ...] = ()
+    bind: Callable[[ClosedJaxpr], Callable[[Sequence[Any]], list[Any]]] | None = None
+
+
+class Writer(NamedTuple):
+    """Functions of an equation that can write its result to an existing array.
+
+    Attributes:
+      run: Function of the operands.
+      write: Function of the operands and, as its last argument, an array of the result's shape and
+        dtype. It returns this array.
+    """
+
+    run: Compute
+    write: Compute
+
+
+_Build = Callable[[Equation], Any]
+
+
+class Rule(NamedTuple):
+    """An entry of the table.
+
+    Attributes:
+      build: Makes the function (`Compute` or `Writer`) of an equation.
+      is_view: Whether a result may share memory with the first operand.
+      is_writer: Whether `build` may return a `Writer`.
+      is_elementwise: Whether a writer may write to the array of an operand.
+      uses_shapes: Whether the function depends on sizes, and not only on dtypes and numbers of
+        dimensions.
+      is_pure: Whether the function has no effects and depends on its operands only.
+    """
+
+    build: _Build
+    is_view: bool = False
+    is_writer: bool = False
+    is_elementwise: bool = False
+    uses_shapes: bool = True
+    is_pure: bool = True
+
+
+RULES: dict[str, Rule] = {}
+
+
+class UnsupportedPrimitive(NotImplementedError):
+    """A program contains primitives without a rule, or with parameters that its rule rejects.
+
+    Attributes:
+      names: Names of the primitives.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(f"no NumPy implementation of {', '.join(names)}; compile the program")
+        self.names = tuple(names)
+
+
+def rule(*names: str, **properties: bool) -> Callable[[_Build], _Build]:
+    """Register a function as the rule of primitives, with properties of `Rule`."""
+
+    def register(build: _Build) -> _Build:
+        for name in names:
+            RULES[name] = Rule(build, **properties)
+        return build
+
+    return register
