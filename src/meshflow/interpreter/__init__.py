@@ -5,9 +5,13 @@ from meshflow.interpreter import (
     convolutions,
     elementwise,
     indexing,
+    linear_algebra,
     products,
+    random_keys,
     reductions,
     shapes,
+    special,
+    windows,
 )
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.table import UnsupportedPrimitive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
@@ -58,5 +59,19 @@ def _branch(equation: Equation) -> Compute:
 
     def run(index: Any, *arrays: Any) -> list[Any]:
         return [np.array(r) for r in branches[min(max(int(index), 0), last)](arrays)]
+
+    return run
+
+
+@rule("pure_callback", "io_callback", "debug_callback", is_pure=False, uses_shapes=False)
+def _call_python(equation: Equation) -> Compute:
+    callback, outputs = equation.params["callback"], equation.outputs
+
+    def run(*arrays: Any) -> list[Any]:
+        # Callbacks take JAX arrays, as in a compiled program.
+        with np.errstate(all="warn"):
+            results = callback(*[jax.numpy.asarray(np.array(a)) for a in arrays])
+        leaves = jax.tree.leaves(results)
+        return [np.asarray(r, spec.dtype) for r, spec in zip(leaves, outputs)]
 
     return run

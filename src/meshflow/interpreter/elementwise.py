@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,7 +42,16 @@ def adapt(function: Compute, equation: Equation) -> Compute | Writer:
     dtype, result = equation.inputs[-1].dtype, equation.outputs[0].dtype
     if is_small_float(dtype):
         return widen(function, dtype, result)
-    return Writer(function, function) if isinstance(function, np.ufunc) else function
+    if isinstance(function, np.ufunc):
+        return Writer(function, _WRITERS.get(function, function))
+    return function
+
+
+# NumPy deprecates a result as the third argument of these two.
+_WRITERS: dict[Compute, Compute] = {
+    np.maximum: lambda x, y, out: np.maximum(x, y, out=out),
+    np.minimum: lambda x, y, out: np.minimum(x, y, out=out),
+}
 
 
 def _register_ufuncs() -> None:
@@ -199,7 +209,7 @@ def _raise_to_integer(equation: Equation) -> Compute:
 
 @define("round")
 def _round(equation: Equation) -> Compute:
-    if equation.params["rounding_method"].name == "TO_NEAREST_EVEN":
+    if equation.params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         return np.rint
 
     def round_away(x: Any) -> Any:
@@ -249,3 +259,90 @@ def make_conversion(source: np.dtype, target: np.dtype) -> Compute:
 
         return saturate
     return lambda x: x.astype(target)
+
+
+@define("shift_left", "shift_right_logical", "shift_right_arithmetic")
+def _shift(equation: Equation) -> Compute:
+    dtype = equation.inputs[0].dtype
+    bits = 8 * dtype.itemsize
+    is_left = equation.name == "shift_left"
+    is_arithmetic = equation.name == "shift_right_arithmetic"
+    work = np.dtype(f"{'i' if is_arithmetic else 'u'}{dtype.itemsize}")
+    unsigned, limit = np.dtype(f"u{dtype.itemsize}"), work.type(bits - 1)
+    function = np.left_shift if is_left else np.right_shift
+
+    def run(x: Any, y: Any) -> Any:
+        is_inside = y.view(unsigned) < bits
+        y = y.view(unsigned)
+        shifted = function(x.view(work), np.minimum(y, bits - 1).astype(work))
+        if not is_arithmetic and not np.all(is_inside):
+            shifted = np.where(is_inside, shifted, work.type(0))
+        return shifted.view(dtype)
+
+    return run
+
+
+@define("clz")
+def _count_leading_zeros(equation: Equation) -> Compute:
+    dtype = equation.inputs[0].dtype
+    bits, unsigned = 8 * dtype.itemsize, np.dtype(f"u{dtype.itemsize}")
+
+    def run(x: Any) -> Any:
+        x = np.array(x).view(unsigned)
+        shift = 1
+        while shift < bits:
+            x = x | (x >> unsigned.type(shift))
+            shift *= 2
+        return (bits - np.bitwise_count(x)).astype(dtype)
+
+    return run
+
+
+@define("real", "imag")
+def _take_part(equation: Equation) -> Compute:
+    return lambda x: np.array(getattr(x, equation.name))
+
+
+@define("complex")
+def _make_complex(equation: Equation) -> Compute:
+    dtype = equation.outputs[0].dtype
+
+    def run(x: Any, y: Any) -> Any:
+        out = np.empty(np.broadcast_shapes(np.shape(x), np.shape(y)), dtype)
+        out.real, out.imag = x, y
+        return out
+
+    return run
+
+
+@define("reduce_precision")
+def _reduce_precision(equation: Equation) -> Compute:
+    exponent, mantissa = equation.params["exponent_bits"], equation.params["mantissa_bits"]
+    dtype = equation.inputs[0].dtype
+    is_double = dtype.itemsize == 8
+    total, full_exponent = (52, 11) if is_double else (23, 8)
+    if exponent >= full_exponent and mantissa >= total:
+        return np.array
+    unsigned = np.dtype(np.uint64 if is_double else np.uint32)
+    bias, limit = (1 << (full_exponent - 1)) - 1, (1 << (exponent - 1)) - 1
+
+    def run(x: Any) -> Any:
+        x = np.asarray(x)
+        bits = x.view(unsigned).copy()
+        drop = total - mantissa
+        if drop > 0:
+            last = (bits >> unsigned.type(drop)) & unsigned.type(1)
+            bits += last + unsigned.type((1 << (drop - 1)) - 1)
+            bits &= ~unsigned.type((1 << drop) - 1)
+        sign = bits & unsigned.type(1 << (total + full_exponent))
+        magnitude = bits ^ sign
+        if exponent < full_exponent:
+            high = unsigned.type((bias + limit) << total | ((1 << mantissa) - 1) << max(drop, 0))
+            low = unsigned.type((bias - limit + 1) << total)
+            infinity = unsigned.type(((1 << full_exponent) - 1) << total)
+            magnitude = np.where(magnitude > high, infinity, magnitude)
+            magnitude = np.where(magnitude < low, unsigned.type(0), magnitude)
+        rounded = (magnitude | sign).view(x.dtype)
+        return np.where(np.isnan(x), x, rounded)
+
+    return run

@@ -267,7 +267,7 @@ def _update_rows(function: Any, out: Any, rows: Any, updates: Any, drops: bool) 
         out[rows] = updates
     elif len(rows) <= 8:
         for row, update in zip(rows, updates):
-            function(out[row], update, out[row])
+            function(out[row], update, out=out[row])
     else:
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]

@@ -8,6 +8,7 @@ symbolic sizes are made once. A run calls the closures in order on a list of val
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from jax.export import is_symbolic_dim
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr
-from meshflow.interpreter.table import RULES, Equation, Rule, Spec, UnsupportedPrimitive, Writer
+from meshflow.interpreter.table import CALL_RULES, RULES, Equation, Rule, Spec, UnsupportedPrimitive, Writer
+from meshflow.kernels.composite_primitives import composites
 from meshflow.passes.jaxprs import AnyJaxpr, find_inner_jaxprs
 
 __all__ = ["Plan", "Program", "build_plan"]
@@ -170,15 +172,18 @@ class Program:
             inner = next(
                 eqn.params[k] for k in ("jaxpr", "call_jaxpr", "fun_jaxpr") if k in eqn.params
             )
-            if RULES.get(eqn.params.get("name", "")) is None:
+            found = CALL_RULES.get(eqn.params.get("name", ""))
+            if found is None:
                 return self._inline(*_open(inner), operands)
-            name = eqn.params["name"]
-        if name in PASSED or (
+        elif name in PASSED or (
             name == "convert_element_type"
             and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
         ):
             return operands
-        found = RULES.get(name)
+        else:
+            found = RULES.get(name)
+            if found is None and eqn.primitive in composites:
+                return self._inline_composite(eqn, operands)
         outputs = [self._add_value(v.aval) for v in eqn.outvars]
         if found is None:
             self._unsupported[name] = None
@@ -198,6 +203,12 @@ class Program:
             return [self._add_constant(np.asarray(a)) for a in results]
         self._nodes.append(node)
         return outputs
+
+    def _inline_composite(self, eqn: Any, operands: list[int]) -> list[int]:
+        """Add the equations that one of our own primitives represents."""
+        specs = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars]
+        function = functools.partial(composites[eqn.primitive], **eqn.params)
+        return self._inline(*_open(jax.make_jaxpr(function)(*specs)), operands)
 
     def _is_constant(self, node: _Node) -> bool:
         size = sum(math.prod(self.values[i].shape) for i in node.outputs if node.is_static)

@@ -84,6 +84,8 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {}
+# Rules of calls of jitted functions by name, which other packages register.
+CALL_RULES: dict[str, Rule] = {}
 
 
 class UnsupportedPrimitive(NotImplementedError):
