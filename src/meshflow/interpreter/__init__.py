@@ -6,6 +6,7 @@ from meshflow.interpreter import (
     elementwise,
     indexing,
     linear_algebra,
+    own,
     products,
     random_keys,
     reductions,
@@ -13,7 +14,8 @@ from meshflow.interpreter import (
     special,
     windows,
 )
+from meshflow.interpreter.costs import CostEstimate, Costs, estimate_costs
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.table import UnsupportedPrimitive
 
-__all__ = ["Plan", "UnsupportedPrimitive", "build_plan"]
+__all__ = ["CostEstimate", "Costs", "Plan", "UnsupportedPrimitive", "build_plan", "estimate_costs"]

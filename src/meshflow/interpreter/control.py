@@ -15,7 +15,7 @@ from meshflow.interpreter.table import Compute, Equation, rule
 def _scan(equation: Equation) -> Compute:
     p = equation.params
     assert equation.bind is not None
-    run_body = equation.bind(p["jaxpr"])
+    run_body = equation.bind(p["jaxpr"]).run
     num_consts, num_carry = count_scan_operands(p)
     length, first = p["length"], num_consts + num_carry
     order = range(length - 1, -1, -1) if p["reverse"] else range(length)
@@ -38,7 +38,7 @@ def _scan(equation: Equation) -> Compute:
 def _loop(equation: Equation) -> Compute:
     p = equation.params
     assert equation.bind is not None
-    test, body = equation.bind(p["cond_jaxpr"]), equation.bind(p["body_jaxpr"])
+    test, body = equation.bind(p["cond_jaxpr"]).run, equation.bind(p["body_jaxpr"]).run
     num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
 
     def run(*arrays: Any) -> list[Any]:
@@ -54,7 +54,7 @@ def _loop(equation: Equation) -> Compute:
 @rule("cond")
 def _branch(equation: Equation) -> Compute:
     assert equation.bind is not None
-    branches = [equation.bind(branch) for branch in equation.params["branches"]]
+    branches = [equation.bind(branch).run for branch in equation.params["branches"]]
     last = len(branches) - 1
 
     def run(index: Any, *arrays: Any) -> list[Any]:

@@ -96,7 +96,7 @@ def _pad(equation: Equation) -> Compute:
     return run
 
 
-@rule("iota")
+@rule("iota", is_view=True)
 def _make_iota(equation: Equation) -> Compute:
     (shape, dtype), axis = equation.outputs[0], equation.params["dimension"]
     view = [1] * len(shape)

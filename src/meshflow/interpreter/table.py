@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from meshflow.environment.types import ClosedJaxpr
+from meshflow.interpreter.inner_programs import AnyJaxpr
+
+if TYPE_CHECKING:
+    from meshflow.interpreter.program import BoundProgram
 
 # A function of the operands' arrays; returns an array, or a list for a primitive with several
 # results.
 Compute = Callable[..., Any]
+# Allocates an array of a shape and dtype, with any values.
+Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class Spec(NamedTuple):
@@ -35,7 +40,7 @@ class Equation(NamedTuple):
       inputs: Specs of the operands.
       outputs: Specs of the results.
       constants: For each operand, its value if it is constant, otherwise None.
-      bind: Returns a function that runs an inner program: arrays -> list of arrays.
+      bind: Returns the closures of an inner program.
     """
 
     name: str
@@ -43,16 +48,16 @@ class Equation(NamedTuple):
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...] = ()
-    bind: Callable[[ClosedJaxpr], Callable[[Sequence[Any]], list[Any]]] | None = None
+    bind: Callable[[AnyJaxpr], BoundProgram] | None = None
 
 
 class Writer(NamedTuple):
-    """Functions of an equation that can write its result to an existing array.
+    """Functions of an equation that can write its results to existing arrays.
 
     Attributes:
       run: Function of the operands.
-      write: Function of the operands and, as its last argument, an array of the result's shape and
-        dtype. It returns this array.
+      write: Function of the operands, followed by arrays of the shapes and dtypes of the results. It
+        returns the results, in these arrays.
     """
 
     run: Compute

@@ -131,7 +131,7 @@ def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> C
 def _reduce_windows_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"])
+    combine = equation.bind(equation.params["jaxpr"]).run
     geometry = read_geometry(equation)
 
     def run(*arrays: Any) -> list[Any]:
@@ -213,7 +213,7 @@ def _gather_from_extremes(equation: Equation) -> Compute:
 def _reduce_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"])
+    combine = equation.bind(equation.params["jaxpr"]).run
     axes = tuple(sorted(equation.params["dimensions"]))
 
     def run(*arrays: Any) -> list[Any]:
