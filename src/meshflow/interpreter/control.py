@@ -48,6 +48,20 @@ def _loop(equation: Equation) -> Compute:
             carry = body([*body_consts, *carry])
         return [np.array(c) for c in carry]
 
+    def run_batch(*arrays: Any) -> list[Any]:
+        test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
+        carry = list(arrays[num_test + num_body :])
+        while (active := test([*test_consts, *carry])[0]).any():
+            # Elements of the batch for which the loop has ended keep their values.
+            results = body([*body_consts, *carry])
+            carry = [
+                np.where(active.reshape(active.shape + (1,) * (np.ndim(r) - active.ndim)), r, c)
+                for r, c in zip(results, carry)
+            ]
+        return [np.array(c) for c in carry]
+
+    if p["cond_jaxpr"].out_avals[0].shape:
+        return run_batch
     return run
 
 
@@ -75,3 +89,10 @@ def _call_python(equation: Equation) -> Compute:
         return [np.asarray(r, spec.dtype) for r, spec in zip(leaves, outputs)]
 
     return run
+
+
+@rule("platform_index")
+def _find_platform(equation: Equation) -> Compute:
+    platforms = equation.params["platforms"]
+    index = next(i for i, names in enumerate(platforms) if names is None or "cpu" in names)
+    return lambda: np.array(index, np.int32)

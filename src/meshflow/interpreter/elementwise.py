@@ -37,10 +37,14 @@ def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) ->
     return run
 
 
+# These read the bits of small floating-point numbers.
+_EXACT = frozenset(["eq_to", "lt_to", "le_to", "nextafter"])
+
+
 def adapt(function: Compute, equation: Equation) -> Compute | Writer:
     """Return a function of the operands' dtype; ufuncs can also write to an array."""
     dtype, result = equation.inputs[-1].dtype, equation.outputs[0].dtype
-    if is_small_float(dtype):
+    if is_small_float(dtype) and equation.name not in _EXACT:
         return widen(function, dtype, result)
     if isinstance(function, np.ufunc):
         return Writer(function, _WRITERS.get(function, function))
@@ -346,3 +350,20 @@ def _reduce_precision(equation: Equation) -> Compute:
         return np.where(np.isnan(x), x, rounded)
 
     return run
+
+
+@define("eq_to", "lt_to", "le_to")
+def _compare_totally(equation: Equation) -> Compute:
+    """Compare by IEEE 754's total order, in which NaN is the largest number."""
+    dtype = equation.inputs[0].dtype
+    compare = {"eq_to": np.equal, "lt_to": np.less, "le_to": np.less_equal}[equation.name]
+    if not jnp.issubdtype(dtype, np.floating):
+        return compare
+    signed = np.dtype(f"i{dtype.itemsize}")
+    limit = np.iinfo(signed).max
+
+    def order(x: Any) -> Any:
+        bits = np.asarray(x).view(signed)
+        return np.where(bits < 0, bits ^ limit, bits)
+
+    return lambda x, y: compare(order(x), order(y))

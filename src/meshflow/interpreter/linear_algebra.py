@@ -15,58 +15,68 @@ from meshflow.interpreter.table import Compute, Equation, UnsupportedPrimitive, 
 
 
 @functools.cache
-def _load_lapack() -> tuple[Any, Any]:
-    from scipy.linalg import blas, lapack  # noqa: PLC0415  # The import takes 0.2 seconds.
+def _load_scipy() -> Any:
+    import scipy.linalg  # noqa: PLC0415  # The import takes 0.2 seconds.
 
-    return blas, lapack
+    return scipy.linalg
+
+
+def _get_lapack(name: str, *arrays: Any) -> Any:
+    return _load_scipy().lapack.get_lapack_funcs(name, arrays)
 
 
 def _map_matrices(equation: Equation, function: Callable[..., Any]) -> Compute:
     """Return a function that applies `function` to each matrix of a batch."""
-    outputs = equation.outputs
-    num_batch = equation.inputs[0].ndim - 2
-    is_multiple = equation.name != "cholesky" and len(outputs) > 1 or equation.name in ("svd", "eig")
+    outputs, num_batch = equation.outputs, equation.inputs[0].ndim - 2
 
     def run(*arrays: Any) -> Any:
-        batch = arrays[0].shape[:num_batch]
         results = [np.empty(shape, dtype) for shape, dtype in outputs]
-        for index in np.ndindex(*batch):
+        if any(0 in a.shape for a in arrays):
+            return [np.zeros(shape, dtype) for shape, dtype in outputs]
+        for index in np.ndindex(*arrays[0].shape[:num_batch]):
             try:
                 parts = function(*[a[index] for a in arrays])
-            except np.linalg.LinAlgError:
+            except (np.linalg.LinAlgError, ValueError):
                 parts = [np.nan] * len(results)
-            for result, part in zip(results, parts, strict=True):
+            for result, part in zip(results, parts):
                 result[index] = part
-        return results if is_multiple else results[0]
+        return results
 
     return run
+
+
+def _take_first(run: Compute) -> Compute:
+    return lambda *arrays: run(*arrays)[0]
 
 
 @rule("cholesky")
 def _factor_cholesky(equation: Equation) -> Compute:
     def factor(a: Any) -> list[Any]:
-        factor = np.linalg.cholesky(a)
-        if not np.isfinite(factor).all():
-            raise np.linalg.LinAlgError
-        return [factor]
+        result, info = _get_lapack("potrf", a)(a, lower=1, clean=1)
+        return [result if info == 0 else np.nan]
 
-    return _map_matrices(equation, factor)
+    return _take_first(_map_matrices(equation, factor))
 
 
 @rule("qr")
 def _factor_qr(equation: Equation) -> Compute:
     if equation.params.get("pivoting"):
         raise UnsupportedPrimitive(["qr"])
-    mode = "complete" if equation.params["full_matrices"] else "reduced"
-    return lambda a: list(np.linalg.qr(a, mode))
+    mode = "full" if equation.params["full_matrices"] else "economic"
+    return _map_matrices(equation, lambda a: _load_scipy().qr(a, mode=mode, check_finite=False))
+
+
+@rule("householder_product")
+def _multiply_reflectors(equation: Equation) -> Compute:
+    name = "ungqr" if equation.inputs[0].dtype.kind == "c" else "orgqr"
+    multiply = lambda a, taus: [_get_lapack(name, a)(a, taus)[0]]
+    return _take_first(_map_matrices(equation, multiply))
 
 
 @rule("lu")
 def _factor_lu(equation: Equation) -> Compute:
     def factor(a: Any) -> list[Any]:
-        blas, lapack = _load_lapack()
-        (getrf,) = lapack.get_lapack_funcs(("getrf",), (a,))
-        lu, pivots, _ = getrf(a)
+        lu, pivots, _ = _get_lapack("getrf", a)(a)
         order = np.arange(a.shape[0])
         for i, j in enumerate(pivots):
             order[[i, j]] = order[[j, i]]
@@ -91,39 +101,47 @@ def _make_permutation(equation: Equation) -> Compute:
 
 @rule("eigh")
 def _decompose_symmetric(equation: Equation) -> Compute:
-    if equation.params["subset_by_index"] is not None:
+    if equation.params["subset_by_index"] not in (None, (0, equation.inputs[0].shape[-1])):
         raise UnsupportedPrimitive(["eigh"])
-    triangle = "L" if equation.params["lower"] else "U"
+    name = "heevd" if equation.inputs[0].dtype.kind == "c" else "syevd"
 
     def decompose(a: Any) -> list[Any]:
-        if not np.isfinite(a).all():
-            raise np.linalg.LinAlgError
-        values, vectors = np.linalg.eigh(a, triangle)
-        return [vectors, values]
+        values, vectors, info = _get_lapack(name, a)(a, lower=equation.params["lower"])
+        return [vectors, values] if info == 0 else [np.nan, np.nan]
 
     return _map_matrices(equation, decompose)
 
 
 @rule("eig")
 def _decompose(equation: Equation) -> Compute:
-    if equation.params["compute_left_eigenvectors"]:
-        raise UnsupportedPrimitive(["eig"])
-    if not equation.params["compute_right_eigenvectors"]:
-        return _map_matrices(equation, lambda a: [np.linalg.eigvals(a)])
-    return _map_matrices(equation, lambda a: list(np.linalg.eig(a)))
+    left = equation.params["compute_left_eigenvectors"]
+    right = equation.params["compute_right_eigenvectors"]
+
+    def decompose(a: Any) -> Any:
+        parts = _load_scipy().eig(a, None, left, right, check_finite=False)
+        return parts if left or right else [parts]
+
+    return _map_matrices(equation, decompose)
+
+
+@rule("schur")
+def _decompose_schur(equation: Equation) -> Compute:
+    if equation.params["sort_eig_vals"]:
+        raise UnsupportedPrimitive(["schur"])
+    output = "complex" if equation.inputs[0].dtype.kind == "c" else "real"
+    return _map_matrices(equation, lambda a: _load_scipy().schur(a, output, check_finite=False))
 
 
 @rule("svd")
 def _decompose_singular(equation: Equation) -> Compute:
     p = equation.params
-    if p["subset_by_index"] is not None:
+    if p["subset_by_index"] not in (None, (0, min(equation.inputs[0].shape[-2:]))):
         raise UnsupportedPrimitive(["svd"])
-    if not p["compute_uv"]:
-        return _map_matrices(equation, lambda a: [np.linalg.svd(a, compute_uv=False)])
 
     def decompose(a: Any) -> list[Any]:
-        u, s, v = np.linalg.svd(a, p["full_matrices"])
-        return [s, u, v]
+        options = {"compute_uv": p["compute_uv"], "check_finite": False}
+        parts = _load_scipy().svd(a, p["full_matrices"], **options)
+        return [parts[1], parts[0], parts[2]] if p["compute_uv"] else [parts]
 
     return _map_matrices(equation, decompose)
 
@@ -134,15 +152,14 @@ def _solve_triangular(equation: Equation) -> Compute:
     transposition = (2 if p["conjugate_a"] else 1) if p["transpose_a"] else 0
 
     def solve(a: Any, b: Any) -> list[Any]:
-        blas, _ = _load_lapack()
-        (trsm,) = blas.get_blas_funcs(("trsm",), (a, b))
+        trsm = _load_scipy().blas.get_blas_funcs("trsm", (a, b))
         if p["conjugate_a"] and not p["transpose_a"]:
             a = a.conj()
         one = a.dtype.type(1)
         options = {"side": not p["left_side"], "lower": p["lower"], "diag": p["unit_diagonal"]}
         return [trsm(one, a, b, trans_a=transposition, **options)]
 
-    return _map_matrices(equation, solve)
+    return _take_first(_map_matrices(equation, solve))
 
 
 @rule("tridiagonal_solve")

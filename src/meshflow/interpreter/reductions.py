@@ -119,13 +119,17 @@ def _sort(equation: Equation) -> Compute:
     return run
 
 
-@rule("top_k")
+@rule("top_k", "approx_top_k")
 def _find_top(equation: Equation) -> Compute:
-    k, axis = equation.params["k"], equation.params.get("axis", -1)
-    index = equation.outputs[1].dtype
+    p, index = equation.params, equation.outputs[1].dtype
+    axis = p.get("axis", p.get("reduction_dimension", -1))
+    k, is_min = p["k"], not p.get("is_max_k", True)
 
     def run(x: Any) -> list[Any]:
         key = np.moveaxis(_make_sort_key(x), axis, -1)
+        if is_min:
+            order = np.moveaxis(np.argsort(key, -1, kind="stable")[..., :k], -1, axis)
+            return [np.take_along_axis(x, order, axis), order.astype(index)]
         # Sort the reversed array in ascending order, so that of equal elements the first is last.
         order = x.shape[axis] - 1 - np.argsort(key[..., ::-1], -1, kind="stable")
         order = np.moveaxis(order[..., ::-1][..., :k], -1, axis)

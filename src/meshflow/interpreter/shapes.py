@@ -25,7 +25,9 @@ def _broadcast(equation: Equation) -> Compute:
 
 @rule("reshape", is_view=True)
 def _reshape(equation: Equation) -> Compute:
-    shape = equation.outputs[0].shape
+    shape, order = equation.outputs[0].shape, equation.params["dimensions"]
+    if order is not None:
+        return lambda x, *_: x.transpose(order).reshape(shape)
     return lambda x, *_: x.reshape(shape)
 
 
@@ -136,3 +138,15 @@ def _tile(equation: Equation) -> Compute:
 def _make_empty(equation: Equation) -> Compute:
     shape, dtype = equation.outputs[0]
     return lambda *_: np.zeros(shape, dtype)
+
+
+@rule("stack", is_writer=True, uses_shapes=False)
+def _stack(equation: Equation) -> Writer:
+    axis = equation.params["axis"]
+    return Writer(lambda *xs: np.stack(xs, axis), lambda *xs: np.stack(xs[:-1], axis, xs[-1]))
+
+
+@rule("unstack", is_view=True, uses_shapes=False)
+def _unstack(equation: Equation) -> Compute:
+    axis = equation.params["axis"]
+    return lambda x: list(np.moveaxis(x, axis, 0))
