@@ -27,7 +27,7 @@ def _scan(equation: Equation) -> Compute:
         for i in order:
             results = run_body([*fixed, *carry, *[x[i] for x in xs]])
             carry = results[:num_carry]
-            for y, result in zip(ys, results[num_carry:]):
+            for y, result in zip(ys, results[num_carry:], strict=True):
                 y[i] = result
         return [np.array(c) for c in carry] + ys
 
@@ -56,7 +56,7 @@ def _loop(equation: Equation) -> Compute:
             results = body([*body_consts, *carry])
             carry = [
                 np.where(active.reshape(active.shape + (1,) * (np.ndim(r) - active.ndim)), r, c)
-                for r, c in zip(results, carry)
+                for r, c in zip(results, carry, strict=True)
             ]
         return [np.array(c) for c in carry]
 
@@ -86,7 +86,7 @@ def _call_python(equation: Equation) -> Compute:
         with np.errstate(all="warn"):
             results = callback(*[jax.numpy.asarray(np.array(a)) for a in arrays])
         leaves = jax.tree.leaves(results)
-        return [np.asarray(r, spec.dtype) for r, spec in zip(leaves, outputs)]
+        return [np.asarray(r, spec.dtype) for r, spec in zip(leaves, outputs, strict=True)]
 
     return run
 

@@ -82,7 +82,9 @@ def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
     """Return a function of an image [batch, *spatial, features] that pads and dilates it."""
     shape = [equation.inputs[0].shape[a] for a in order]
     padding, dilation = equation.params["padding"], equation.params["lhs_dilation"]
-    sizes = [max(0, (n - 1) * d + 1 if n else 0) for n, d in zip(shape[1:-1], dilation, strict=True)]
+    sizes = [
+        max(0, (n - 1) * d + 1 if n else 0) for n, d in zip(shape[1:-1], dilation, strict=True)
+    ]
     if all(d == 1 for d in dilation) and all(pair == (0, 0) for pair in padding):
         return lambda x: x
     target = [shape[0], *(n + a + b for n, (a, b) in zip(sizes, padding, strict=True)), shape[-1]]
@@ -120,9 +122,7 @@ def _view_windows(x: Any, size: Any, grid: Any, strides: Any, dilations: Any) ->
     )
 
 
-def _multiply_windows(
-    x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int
-) -> Any:
+def _multiply_windows(x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int) -> Any:
     *size, num_in, num_out = w.shape
     batch, k = len(x), math.prod(size) * num_in
     if groups > 1:
@@ -148,7 +148,7 @@ def _multiply_windows(
 def _multiply_positions(
     x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int
 ) -> Any:
-    *size, num_in, num_out = w.shape
+    *size, _, num_out = w.shape
     kernel = w.reshape(-1, num_out)
     out = np.empty((len(x), *grid, num_out), np.result_type(x, w))
     for position in np.ndindex(*grid):

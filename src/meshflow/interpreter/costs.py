@@ -163,7 +163,11 @@ class CostEstimate:
                 self._add(self._bytes, itemsize, atom.aval.shape if itemsize else (), factor)  # type: ignore[attr-defined]
 
     def _add(
-        self, polynomial: _Polynomial, number: float, sizes: Iterable[Any], factor: tuple[float, _Term]
+        self,
+        polynomial: _Polynomial,
+        number: float,
+        sizes: Iterable[Any],
+        factor: tuple[float, _Term],
     ) -> None:
         number, symbols = _multiply(number * factor[0], factor[1], sizes)
         polynomial[symbols] = polynomial.get(symbols, 0.0) + number

@@ -272,7 +272,7 @@ def _shift(equation: Equation) -> Compute:
     is_left = equation.name == "shift_left"
     is_arithmetic = equation.name == "shift_right_arithmetic"
     work = np.dtype(f"{'i' if is_arithmetic else 'u'}{dtype.itemsize}")
-    unsigned, limit = np.dtype(f"u{dtype.itemsize}"), work.type(bits - 1)
+    unsigned = np.dtype(f"u{dtype.itemsize}")
     function = np.left_shift if is_left else np.right_shift
 
     def run(x: Any, y: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ def _slice(equation: Equation) -> Compute:
 
     def run(x: Any, *starts: Any) -> Any:
         index = []
-        for start, size, limit in zip(starts, sizes, limits):
+        for start, size, limit in zip(starts, sizes, limits, strict=True):
             first = min(max(int(start), 0), limit)
             index.append(slice(first, first + size))
         return np.array(x[tuple(index)])
@@ -41,7 +40,7 @@ def _update_slice(equation: Equation) -> Compute:
 
     def run(x: Any, update: Any, *starts: Any) -> Any:
         index = []
-        for start, size, limit in zip(starts, sizes, limits):
+        for start, size, limit in zip(starts, sizes, limits, strict=True):
             first = min(max(int(start), 0), limit)
             index.append(slice(first, first + size))
         out = np.array(x)
@@ -100,6 +99,7 @@ def _gather(equation: Equation) -> Compute:
     )
     if is_row_gather:
         last = shape[0] - 1
+
         def take_rows(x: Any, indices: Any) -> Any:
             rows = indices[..., 0]
             if fills:
@@ -112,7 +112,11 @@ def _gather(equation: Equation) -> Compute:
 
         return take_rows
     batching = tuple(
-        zip(numbers.operand_batching_dims, _to_batch_axes(numbers.start_indices_batching_dims), strict=True)
+        zip(
+            numbers.operand_batching_dims,
+            _to_batch_axes(numbers.start_indices_batching_dims),
+            strict=True,
+        )
     )
     num_batch, num_kept = len(batch), len(kept)
     offsets = {}
@@ -220,7 +224,9 @@ def _scatter(equation: Equation) -> Compute:
         if wide != dtype:
             updates = updates.astype(wide)
         if is_row_update:
-            _update_rows(function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops)
+            _update_rows(
+                function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops
+            )
             return out.astype(dtype, copy=False)
         starts, _ = _list_positions(
             indices, shape, window, numbers.scatter_dims_to_operand_dims, kept, batching, num_batch
@@ -238,7 +244,9 @@ def _scatter(equation: Equation) -> Compute:
             index.append(np.broadcast_to(start + offsets[axis] if axis in offsets else start, full))
         mask = None
         if not np.all(valid):
-            mask = np.broadcast_to(np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept), full)
+            mask = np.broadcast_to(
+                np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept), full
+            )
             index = [i[mask] for i in index]
             updates = updates[mask]
         if not shape:
@@ -266,7 +274,7 @@ def _update_rows(function: Any, out: Any, rows: Any, updates: Any, drops: bool) 
     if function is None:
         out[rows] = updates
     elif len(rows) <= 8:
-        for row, update in zip(rows, updates):
+        for row, update in zip(rows, updates, strict=True):
             function(out[row], update, out=out[row])
     else:
         order = np.argsort(rows, kind="stable")

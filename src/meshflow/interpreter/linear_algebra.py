@@ -38,7 +38,7 @@ def _map_matrices(equation: Equation, function: Callable[..., Any]) -> Compute:
                 parts = function(*[a[index] for a in arrays])
             except (np.linalg.LinAlgError, ValueError):
                 parts = [np.nan] * len(results)
-            for result, part in zip(results, parts):
+            for result, part in zip(results, parts, strict=True):
                 result[index] = part
         return results
 
@@ -196,5 +196,10 @@ def _transform(equation: Equation) -> Compute:
     axes, dtype = tuple(range(-len(lengths), 0)), equation.outputs[0].dtype
     if 0 in equation.inputs[0].shape:
         return lambda x: np.zeros(*equation.outputs[0])
-    transform = {"FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn}[name]
+    transform = {
+        "FFT": np.fft.fftn,
+        "IFFT": np.fft.ifftn,
+        "RFFT": np.fft.rfftn,
+        "IRFFT": np.fft.irfftn,
+    }[name]
     return lambda x: transform(x, lengths, axes).astype(dtype, copy=False)

@@ -73,7 +73,11 @@ class _MemoryPlanner:
         self.fixed: set[int] = set()
 
     def form_groups(
-        self, inputs: Sequence[int], constants: Iterable[int], outputs: Sequence[int], donated: Collection[int]
+        self,
+        inputs: Sequence[int],
+        constants: Iterable[int],
+        outputs: Sequence[int],
+        donated: Collection[int],
     ) -> None:
         group = self.group
         for i, node in enumerate(self.nodes):
@@ -133,7 +137,10 @@ class _MemoryPlanner:
             candidates = [
                 g
                 for g in node.inputs
-                if node.rule.is_elementwise and g in dead and self.values[g] == value and g not in found
+                if node.rule.is_elementwise
+                and g in dead
+                and self.values[g] == value
+                and g not in found
             ]
             candidates = candidates or [g for g in free.get(value, [])[::-1] if g not in found]
             if not candidates:

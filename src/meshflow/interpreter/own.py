@@ -52,7 +52,14 @@ def _update_by_adam(equation: Equation) -> Writer:
     epsilon = dtype.type(equation.params["epsilon"])
 
     def write(
-        var: Any, grad: Any, mean: Any, square: Any, mean_rate: Any, square_rate: Any, rate: Any, *outs: Any
+        var: Any,
+        grad: Any,
+        mean: Any,
+        square: Any,
+        mean_rate: Any,
+        square_rate: Any,
+        rate: Any,
+        *outs: Any,
     ) -> Any:
         for v, g, m, s, new_v, new_m, new_s in _iterate_blocks([var, grad, mean, square, *outs]):
             step = np.subtract(g, m)
@@ -74,7 +81,9 @@ def _update_by_adam(equation: Equation) -> Writer:
     return _make_writer(write, equation)
 
 
-def run_program(program: ElementwiseProgram, arrays: Sequence[Any], scalars: Sequence[Any]) -> list[Any]:
+def run_program(
+    program: ElementwiseProgram, arrays: Sequence[Any], scalars: Sequence[Any]
+) -> list[Any]:
     """Compute the results of an elementwise program; they may be its operands."""
     values = list(arrays)
     read = lambda value_id: values[value_id] if value_id >= 0 else scalars[~value_id]
@@ -138,7 +147,9 @@ def _update_rows(equation: Equation) -> Writer:
         outs = rest[len(equation.inputs) - 2 :]
         unique, total = sum_rows(gradient, indices, len(arrays[0]))
         results = run_program(program, [*(a[unique] for a in arrays), total], scalars)
-        if any(out is array for i, out in enumerate(outs) for array in arrays[:i] + arrays[i + 1 :]):
+        if any(
+            out is array for i, out in enumerate(outs) for array in arrays[:i] + arrays[i + 1 :]
+        ):
             arrays = tuple(np.array(a) for a in arrays)
         for out, array in zip(outs, arrays, strict=True):
             if out is not array:
@@ -162,7 +173,10 @@ def _compute_cross_entropy(equation: Equation) -> Compute:
         chosen = _take_classes(shifted, index)
         np.exp(shifted, shifted)
         total = np.log(shifted.sum(-1))
-        return [r.astype(s.dtype, copy=False) for r, s in zip((total - chosen, high, total), specs)]
+        return [
+            r.astype(s.dtype, copy=False)
+            for r, s in zip((total - chosen, high, total), specs, strict=True)
+        ]
 
     return run
 

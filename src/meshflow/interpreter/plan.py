@@ -60,7 +60,7 @@ class Plan:
         is_copied = self._program.is_copied
         return [
             np.array(r, order="C") if copies else np.asarray(r, order="C")
-            for r, copies in zip(results, is_copied)
+            for r, copies in zip(results, is_copied, strict=True)
         ]
 
     def _bind(self, arrays: Sequence[np.ndarray]) -> BoundProgram:

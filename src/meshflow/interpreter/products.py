@@ -30,12 +30,20 @@ def _multiply(equation: Equation) -> Compute | Writer:
         compute_type = np.dtype(np.float64) if sum(sizes) <= 4 else dtype
     elif dtype == np.bool_:
         compute_type = np.dtype(np.int64)
-    left_order, right_order = (*left_batch, *left_free, *left_sum), (*right_batch, *right_sum, *right_free)
+    left_order, right_order = (
+        (*left_batch, *left_free, *left_sum),
+        (*right_batch, *right_sum, *right_free),
+    )
     prepare_left = _make_preparation(left_order, (*batch, m, k), left, left_type, compute_type)
     prepare_right = _make_preparation(right_order, (*batch, k, n), right, right_type, compute_type)
     product = (*batch, m, n)
 
-    if prepare_left is None and prepare_right is None and product == shape and compute_type == dtype:
+    if (
+        prepare_left is None
+        and prepare_right is None
+        and product == shape
+        and compute_type == dtype
+    ):
         return Writer(np.matmul, np.matmul)
 
     def run(x: Any, y: Any) -> Any:

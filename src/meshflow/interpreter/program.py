@@ -267,7 +267,10 @@ class Program:
     def _make_allocating(self, compute: Writer, node: Node, sizes: Sequence[int]) -> Writer:
         """Return a writer to arrays of the caller's function, if it has no targets."""
         allocate = self._allocate
-        if allocate is None or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES:
+        if (
+            allocate is None
+            or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES
+        ):
             return compute
         types = [self._values[o] for o in node.outputs]
         specs = [
@@ -295,7 +298,7 @@ class BoundProgram:
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run the program; results may be scalars, and may share memory with operands."""
         values = self._initial.copy()
-        for slot, array in zip(self.inputs, arrays):
+        for slot, array in zip(self.inputs, arrays, strict=True):
             values[slot] = array
         for step in self.steps:
             step(values)
@@ -322,7 +325,7 @@ def make_step(compute: Any, node: Node, targets: tuple[int, ...] | None) -> Step
     if node.is_multiple:
 
         def step(values: list[Any]) -> None:
-            for o, y in zip(outputs, compute(*[values[i] for i in inputs])):
+            for o, y in zip(outputs, compute(*[values[i] for i in inputs]), strict=True):
                 values[o] = y
 
         return step

@@ -5,7 +5,6 @@ A key is an array of uint32 with a last axis of two words.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np

@@ -44,7 +44,7 @@ def _reduce(function: np.ufunc, equation: Equation) -> Compute | Writer:
     (shape, dtype), axes = equation.inputs[0], tuple(equation.params["axes"])
     if not axes:
         return np.array
-    if 0 in shape or function in (np.maximum, np.minimum) and dtype.kind == "c":
+    if 0 in shape or (function in (np.maximum, np.minimum) and dtype.kind == "c"):
         identity = get_identity(function, dtype)
         result = equation.outputs[0].shape
         return lambda x: np.full(result, identity, dtype)
@@ -53,9 +53,7 @@ def _reduce(function: np.ufunc, equation: Equation) -> Compute | Writer:
         return widen(lambda x: reduce(x, axis=axes), dtype)
     if function is np.add and len(axes) == 1 and axes[0] == len(shape) - 1 and dtype == FLOAT32:
         pass
-    return Writer(
-        lambda x: reduce(x, axes, dtype), lambda x, out: reduce(x, axes, dtype, out)
-    )
+    return Writer(lambda x: reduce(x, axes, dtype), lambda x, out: reduce(x, axes, dtype, out))
 
 
 _register_reductions()

@@ -18,7 +18,11 @@ def _broadcast(equation: Equation) -> Compute:
         view[axis] = size
     if view == list(shape):
         return lambda x, *_: np.reshape(x, shape)
-    if len(source) == len(shape) or not source or axes[-1] == len(shape) - 1 == len(axes) + axes[0] - 1:
+    if (
+        len(source) == len(shape)
+        or not source
+        or axes[-1] == len(shape) - 1 == len(axes) + axes[0] - 1
+    ):
         return lambda x, *_: np.broadcast_to(x, shape)
     return lambda x, *_: np.broadcast_to(np.reshape(x, view), shape)
 
@@ -81,13 +85,15 @@ def _concatenate(equation: Equation) -> Writer:
 def _pad(equation: Equation) -> Compute:
     config, (shape, dtype) = equation.params["padding_config"], equation.outputs[0]
     source, target = [], []
-    for n, m, (low, high, interior) in zip(equation.inputs[0].shape, shape, config, strict=True):
+    for n, m, (low, _, interior) in zip(equation.inputs[0].shape, shape, config, strict=True):
         step = interior + 1
         first = max(0, -(low // step)) if low < 0 else 0
         stop = min(n, max(first, (m - low + step - 1) // step))
         source.append(slice(first, stop))
         begin = low + first * step
-        target.append(slice(begin, begin + max(0, (stop - first - 1) * step + 1 if stop > first else 0), step))
+        target.append(
+            slice(begin, begin + max(0, (stop - first - 1) * step + 1 if stop > first else 0), step)
+        )
     inner, outer = tuple(source), tuple(target)
 
     def run(x: Any, value: Any) -> Any:

@@ -89,7 +89,9 @@ def _choose_polygamma(equation: Equation) -> Compute:
     def run(order: Any, x: Any) -> Any:
         special, order = _load_scipy(), np.asarray(order, np.float64)
         sign = np.where(np.remainder(order, 2) == 0, -1.0, 1.0)
-        values = sign * special.gamma(order + 1) * special.zeta(order + 1, np.asarray(x, np.float64))
+        values = (
+            sign * special.gamma(order + 1) * special.zeta(order + 1, np.asarray(x, np.float64))
+        )
         return np.where(order == 0, special.psi(x), values).astype(result)
 
     return run

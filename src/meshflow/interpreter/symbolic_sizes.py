@@ -90,12 +90,16 @@ class InputSizes:
                 unknown = [name for name in expression._get_vars() if name not in dims]
                 if len(unknown) == 1:
                     dims.update(_solve_linear(expression, size, dims, unknown[0]))
-                if len(unknown) > 1 or unknown and unknown[0] not in dims:
+                if len(unknown) > 1 or (unknown and unknown[0] not in dims):
                     remaining.append((expression, size))
                 elif int(expression._evaluate(dims)) != size:
-                    raise ValueError(f"expected an axis of size {expression} for {dims}, got {size}")
+                    raise ValueError(
+                        f"expected an axis of size {expression} for {dims}, got {size}"
+                    )
             if remaining and len(dims) == count:
-                raise ValueError(f"the sizes {[str(e) for e, _ in remaining]} determine no dimension")
+                raise ValueError(
+                    f"the sizes {[str(e) for e, _ in remaining]} determine no dimension"
+                )
             pending = remaining
         return dims
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from meshflow.interpreter.inner_programs import AnyJaxpr
-
-if TYPE_CHECKING:
-    from meshflow.interpreter.program import BoundProgram
 
 # A function of the operands' arrays; returns an array, or a list for a primitive with several
 # results.
 Compute = Callable[..., Any]
 # Allocates an array of a shape and dtype, with any values.
 Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+
+
+class InnerProgram(Protocol):
+    """An inner program for known sizes."""
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run the program; results may be scalars, and may share memory with operands."""
 
 
 class Spec(NamedTuple):
@@ -48,7 +52,7 @@ class Equation(NamedTuple):
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...] = ()
-    bind: Callable[[AnyJaxpr], BoundProgram] | None = None
+    bind: Callable[[AnyJaxpr], InnerProgram] | None = None
 
 
 class Writer(NamedTuple):
@@ -107,10 +111,20 @@ class UnsupportedPrimitive(NotImplementedError):
 
 def rule(*names: str, **properties: bool) -> Callable[[_Build], _Build]:
     """Register a function as the rule of primitives, with properties of `Rule`."""
+    return _register(RULES, names, properties)
 
+
+def call_rule(*names: str, **properties: bool) -> Callable[[_Build], _Build]:
+    """Register a function as the rule of calls of jitted functions with these names."""
+    return _register(CALL_RULES, names, properties)
+
+
+def _register(
+    table: dict[str, Rule], names: Sequence[str], properties: dict[str, bool]
+) -> Callable[[_Build], _Build]:
     def register(build: _Build) -> _Build:
         for name in names:
-            RULES[name] = Rule(build, **properties)
+            table[name] = Rule(build, **properties)
         return build
 
     return register

@@ -29,7 +29,9 @@ class Geometry(NamedTuple):
     def padded_shape(self) -> tuple[int, ...]:
         """Return the shape of the array with padding."""
         sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
-        return tuple(max(0, (n - 1) * d + 1 if n else 0) + low + high for n, d, (low, high) in sizes)
+        return tuple(
+            max(0, (n - 1) * d + 1 if n else 0) + low + high for n, d, (low, high) in sizes
+        )
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -66,13 +68,14 @@ class Geometry(NamedTuple):
 
     def split_axes(self) -> list[Geometry]:
         """Return the windows along one axis each, to be applied in turn to a padded array."""
-        shape, parts = list(self.padded_shape), []
+        shape, parts, ones = list(self.padded_shape), [], [1] * len(self.shape)
         for axis, (k, s, d) in enumerate(zip(self.size, self.strides, self.dilation, strict=True)):
             if (k, s) == (1, 1):
                 continue
-            replace = lambda value: tuple(value if i == axis else 1 for i in range(len(shape)))
-            none = ((0, 0),) * len(shape)
-            part = Geometry(tuple(shape), replace(k), replace(s), none, replace(d), (1,) * len(shape))
+            lists = [[*ones[:axis], value, *ones[axis + 1 :]] for value in (k, s, d)]
+            size, strides, dilation = lists
+            padding = [(0, 0)] * len(shape)
+            part = Geometry(tuple(shape), size, strides, padding, dilation, ones)
             shape[axis] = part.grid[axis]
             parts.append(part)
         return parts
@@ -101,7 +104,9 @@ _FUNCTIONS = {
 
 @rule(*_FUNCTIONS)
 def _reduce_windows(equation: Equation) -> Compute:
-    run = reduce_windows(read_geometry(equation), _FUNCTIONS[equation.name], equation.inputs[0].dtype)
+    run = reduce_windows(
+        read_geometry(equation), _FUNCTIONS[equation.name], equation.inputs[0].dtype
+    )
     dtype = equation.inputs[0].dtype
     return widen(run, dtype) if is_small_float(dtype) else run
 
@@ -136,7 +141,9 @@ def _reduce_windows_generally(equation: Equation) -> Compute:
 
     def run(*arrays: Any) -> list[Any]:
         padded = [geometry.pad(x, v) for x, v in zip(arrays[:num], arrays[num:], strict=True)]
-        totals = [np.full(geometry.grid, v, x.dtype) for x, v in zip(padded, arrays[num:], strict=True)]
+        totals = [
+            np.full(geometry.grid, v, x.dtype) for x, v in zip(padded, arrays[num:], strict=True)
+        ]
         for index in geometry.iter_offsets():
             totals = combine([*totals, *[x[index] for x in padded]])
         return [np.array(t) for t in totals]
@@ -179,7 +186,9 @@ def _scatter_to_extremes(equation: Equation) -> Compute:
 
     def run(source: Any, x: Any) -> Any:
         _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
-        return scatter_windows(source.astype(wide, copy=False), first, geometry).astype(dtype, copy=False)
+        return scatter_windows(source.astype(wide, copy=False), first, geometry).astype(
+            dtype, copy=False
+        )
 
     return run
 
@@ -240,7 +249,7 @@ def _take_maxima(equation: Equation) -> Compute:
 
     def scatter(x: Any, y: Any, g: Any) -> Any:
         x = x.astype(wide, copy=False)
-        best, first = find_extremes(x, geometry, np.greater_equal, identity)
+        _, first = find_extremes(x, geometry, np.greater_equal, identity)
         # Windows with NaN have no maximum.
         nan = reduce_windows(geometry, np.maximum, wide)(x)
         first[nan != nan] = -1
@@ -250,5 +259,3 @@ def _take_maxima(equation: Equation) -> Compute:
         return np.array(result, dtype)
 
     return scatter
-
-
