@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
-from meshflow.interpreter.table import Compute, Equation, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
 @rule("scan")
@@ -21,7 +19,7 @@ def _scan(equation: Equation) -> Compute:
     order = range(length - 1, -1, -1) if p["reverse"] else range(length)
     rows = equation.outputs[num_carry:]
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         fixed, carry, xs = arrays[:num_consts], list(arrays[num_consts:first]), arrays[first:]
         ys = [np.empty(shape, dtype) for shape, dtype in rows]
         for i in order:
@@ -41,14 +39,14 @@ def _loop(equation: Equation) -> Compute:
     test, body = equation.bind(p["cond_jaxpr"]).run, equation.bind(p["body_jaxpr"]).run
     num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
         carry = list(arrays[num_test + num_body :])
         while test([*test_consts, *carry])[0]:
             carry = body([*body_consts, *carry])
         return [np.array(c) for c in carry]
 
-    def run_batch(*arrays: Any) -> list[Any]:
+    def run_batch(*arrays: HostArray) -> list[HostArray]:
         test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
         carry = list(arrays[num_test + num_body :])
         while (active := test([*test_consts, *carry])[0]).any():
@@ -71,7 +69,7 @@ def _branch(equation: Equation) -> Compute:
     branches = [equation.bind(branch).run for branch in equation.params["branches"]]
     last = len(branches) - 1
 
-    def run(index: Any, *arrays: Any) -> list[Any]:
+    def run(index: HostArray, *arrays: HostArray) -> list[HostArray]:
         return [np.array(r) for r in branches[min(max(int(index), 0), last)](arrays)]
 
     return run
@@ -81,7 +79,7 @@ def _branch(equation: Equation) -> Compute:
 def _call_python(equation: Equation) -> Compute:
     callback, outputs = equation.params["callback"], equation.outputs
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         # Callbacks take JAX arrays, as in a compiled program.
         with np.errstate(all="warn"):
             results = callback(*[jax.numpy.asarray(np.array(a)) for a in arrays])

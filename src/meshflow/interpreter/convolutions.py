@@ -7,12 +7,12 @@ the kernel. Gradients of kernels have few results and large windows: each result
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
-from meshflow.interpreter.table import Compute, Equation, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 # Bytes of the matrix of windows above which the batch is processed in parts.
 MAX_WINDOW_BYTES = 1 << 25
@@ -39,7 +39,7 @@ def _convolve(equation: Equation) -> Compute:
     convolve = _choose_method(math.prod(grid), math.prod(size), groups, num_in)
     is_empty = 0 in out_shape or 0 in equation.inputs[0].shape or 0 in equation.inputs[1].shape
 
-    def run(x: Any, w: Any) -> Any:
+    def run(x: HostArray, w: HostArray) -> HostArray:
         if is_empty:
             return np.zeros(out_shape, dtype)
         x = prepare(x.astype(compute_type, copy=False).transpose(left_order))
@@ -70,7 +70,7 @@ def _choose_type(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float64) if dtype.kind in "iu" and dtype.itemsize <= 4 else dtype
 
 
-def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Any:
+def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Compute:
     if groups > 1 and num_in == 1:
         return _convolve_depthwise
     if grid < size and groups == 1:
@@ -98,7 +98,7 @@ def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
     inside, outside = tuple(inner), tuple(outer)
     shape_out = tuple(max(n, 0) for n in target)
 
-    def pad(x: Any) -> Any:
+    def pad(x: HostArray) -> HostArray:
         out = np.zeros(shape_out, x.dtype)
         out[outside] = x[inside]
         return out
@@ -106,7 +106,13 @@ def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
     return pad
 
 
-def _view_windows(x: Any, size: Any, grid: Any, strides: Any, dilations: Any) -> Any:
+def _view_windows(
+    x: HostArray,
+    size: Sequence[int],
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> HostArray:
     """Return a view [batch, *grid, *size, features] of an image."""
     step = x.strides[1:-1]
     return np.lib.stride_tricks.as_strided(
@@ -122,7 +128,14 @@ def _view_windows(x: Any, size: Any, grid: Any, strides: Any, dilations: Any) ->
     )
 
 
-def _multiply_windows(x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int) -> Any:
+def _multiply_windows(
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
     *size, num_in, num_out = w.shape
     batch, k = len(x), math.prod(size) * num_in
     if groups > 1:
@@ -146,8 +159,13 @@ def _multiply_windows(x: Any, w: Any, grid: Any, strides: Any, dilations: Any, g
 
 
 def _multiply_positions(
-    x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int
-) -> Any:
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
     *size, _, num_out = w.shape
     kernel = w.reshape(-1, num_out)
     out = np.empty((len(x), *grid, num_out), np.result_type(x, w))
@@ -162,8 +180,13 @@ def _multiply_positions(
 
 
 def _convolve_depthwise(
-    x: Any, w: Any, grid: Any, strides: Any, dilations: Any, groups: int
-) -> Any:
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
     *size, _, num_out = w.shape
     multiplier = num_out // groups
     out = np.zeros((len(x), *grid, groups, multiplier), x.dtype)

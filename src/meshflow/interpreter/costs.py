@@ -116,8 +116,8 @@ class CostEstimate:
                 total += coefficient
             return total
 
-        parts = (self._flops, self._bytes, self._equations)
-        return Costs(*map(evaluate, parts), self._static_equations)
+        flops, size, equations = map(evaluate, (self._flops, self._bytes, self._equations))
+        return Costs(flops, size, equations, self._static_equations)
 
     @property
     def flops(self) -> float:
@@ -199,6 +199,7 @@ def _scale(factor: tuple[float, _Term], eqn: JaxprEqn, num_inner: int) -> tuple[
 def _count_flops(eqn: JaxprEqn) -> list[tuple[float, Sequence[Any]]]:
     """Return the operations of an equation as (number, sizes to multiply)."""
     name, p = eqn.primitive.name, eqn.params
+    shapes: list[Sequence[Any]]
     shapes = [getattr(a.aval, "shape", ()) for a in (*eqn.invars, *eqn.outvars)]
     out = shapes[len(eqn.invars)] if eqn.outvars else ()
     if name in _VIEWS:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.interpreter.table import Compute, Equation, Writer, rule
+from meshflow.interpreter.table import Build, Compute, Equation, HostArray, Writer, rule
 
 _PROPERTIES = {"is_writer": True, "is_elementwise": True, "uses_shapes": False}
 
@@ -30,7 +29,7 @@ def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) ->
     """Return a function that computes in float32 and rounds to `result`, by default `dtype`."""
     result = result or dtype
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: HostArray) -> HostArray:
         wide = [a.astype(FLOAT32) if a.dtype == dtype else a for a in arrays]
         return function(*wide).astype(result)
 
@@ -112,10 +111,10 @@ def _register_ufuncs() -> None:
 _register_ufuncs()
 
 
-def define(*names: str) -> Callable[[Callable[[Equation], Compute]], Any]:
+def define(*names: str) -> Callable[[Callable[[Equation], Compute]], Build]:
     """Register a function that returns the NumPy function of an elementwise equation."""
 
-    def register(choose: Callable[[Equation], Compute]) -> Any:
+    def register(choose: Callable[[Equation], Compute]) -> Build:
         return rule(*names, **_PROPERTIES)(lambda e: adapt(choose(e), e))
 
     return register
@@ -133,7 +132,7 @@ def _divide(equation: Equation) -> Compute:
         return np.divide
     minus_one = dtype.type(-1) if jnp.issubdtype(dtype, np.signedinteger) else np.iinfo(dtype).max
 
-    def divide(x: Any, y: Any) -> Any:
+    def divide(x: HostArray, y: HostArray) -> HostArray:
         quotient = np.floor_divide(x, y)
         if dtype.kind == "i":
             quotient = quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)))
@@ -165,7 +164,7 @@ def _take_sign(equation: Equation) -> Compute:
 
 @define("rsqrt")
 def _take_reciprocal_root(equation: Equation) -> Compute:
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         return np.reciprocal(np.sqrt(x))
 
     return run
@@ -175,7 +174,7 @@ def _take_reciprocal_root(equation: Equation) -> Compute:
 def _compute_logistic(equation: Equation) -> Compute:
     one = np.ones((), equation.inputs[0].dtype)
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         y = np.negative(x)
         if not isinstance(y, np.ndarray):
             return one / (one + np.exp(y))
@@ -197,7 +196,7 @@ def _raise_to_integer(equation: Equation) -> Compute:
     if exponent == 2:
         return np.square
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         power, base, n = None, x, abs(exponent)
         while n:
             if n & 1:
@@ -216,7 +215,7 @@ def _round(equation: Equation) -> Compute:
     if equation.params["rounding_method"] == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         return np.rint
 
-    def round_away(x: Any) -> Any:
+    def round_away(x: HostArray) -> HostArray:
         truncated = np.trunc(x)
         return np.where(np.abs(x - truncated) >= 0.5, truncated + np.copysign(1, x), truncated)
 
@@ -253,7 +252,7 @@ def make_conversion(source: np.dtype, target: np.dtype) -> Compute:
     if is_float and is_integer(target):
         info = jnp.iinfo(target)
 
-        def saturate(x: Any) -> Any:
+        def saturate(x: HostArray) -> HostArray:
             x = x.astype(np.float64)
             limited = np.clip(np.trunc(x), float(info.min), float(info.max))
             result = np.where(np.isnan(x), 0, limited).astype(target)
@@ -275,7 +274,7 @@ def _shift(equation: Equation) -> Compute:
     unsigned = np.dtype(f"u{dtype.itemsize}")
     function = np.left_shift if is_left else np.right_shift
 
-    def run(x: Any, y: Any) -> Any:
+    def run(x: HostArray, y: HostArray) -> HostArray:
         is_inside = y.view(unsigned) < bits
         y = y.view(unsigned)
         shifted = function(x.view(work), np.minimum(y, bits - 1).astype(work))
@@ -291,7 +290,7 @@ def _count_leading_zeros(equation: Equation) -> Compute:
     dtype = equation.inputs[0].dtype
     bits, unsigned = 8 * dtype.itemsize, np.dtype(f"u{dtype.itemsize}")
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         x = np.array(x).view(unsigned)
         shift = 1
         while shift < bits:
@@ -311,7 +310,7 @@ def _take_part(equation: Equation) -> Compute:
 def _make_complex(equation: Equation) -> Compute:
     dtype = equation.outputs[0].dtype
 
-    def run(x: Any, y: Any) -> Any:
+    def run(x: HostArray, y: HostArray) -> HostArray:
         out = np.empty(np.broadcast_shapes(np.shape(x), np.shape(y)), dtype)
         out.real, out.imag = x, y
         return out
@@ -330,7 +329,7 @@ def _reduce_precision(equation: Equation) -> Compute:
     unsigned = np.dtype(np.uint64 if is_double else np.uint32)
     bias, limit = (1 << (full_exponent - 1)) - 1, (1 << (exponent - 1)) - 1
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         x = np.asarray(x)
         bits = x.view(unsigned).copy()
         drop = total - mantissa
@@ -362,7 +361,7 @@ def _compare_totally(equation: Equation) -> Compute:
     signed = np.dtype(f"i{dtype.itemsize}")
     limit = np.iinfo(signed).max
 
-    def order(x: Any) -> Any:
+    def order(x: HostArray) -> HostArray:
         bits = np.asarray(x).view(signed)
         return np.where(bits < 0, bits ^ limit, bits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,13 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.elementwise import is_small_float
-from meshflow.interpreter.table import Compute, Equation, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 _Mode = jax.lax.GatherScatterMode
-
-
-def _clamp_start(index: Any, limit: int) -> int:
-    return min(max(int(index), 0), limit)
 
 
 @rule("dynamic_slice")
@@ -23,7 +20,7 @@ def _slice(equation: Equation) -> Compute:
     sizes = equation.params["slice_sizes"]
     limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
 
-    def run(x: Any, *starts: Any) -> Any:
+    def run(x: HostArray, *starts: HostArray) -> HostArray:
         index = []
         for start, size, limit in zip(starts, sizes, limits, strict=True):
             first = min(max(int(start), 0), limit)
@@ -38,7 +35,7 @@ def _update_slice(equation: Equation) -> Compute:
     sizes = equation.inputs[1].shape
     limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
 
-    def run(x: Any, update: Any, *starts: Any) -> Any:
+    def run(x: HostArray, update: HostArray, *starts: HostArray) -> HostArray:
         index = []
         for start, size, limit in zip(starts, sizes, limits, strict=True):
             first = min(max(int(start), 0), limit)
@@ -50,34 +47,28 @@ def _update_slice(equation: Equation) -> Compute:
     return run
 
 
-def _list_positions(
-    indices: Any,
+def _list_starts(
+    indices: HostArray,
     shape: tuple[int, ...],
-    window: tuple[int, ...],
-    start_map: tuple[int, ...],
-    window_axes: list[int],
-    batching: tuple[tuple[int, int], ...],
-    num_batch: int,
-) -> tuple[list[Any], Any]:
+    start_map: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+) -> list[HostArray]:
     """Return the starts of slices along each axis of an array.
 
     Args:
       indices: Index vectors [*batch, len(start_map)].
       shape: Shape of the array.
-      window: Size of a slice along each axis.
       start_map: Axes of the array that the indices refer to.
-      window_axes: Axes of the array that a slice keeps.
       batching: Pairs of axes of the array and of `batch` that are the same.
-      num_batch: Number of batch axes.
     """
-    starts: list[Any] = [0] * len(shape)
+    starts = [np.zeros((1,) * (indices.ndim - 1), np.int64)] * len(shape)
     for k, axis in enumerate(start_map):
         starts[axis] = indices[..., k].astype(np.int64)
     for axis, batch_axis in batching:
-        view = [1] * num_batch
+        view = [1] * (indices.ndim - 1)
         view[batch_axis] = shape[axis]
         starts[axis] = np.arange(shape[axis]).reshape(view)
-    return starts, None
+    return starts
 
 
 @rule("gather")
@@ -100,7 +91,7 @@ def _gather(equation: Equation) -> Compute:
     if is_row_gather:
         last = shape[0] - 1
 
-        def take_rows(x: Any, indices: Any) -> Any:
+        def take_rows(x: HostArray, indices: HostArray) -> HostArray:
             rows = indices[..., 0]
             if fills:
                 is_inside = (rows >= 0) & (rows <= last)
@@ -114,7 +105,7 @@ def _gather(equation: Equation) -> Compute:
     batching = tuple(
         zip(
             numbers.operand_batching_dims,
-            _to_batch_axes(numbers.start_indices_batching_dims),
+            numbers.start_indices_batching_dims,
             strict=True,
         )
     )
@@ -129,10 +120,8 @@ def _gather(equation: Equation) -> Compute:
     is_ordered = list(order) == list(range(len(result)))
     full = (*batch, *(window[i] for i in kept))
 
-    def run(x: Any, indices: Any) -> Any:
-        starts, _ = _list_positions(
-            indices, shape, window, numbers.start_index_map, kept, batching, num_batch
-        )
+    def run(x: HostArray, indices: HostArray) -> HostArray:
+        starts = _list_starts(indices, shape, numbers.start_index_map, batching)
         valid: Any = True
         index = []
         for axis, start in enumerate(starts):
@@ -141,8 +130,7 @@ def _gather(equation: Equation) -> Compute:
                 if fills:
                     valid = valid & (start >= 0) & (start <= limit)
                 start = np.clip(start, 0, max(limit, 0))
-            if isinstance(start, np.ndarray) or np.ndim(start):
-                start = start.reshape(start.shape + (1,) * num_kept)
+            start = start.reshape(start.shape + (1,) * num_kept)
             index.append(start + offsets[axis] if axis in offsets else start)
         if 0 in full or 0 in shape:
             out = np.full(full, fill, dtype)
@@ -156,17 +144,13 @@ def _gather(equation: Equation) -> Compute:
     return run
 
 
-def _to_batch_axes(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return axes
-
-
-def _choose_fill(value: Any, dtype: np.dtype) -> Any:
+def _choose_fill(value: Any, dtype: np.dtype) -> HostArray:
     if value is not None:
         return np.asarray(value, dtype)
     if jnp.issubdtype(dtype, np.inexact):
         return np.asarray(np.nan, dtype)
     if dtype == np.bool_:
-        return np.True_
+        return np.array(True)
     info = jnp.iinfo(dtype)
     return np.asarray(info.max if info.min == 0 else info.min, dtype)
 
@@ -216,7 +200,7 @@ def _scatter(equation: Equation) -> Compute:
     )
     wide = np.dtype(np.float32) if is_small_float(dtype) and function is not None else dtype
 
-    def run(x: Any, indices: Any, updates: Any) -> Any:
+    def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
         out = x.astype(wide)
         if 0 in updates_shape or 0 in shape:
             return out.astype(dtype, copy=False)
@@ -228,9 +212,7 @@ def _scatter(equation: Equation) -> Compute:
                 function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops
             )
             return out.astype(dtype, copy=False)
-        starts, _ = _list_positions(
-            indices, shape, window, numbers.scatter_dims_to_operand_dims, kept, batching, num_batch
-        )
+        starts = _list_starts(indices, shape, numbers.scatter_dims_to_operand_dims, batching)
         valid: Any = np.True_
         index = []
         for axis, start in enumerate(starts):
@@ -239,8 +221,7 @@ def _scatter(equation: Equation) -> Compute:
                 if drops:
                     valid = valid & (start >= 0) & (start <= limit)
                 start = np.clip(start, 0, max(limit, 0))
-            if np.ndim(start):
-                start = start.reshape(start.shape + (1,) * num_kept)
+            start = start.reshape(start.shape + (1,) * num_kept)
             index.append(np.broadcast_to(start + offsets[axis] if axis in offsets else start, full))
         mask = None
         if not np.all(valid):
@@ -262,7 +243,9 @@ def _scatter(equation: Equation) -> Compute:
     return run
 
 
-def _update_rows(function: Any, out: Any, rows: Any, updates: Any, drops: bool) -> None:
+def _update_rows(
+    function: np.ufunc | None, out: HostArray, rows: HostArray, updates: HostArray, drops: bool
+) -> None:
     """Update rows of an array in place; rows with equal indices are all used."""
     last = len(out) - 1
     if drops:

@@ -6,12 +6,12 @@ A matrix that LAPACK rejects has a result of NaN, as in XLA.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.interpreter.table import Compute, Equation, UnsupportedPrimitive, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, UnsupportedPrimitive, rule
 
 
 @functools.cache
@@ -21,7 +21,7 @@ def _load_scipy() -> Any:
     return scipy.linalg
 
 
-def _get_lapack(name: str, *arrays: Any) -> Any:
+def _get_lapack(name: str, *arrays: HostArray) -> Any:
     return _load_scipy().lapack.get_lapack_funcs(name, arrays)
 
 
@@ -29,7 +29,7 @@ def _map_matrices(equation: Equation, function: Callable[..., Any]) -> Compute:
     """Return a function that applies `function` to each matrix of a batch."""
     outputs, num_batch = equation.outputs, equation.inputs[0].ndim - 2
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: HostArray) -> list[HostArray]:
         results = [np.empty(shape, dtype) for shape, dtype in outputs]
         if any(0 in a.shape for a in arrays):
             return [np.zeros(shape, dtype) for shape, dtype in outputs]
@@ -51,7 +51,7 @@ def _take_first(run: Compute) -> Compute:
 
 @rule("cholesky")
 def _factor_cholesky(equation: Equation) -> Compute:
-    def factor(a: Any) -> list[Any]:
+    def factor(a: HostArray) -> Sequence[HostArray | float]:
         result, info = _get_lapack("potrf", a)(a, lower=1, clean=1)
         return [result if info == 0 else np.nan]
 
@@ -75,7 +75,7 @@ def _multiply_reflectors(equation: Equation) -> Compute:
 
 @rule("lu")
 def _factor_lu(equation: Equation) -> Compute:
-    def factor(a: Any) -> list[Any]:
+    def factor(a: HostArray) -> Sequence[HostArray | float]:
         lu, pivots, _ = _get_lapack("getrf", a)(a)
         order = np.arange(a.shape[0])
         for i, j in enumerate(pivots):
@@ -89,7 +89,7 @@ def _factor_lu(equation: Equation) -> Compute:
 def _make_permutation(equation: Equation) -> Compute:
     shape, dtype = equation.outputs[0]
 
-    def run(pivots: Any) -> Any:
+    def run(pivots: HostArray) -> HostArray:
         out = np.broadcast_to(np.arange(shape[-1], dtype=dtype), shape).copy()
         for index in np.ndindex(*shape[:-1]):
             for i, j in enumerate(pivots[index]):
@@ -105,7 +105,7 @@ def _decompose_symmetric(equation: Equation) -> Compute:
         raise UnsupportedPrimitive(["eigh"])
     name = "heevd" if equation.inputs[0].dtype.kind == "c" else "syevd"
 
-    def decompose(a: Any) -> list[Any]:
+    def decompose(a: HostArray) -> Sequence[HostArray | float]:
         values, vectors, info = _get_lapack(name, a)(a, lower=equation.params["lower"])
         return [vectors, values] if info == 0 else [np.nan, np.nan]
 
@@ -117,7 +117,7 @@ def _decompose(equation: Equation) -> Compute:
     left = equation.params["compute_left_eigenvectors"]
     right = equation.params["compute_right_eigenvectors"]
 
-    def decompose(a: Any) -> Any:
+    def decompose(a: HostArray) -> Sequence[HostArray | float]:
         parts = _load_scipy().eig(a, None, left, right, check_finite=False)
         return parts if left or right else [parts]
 
@@ -138,7 +138,7 @@ def _decompose_singular(equation: Equation) -> Compute:
     if p["subset_by_index"] not in (None, (0, min(equation.inputs[0].shape[-2:]))):
         raise UnsupportedPrimitive(["svd"])
 
-    def decompose(a: Any) -> list[Any]:
+    def decompose(a: HostArray) -> Sequence[HostArray | float]:
         options = {"compute_uv": p["compute_uv"], "check_finite": False}
         parts = _load_scipy().svd(a, p["full_matrices"], **options)
         return [parts[1], parts[0], parts[2]] if p["compute_uv"] else [parts]
@@ -151,7 +151,7 @@ def _solve_triangular(equation: Equation) -> Compute:
     p = equation.params
     transposition = (2 if p["conjugate_a"] else 1) if p["transpose_a"] else 0
 
-    def solve(a: Any, b: Any) -> list[Any]:
+    def solve(a: HostArray, b: HostArray) -> Sequence[HostArray | float]:
         trsm = _load_scipy().blas.get_blas_funcs("trsm", (a, b))
         if p["conjugate_a"] and not p["transpose_a"]:
             a = a.conj()
@@ -164,14 +164,15 @@ def _solve_triangular(equation: Equation) -> Compute:
 
 @rule("tridiagonal_solve")
 def _solve_tridiagonal(equation: Equation) -> Compute:
-    def run(lower: Any, diagonal: Any, upper: Any, b: Any) -> Any:
+    def run(lower: HostArray, diagonal: HostArray, upper: HostArray, b: HostArray) -> HostArray:
         n = diagonal.shape[-1]
         x, c = np.array(b), np.array(upper)
         for i in range(n):
             scale = diagonal[..., i] - (lower[..., i] * c[..., i - 1] if i else 0)
             c[..., i] = upper[..., i] / scale
-            previous = lower[..., i, None] * x[..., i - 1, :] if i else 0
-            x[..., i, :] = (x[..., i, :] - previous) / scale[..., None]
+            if i:
+                x[..., i, :] -= lower[..., i, None] * x[..., i - 1, :]
+            x[..., i, :] /= scale[..., None]
         for i in range(n - 2, -1, -1):
             x[..., i, :] -= c[..., i, None] * x[..., i + 1, :]
         return x
@@ -196,10 +197,11 @@ def _transform(equation: Equation) -> Compute:
     axes, dtype = tuple(range(-len(lengths), 0)), equation.outputs[0].dtype
     if 0 in equation.inputs[0].shape:
         return lambda x: np.zeros(*equation.outputs[0])
-    transform = {
+    transforms: dict[str, Callable[..., HostArray]] = {
         "FFT": np.fft.fftn,
         "IFFT": np.fft.ifftn,
         "RFFT": np.fft.rfftn,
         "IRFFT": np.fft.irfftn,
-    }[name]
+    }
+    transform = transforms[name]
     return lambda x: transform(x, lengths, axes).astype(dtype, copy=False)

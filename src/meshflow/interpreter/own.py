@@ -6,12 +6,12 @@ processor's caches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from meshflow.interpreter.table import Compute, Equation, Writer, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 from meshflow.kernels.elementwise import ElementwiseProgram
 
 # Elements of a block.
@@ -30,7 +30,7 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _iterate_blocks(arrays: Sequence[Any]) -> Any:
+def _iterate_blocks(arrays: Sequence[HostArray]) -> Iterator[Sequence[HostArray]]:
     """Yield views of the same elements of several arrays of one shape, a block at a time."""
     if arrays[0].size <= BLOCK_SIZE or not all(a.flags.c_contiguous for a in arrays):
         yield arrays
@@ -52,15 +52,15 @@ def _update_by_adam(equation: Equation) -> Writer:
     epsilon = dtype.type(equation.params["epsilon"])
 
     def write(
-        var: Any,
-        grad: Any,
-        mean: Any,
-        square: Any,
-        mean_rate: Any,
-        square_rate: Any,
-        rate: Any,
-        *outs: Any,
-    ) -> Any:
+        var: HostArray,
+        grad: HostArray,
+        mean: HostArray,
+        square: HostArray,
+        mean_rate: HostArray,
+        square_rate: HostArray,
+        rate: HostArray,
+        *outs: HostArray,
+    ) -> Sequence[HostArray]:
         for v, g, m, s, new_v, new_m, new_s in _iterate_blocks([var, grad, mean, square, *outs]):
             step = np.subtract(g, m)
             step *= mean_rate
@@ -83,7 +83,7 @@ def _update_by_adam(equation: Equation) -> Writer:
 
 def run_program(
     program: ElementwiseProgram, arrays: Sequence[Any], scalars: Sequence[Any]
-) -> list[Any]:
+) -> list[HostArray]:
     """Compute the results of an elementwise program; they may be its operands."""
     values = list(arrays)
     read = lambda value_id: values[value_id] if value_id >= 0 else scalars[~value_id]
@@ -97,7 +97,7 @@ def _update_arrays(equation: Equation) -> Writer:
     program = equation.params["rule"]
     num_arrays = program.num_arrays
 
-    def write(*operands: Any) -> Any:
+    def write(*operands: HostArray) -> Sequence[HostArray]:
         scalars = operands[num_arrays : len(equation.inputs)]
         outs = operands[len(equation.inputs) :]
         for block in _iterate_blocks([*operands[:num_arrays], *outs]):
@@ -109,7 +109,7 @@ def _update_arrays(equation: Equation) -> Writer:
     return _make_writer(write, equation)
 
 
-def sum_rows(rows: Any, indices: Any, count: int) -> tuple[Any, Any]:
+def sum_rows(rows: HostArray, indices: HostArray, count: int) -> tuple[HostArray, HostArray]:
     """Return the distinct indices of rows of a table with `count` rows, and the sum of the rows of each."""
     is_inside = (indices >= 0) & (indices < count)
     if not is_inside.all():
@@ -126,7 +126,7 @@ def sum_rows(rows: Any, indices: Any, count: int) -> tuple[Any, Any]:
 def _sum_rows(equation: Equation) -> Compute:
     count = equation.params["count"]
 
-    def run(rows: Any, indices: Any) -> list[Any]:
+    def run(rows: HostArray, indices: HostArray) -> list[HostArray]:
         unique, sums = sum_rows(rows, indices, count)
         # The other results are indices after the last row, and zeros.
         numbers = np.arange(count + 1, count + 1 + len(indices), dtype=indices.dtype)
@@ -142,7 +142,7 @@ def _update_rows(equation: Equation) -> Writer:
     program = equation.params["rule"]
     num_arrays = program.num_arrays - 1
 
-    def write(indices: Any, gradient: Any, *rest: Any) -> Any:
+    def write(indices: HostArray, gradient: HostArray, *rest: HostArray) -> Sequence[HostArray]:
         arrays, scalars = rest[:num_arrays], rest[num_arrays : len(equation.inputs) - 2]
         outs = rest[len(equation.inputs) - 2 :]
         unique, total = sum_rows(gradient, indices, len(arrays[0]))
@@ -166,7 +166,7 @@ def _compute_cross_entropy(equation: Equation) -> Compute:
     dtype = np.dtype(equation.params["dtype"])
     specs = equation.outputs
 
-    def run(logits: Any, index: Any) -> list[Any]:
+    def run(logits: HostArray, index: HostArray) -> list[HostArray]:
         logits = logits.astype(dtype, copy=False)
         high = logits.max(-1)
         shifted = logits - high[..., None]
@@ -181,7 +181,7 @@ def _compute_cross_entropy(equation: Equation) -> Compute:
     return run
 
 
-def _take_classes(values: Any, index: Any) -> Any:
+def _take_classes(values: HostArray, index: HostArray) -> HostArray:
     """Read the value of each class; it is NaN for an index outside of the classes."""
     classes = values.shape[-1]
     index = np.where(index < 0, index + classes, index)
@@ -190,7 +190,9 @@ def _take_classes(values: Any, index: Any) -> Any:
     return chosen if np.all(is_inside) else np.where(is_inside, chosen, values.dtype.type(np.nan))
 
 
-def _compute_slope(logits: Any, index: Any, high: Any, total: Any, dtype: np.dtype) -> Any:
+def _compute_slope(
+    logits: HostArray, index: HostArray, high: HostArray, total: HostArray, dtype: np.dtype
+) -> HostArray:
     """Return the softmax minus the one-hot label."""
     slope = np.subtract(logits, high[..., None], dtype=dtype)
     slope -= total[..., None]
@@ -203,7 +205,9 @@ def _compute_slope(logits: Any, index: Any, high: Any, total: Any, dtype: np.dty
 def _compute_cross_entropy_gradient(equation: Equation) -> Compute:
     dtype, result = np.dtype(equation.params["dtype"]), equation.outputs[0].dtype
 
-    def run(logits: Any, index: Any, high: Any, total: Any, g: Any) -> Any:
+    def run(
+        logits: HostArray, index: HostArray, high: HostArray, total: HostArray, g: HostArray
+    ) -> HostArray:
         slope = _compute_slope(logits.astype(dtype, copy=False), index, high, total, dtype)
         slope *= g[..., None]
         return slope.astype(result, copy=False)
@@ -215,7 +219,9 @@ def _compute_cross_entropy_gradient(equation: Equation) -> Compute:
 def _compute_cross_entropy_tangent(equation: Equation) -> Compute:
     dtype, result = np.dtype(equation.params["dtype"]), equation.outputs[0].dtype
 
-    def run(logits: Any, index: Any, high: Any, total: Any, tangent: Any) -> Any:
+    def run(
+        logits: HostArray, index: HostArray, high: HostArray, total: HostArray, tangent: HostArray
+    ) -> HostArray:
         slope = _compute_slope(logits.astype(dtype, copy=False), index, high, total, dtype)
         return (slope * tangent).sum(-1).astype(result, copy=False)
 

@@ -35,7 +35,7 @@ class Plan:
     def __init__(
         self, closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
     ) -> None:
-        self._sizes = InputSizes([aval.shape for aval in closed.in_avals])  # type: ignore[attr-defined]
+        self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
         self._program = Program(closed, donated, allocate=allocate)
         self._donated = tuple(donated)
         self._bindings: dict[tuple[int, ...], BoundProgram] = {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
-from meshflow.interpreter.table import Compute, Equation, Writer, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 
 @rule("dot_general", is_writer=True)
@@ -46,7 +45,7 @@ def _multiply(equation: Equation) -> Compute | Writer:
     ):
         return Writer(np.matmul, np.matmul)
 
-    def run(x: Any, y: Any) -> Any:
+    def run(x: HostArray, y: HostArray) -> HostArray:
         x = x if prepare_left is None else prepare_left(x)
         y = y if prepare_right is None else prepare_right(y)
         return np.matmul(x, y).reshape(shape).astype(dtype, copy=False)
@@ -54,7 +53,7 @@ def _multiply(equation: Equation) -> Compute | Writer:
     if product != shape or compute_type != dtype:
         return run
 
-    def write(x: Any, y: Any, out: Any) -> Any:
+    def write(x: HostArray, y: HostArray, out: HostArray) -> HostArray:
         x = x if prepare_left is None else prepare_left(x)
         y = y if prepare_right is None else prepare_right(y)
         return np.matmul(x, y, out)
@@ -74,7 +73,7 @@ def _make_preparation(
     if is_ordered and target == shape and dtype == compute_type:
         return None
 
-    def prepare(x: Any) -> Any:
+    def prepare(x: HostArray) -> HostArray:
         if dtype != compute_type:
             x = x.astype(compute_type)
         return (x if is_ordered else x.transpose(order)).reshape(target)

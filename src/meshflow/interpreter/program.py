@@ -67,7 +67,7 @@ class Program:
         outer: Program | None = None,
         allocate: Allocate | None = None,
     ) -> None:
-        self.symbols = outer.symbols if outer else Symbols()
+        self.symbols: Symbols = outer.symbols if outer else Symbols()
         # Programs of inner jaxprs by id, with the jaxprs, because ids are reused.
         self._programs: dict[int, tuple[AnyJaxpr, Program]] = outer._programs if outer else {}
         self._allocate = allocate

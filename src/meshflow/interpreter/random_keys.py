@@ -5,16 +5,16 @@ A key is an array of uint32 with a last axis of two words.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from meshflow.interpreter.table import Compute, Equation, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
-def hash_words(first: Any, second: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def hash_words(
+    first: HostArray, second: HostArray, x: HostArray, y: HostArray
+) -> tuple[HostArray, HostArray]:
     """Apply the Threefry-2x32 hash to two arrays of words, with two words of a key."""
     keys = [first, second, first ^ second ^ np.uint32(0x1BD11BDA)]
     x, y = x + keys[0], y + keys[1]

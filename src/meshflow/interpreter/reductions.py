@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
-from meshflow.interpreter.table import Compute, Equation, Writer, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 
 def _register_reductions() -> None:
@@ -69,7 +69,7 @@ def _find_extreme(equation: Equation) -> Compute:
     return lambda x: find(x, axis).astype(index)
 
 
-def _logaddexp_reverse_safe(x: Any, axis: int) -> Any:
+def _logaddexp_reverse_safe(x: HostArray, axis: int) -> HostArray:
     return np.logaddexp.accumulate(x, axis)
 
 
@@ -85,7 +85,7 @@ def _accumulate(equation: Equation) -> Compute:
     axis, dtype = equation.params["axis"], equation.inputs[0].dtype
     index = (slice(None),) * axis + (slice(None, None, -1),)
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         if equation.params["reverse"]:
             return function.accumulate(x[index], axis, x.dtype)[index]
         return function.accumulate(x, axis, x.dtype)
@@ -93,7 +93,7 @@ def _accumulate(equation: Equation) -> Compute:
     return widen(run, dtype) if is_small_float(dtype) else run
 
 
-def _make_sort_key(x: Any) -> Any:
+def _make_sort_key(x: HostArray) -> HostArray:
     """Return integers or floats that NumPy sorts as XLA sorts an array."""
     if is_small_float(x.dtype):
         return x.astype(FLOAT32)
@@ -104,7 +104,7 @@ def _make_sort_key(x: Any) -> Any:
 def _sort(equation: Equation) -> Compute:
     axis, num_keys = equation.params["dimension"], equation.params["num_keys"]
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         keys = [_make_sort_key(x) for x in arrays[:num_keys]]
         if len(arrays) == 1 and keys[0] is arrays[0]:
             return [np.sort(arrays[0], axis, kind="stable")]
@@ -123,7 +123,7 @@ def _find_top(equation: Equation) -> Compute:
     axis = p.get("axis", p.get("reduction_dimension", -1))
     k, is_min = p["k"], not p.get("is_max_k", True)
 
-    def run(x: Any) -> list[Any]:
+    def run(x: HostArray) -> list[HostArray]:
         key = np.moveaxis(_make_sort_key(x), axis, -1)
         if is_min:
             order = np.moveaxis(np.argsort(key, -1, kind="stable")[..., :k], -1, axis)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from meshflow.interpreter.table import Compute, Equation, Writer, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 
 @rule("broadcast_in_dim", is_view=True)
@@ -96,7 +94,7 @@ def _pad(equation: Equation) -> Compute:
         )
     inner, outer = tuple(source), tuple(target)
 
-    def run(x: Any, value: Any) -> Any:
+    def run(x: HostArray, value: HostArray) -> HostArray:
         out = np.full(shape, value, dtype)
         out[outer] = x[inner]
         return out
@@ -127,7 +125,7 @@ def _read_size(equation: Equation) -> Compute:
 def _bitcast(equation: Equation) -> Compute:
     shape, dtype = equation.outputs[0]
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         flat = np.ascontiguousarray(x).reshape(-1)
         return flat.view(dtype).reshape(shape)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.interpreter.elementwise import define, is_small_float
-from meshflow.interpreter.table import Compute, Equation
+from meshflow.interpreter.table import Compute, Equation, HostArray
 
 # XLA's rational approximation of erf for float32: coefficients of x * P(x^2) / Q(x^2).
 _ERF_LIMIT = np.float32(3.832506856900711)
@@ -31,7 +31,7 @@ def _load_scipy() -> Any:
     return special
 
 
-def _evaluate_polynomial(x: Any, coefficients: np.ndarray) -> Any:
+def _evaluate_polynomial(x: HostArray, coefficients: np.ndarray) -> HostArray:
     y = np.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         y *= x
@@ -39,7 +39,7 @@ def _evaluate_polynomial(x: Any, coefficients: np.ndarray) -> Any:
     return y
 
 
-def compute_erf(x: Any) -> Any:
+def compute_erf(x: HostArray) -> HostArray:
     """Compute the error function of float32 numbers."""
     x = np.clip(np.asarray(x), -_ERF_LIMIT, _ERF_LIMIT)
     square = x * x
@@ -75,7 +75,7 @@ def _choose_function(equation: Equation) -> Compute:
     name, dtype = _NAMES[equation.name], equation.outputs[0].dtype
     result = np.dtype(np.float32) if is_small_float(dtype) else dtype
 
-    def run(*arrays: Any) -> Any:
+    def run(*arrays: HostArray) -> HostArray:
         return getattr(_load_scipy(), name)(*arrays).astype(result)
 
     return run
@@ -86,7 +86,7 @@ def _choose_polygamma(equation: Equation) -> Compute:
     dtype = equation.outputs[0].dtype
     result = np.dtype(np.float32) if is_small_float(dtype) else dtype
 
-    def run(order: Any, x: Any) -> Any:
+    def run(order: HostArray, x: HostArray) -> HostArray:
         special, order = _load_scipy(), np.asarray(order, np.float64)
         sign = np.where(np.remainder(order, 2) == 0, -1.0, 1.0)
         values = (

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from meshflow.interpreter.inner_programs import AnyJaxpr
 
+# An array, or a NumPy scalar in place of an array without axes.
+HostArray: TypeAlias = np.ndarray
 # A function of the operands' arrays; returns an array, or a list for a primitive with several
 # results.
 Compute = Callable[..., Any]
@@ -19,7 +21,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 class InnerProgram(Protocol):
     """An inner program for known sizes."""
 
-    def run(self, arrays: Sequence[Any]) -> list[Any]:
+    def run(self, arrays: Sequence[HostArray]) -> list[HostArray]:
         """Run the program; results may be scalars, and may share memory with operands."""
 
 
@@ -68,7 +70,7 @@ class Writer(NamedTuple):
     write: Compute
 
 
-_Build = Callable[[Equation], Any]
+Build = Callable[[Equation], Any]
 
 
 class Rule(NamedTuple):
@@ -84,7 +86,7 @@ class Rule(NamedTuple):
       is_pure: Whether the function has no effects and depends on its operands only.
     """
 
-    build: _Build
+    build: Build
     is_view: bool = False
     is_writer: bool = False
     is_elementwise: bool = False
@@ -109,20 +111,20 @@ class UnsupportedPrimitive(NotImplementedError):
         self.names = tuple(names)
 
 
-def rule(*names: str, **properties: bool) -> Callable[[_Build], _Build]:
+def rule(*names: str, **properties: bool) -> Callable[[Build], Build]:
     """Register a function as the rule of primitives, with properties of `Rule`."""
     return _register(RULES, names, properties)
 
 
-def call_rule(*names: str, **properties: bool) -> Callable[[_Build], _Build]:
+def call_rule(*names: str, **properties: bool) -> Callable[[Build], Build]:
     """Register a function as the rule of calls of jitted functions with these names."""
     return _register(CALL_RULES, names, properties)
 
 
 def _register(
     table: dict[str, Rule], names: Sequence[str], properties: dict[str, bool]
-) -> Callable[[_Build], _Build]:
-    def register(build: _Build) -> _Build:
+) -> Callable[[Build], Build]:
+    def register(build: Build) -> Build:
         for name in names:
             table[name] = Rule(build, **properties)
         return build

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
 from meshflow.interpreter.reductions import get_identity
-from meshflow.interpreter.table import Compute, Equation, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
 class Geometry(NamedTuple):
@@ -45,7 +45,7 @@ class Geometry(NamedTuple):
         sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
         return tuple(slice(low, low + max(0, (n - 1) * d + 1), d) for n, d, (low, _) in sizes)
 
-    def pad(self, x: Any, value: Any) -> Any:
+    def pad(self, x: HostArray, value: Any) -> HostArray:
         """Return the array with padding and base dilation."""
         if self.padded_shape == self.shape:
             return x
@@ -117,17 +117,17 @@ def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> C
     parts = geometry.split_axes()
     grid = geometry.grid
 
-    def run(x: Any) -> Any:
+    def run(x: HostArray) -> HostArray:
         x = geometry.pad(x, identity)
         if 0 in grid:
             return np.zeros(grid, x.dtype)
-        result = None
         for part in parts:
-            total = None
-            for index in part.iter_offsets():
-                total = x[index].copy() if total is None else function(total, x[index], out=total)
-            x = result = total
-        return np.array(x) if result is None else result
+            first, *others = part.iter_offsets()
+            total = x[first].copy()
+            for index in others:
+                function(total, x[index], out=total)
+            x = total
+        return x if parts else np.array(x)
 
     return run
 
@@ -139,7 +139,7 @@ def _reduce_windows_generally(equation: Equation) -> Compute:
     combine = equation.bind(equation.params["jaxpr"]).run
     geometry = read_geometry(equation)
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         padded = [geometry.pad(x, v) for x, v in zip(arrays[:num], arrays[num:], strict=True)]
         totals = [
             np.full(geometry.grid, v, x.dtype) for x, v in zip(padded, arrays[num:], strict=True)
@@ -152,8 +152,8 @@ def _reduce_windows_generally(equation: Equation) -> Compute:
 
 
 def find_extremes(
-    x: Any, geometry: Geometry, is_better: np.ufunc, identity: Any
-) -> tuple[Any, Any]:
+    x: HostArray, geometry: Geometry, is_better: np.ufunc, identity: Any
+) -> tuple[HostArray, HostArray]:
     """Return the first extreme of each window that `is_better`, and the index of its offset.
 
     An element replaces the previous one unless that is equal or better, as in XLA, so NaN is
@@ -184,7 +184,7 @@ def _scatter_to_extremes(equation: Equation) -> Compute:
     wide = FLOAT32 if is_small_float(dtype) else dtype
     is_better, identity = _read_selection(equation, wide)
 
-    def run(source: Any, x: Any) -> Any:
+    def run(source: HostArray, x: HostArray) -> HostArray:
         _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
         return scatter_windows(source.astype(wide, copy=False), first, geometry).astype(
             dtype, copy=False
@@ -193,7 +193,7 @@ def _scatter_to_extremes(equation: Equation) -> Compute:
     return run
 
 
-def scatter_windows(source: Any, first: Any, geometry: Geometry) -> Any:
+def scatter_windows(source: HostArray, first: HostArray, geometry: Geometry) -> HostArray:
     """Add the value of each window to the element at the window's index of an offset."""
     total = np.zeros(geometry.padded_shape, source.dtype)
     for k, index in enumerate(geometry.iter_offsets()):
@@ -207,9 +207,9 @@ def _gather_from_extremes(equation: Equation) -> Compute:
     wide = FLOAT32 if is_small_float(dtype) else dtype
     is_better, identity = _read_selection(equation, wide)
 
-    def run(tangents: Any, x: Any) -> Any:
+    def run(tangents: HostArray, x: HostArray) -> HostArray:
         _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
-        padded = geometry.pad(tangents, 0)
+        padded = geometry.pad(tangents, tangents.dtype.type(0))
         out = np.zeros(geometry.grid, tangents.dtype)
         for k, index in enumerate(geometry.iter_offsets()):
             np.copyto(out, padded[index], where=first == k)
@@ -225,7 +225,7 @@ def _reduce_generally(equation: Equation) -> Compute:
     combine = equation.bind(equation.params["jaxpr"]).run
     axes = tuple(sorted(equation.params["dimensions"]))
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: HostArray) -> list[HostArray]:
         parts = [np.moveaxis(x, axes, range(len(axes))) for x in arrays[:num]]
         parts = [p.reshape(-1, *p.shape[len(axes) :]) for p in parts]
         totals = [np.broadcast_to(v, p.shape[1:]) for v, p in zip(arrays[num:], parts, strict=True)]
@@ -241,13 +241,15 @@ def _take_maxima(equation: Equation) -> Compute:
     """Compute the maxima of windows or their gradient (`ops/nn/windows.py`)."""
     windows, dtype = equation.params["windows"], equation.inputs[0].dtype
     shape, wide = equation.inputs[0].shape, FLOAT32 if is_small_float(dtype) else dtype
-    geometry = Geometry(shape, *windows[:3], windows[3], (1,) * len(shape))
+    geometry = Geometry(
+        shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
+    )
     identity = get_identity(np.maximum, wide)
     if equation.name == "max_windows":
         run = reduce_windows(geometry, np.maximum, wide)
         return widen(run, dtype) if wide != dtype else run
 
-    def scatter(x: Any, y: Any, g: Any) -> Any:
+    def scatter(x: HostArray, y: HostArray, g: HostArray) -> HostArray:
         x = x.astype(wide, copy=False)
         _, first = find_extremes(x, geometry, np.greater_equal, identity)
         # Windows with NaN have no maximum.
