@@ -103,7 +103,6 @@ def _register_ufuncs() -> None:
         "is_finite": np.isfinite,
         "conj": np.conjugate,
         "nextafter": np.nextafter,
-        "population_count": np.bitwise_count,
     }.items():
         rule(name, **_PROPERTIES)(functools.partial(adapt, function))
 
@@ -283,6 +282,13 @@ def _shift(equation: Equation) -> Compute:
         return shifted.view(dtype)
 
     return run
+
+
+@define("population_count")
+def _count_bits(equation: Equation) -> Compute:
+    dtype = equation.inputs[0].dtype
+    unsigned = np.dtype(f"u{dtype.itemsize}")
+    return lambda x: np.bitwise_count(x.view(unsigned)).astype(dtype)
 
 
 @define("clz")

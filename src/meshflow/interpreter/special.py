@@ -76,7 +76,13 @@ def _choose_function(equation: Equation) -> Compute:
     result = np.dtype(np.float32) if is_small_float(dtype) else dtype
 
     def run(*arrays: HostArray) -> HostArray:
-        return getattr(_load_scipy(), name)(*arrays).astype(result)
+        values = getattr(_load_scipy(), name)(*arrays)
+        # XLA's values at poles and limits differ from SciPy's.
+        if equation.name == "digamma":
+            values = np.where(arrays[0] == 0, np.nan, values)
+        elif equation.name == "lgamma":
+            values = np.where(np.isinf(arrays[0]), np.inf, values)
+        return np.asarray(values, result)
 
     return run
 
