@@ -15,6 +15,7 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
+from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
 from meshflow.interpreter.symbolic_sizes import Symbol, Symbols, has_symbolic_size
 from meshflow.interpreter.table import (
     CALL_RULES,
@@ -28,7 +29,10 @@ from meshflow.interpreter.table import (
 from meshflow.kernels.composite_primitives import composites
 
 # Equations with results that are their operands.
-PASSED = frozenset(["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put"])
+PASSED = frozenset(
+    ["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put", "name", "pvary"]
+    + ["reshard", "layout_constraint", "shard_like"]
+)
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
@@ -98,11 +102,10 @@ class Program:
         return len(self._values)
 
     def _add_value(self, aval: Any) -> int:
-        if not isinstance(aval.dtype, np.dtype):
-            self._unsupported[str(aval.dtype)] = None
-            self._values.append(ValueType((), np.dtype(np.uint32)))
-        else:
-            self._values.append(ValueType(tuple(map(self.symbols.intern, aval.shape)), aval.dtype))
+        shape, dtype = tuple(map(self.symbols.intern, aval.shape)), aval.dtype
+        if is_key(dtype):
+            shape, dtype = (*shape, 2), np.dtype(np.uint32)
+        self._values.append(ValueType(shape, dtype))
         return len(self._values) - 1
 
     def _add_constant(self, array: np.ndarray) -> int:
@@ -142,6 +145,11 @@ class Program:
             found = RULES.get(name)
             if found is None and eqn.primitive in composites:
                 return self._inline_composite(eqn, operands)
+        if name not in KEY_PRIMITIVES and not all(
+            isinstance(a.aval.dtype, np.dtype)  # type: ignore[attr-defined]
+            for a in (*eqn.invars, *eqn.outvars)
+        ):
+            found = None
         outputs = [self._add_value(v.aval) for v in eqn.outvars]
         if found is None:
             self._unsupported[name] = None

@@ -99,6 +99,19 @@ RULES: dict[str, Rule] = {}
 CALL_RULES: dict[str, Rule] = {}
 
 
+# Primitives without a rule: programs that contain them are compiled.
+COMPILED = frozenset(
+    # Collectives, which need several devices.
+    ["psum", "pmax", "pmin", "ppermute", "all_gather", "all_to_all", "ragged_all_to_all"]
+    + ["axis_index"]
+    # Effects on references and tokens.
+    + ["after_all", "create_token", "get", "swap"]
+    # Rare ones.
+    + ["igamma_grad_a", "random_gamma", "rng_bit_generator", "rng_uniform", "select_and_scatter"]
+    + ["hessenberg", "tridiagonal"]
+)
+
+
 class UnsupportedPrimitive(NotImplementedError):
     """A program contains primitives without a rule, or with parameters that its rule rejects.
 
