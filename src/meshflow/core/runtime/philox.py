@@ -50,7 +50,7 @@ _WORD_MASK = 0xFFFFFFFF
 COUNTS_PER_OUTPUT = 256
 # For floating dtypes narrower than 64 bits: the width of the mantissa, the bit pattern of 1, and
 # the unsigned dtype of the same size.
-_MANTISSAS = {
+MANTISSAS = {
     "float16": (10, 15 << 10, np.uint16),
     "bfloat16": (7, 127 << 7, np.uint16),
     "float32": (23, 127 << 23, np.uint32),
@@ -167,7 +167,7 @@ def words_to_float64(first: jax.Array, second: jax.Array) -> jax.Array:
 
 def _word_to_float(word: jax.Array, name: str = "float32") -> jax.Array:
     """Convert words to a float dtype of at most 32 bits, in [0, 1)."""
-    width, one, unsigned = _MANTISSAS[name]
+    width, one, unsigned = MANTISSAS[name]
     pattern = (word & ((1 << width) - 1) | one).astype(unsigned)
     dtype = jnp.dtype(name)
     return jax.lax.bitcast_convert_type(pattern, dtype) - jnp.ones((), dtype)
@@ -191,7 +191,7 @@ def philox_uniform(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -
     name = jnp.dtype(dtype).name
     if name == "float64":
         return words_to_float64(*draw_word_pairs(state, make_flat_indices(shape)))
-    if name in _MANTISSAS:
+    if name in MANTISSAS:
         return _word_to_float(_draw_words(state, shape), name)
     return _word_to_float(_draw_words(state, shape)).astype(dtype)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshflow.core.runtime import philox
+from meshflow.interpreter.table import Equation, call_rule
 
 __all__ = ["PhiloxWordStream", "StatelessRandom"]
 
@@ -159,3 +160,61 @@ class StatelessRandom:
             groups[rows[selected], positions[selected]] = normal[selected]
             num_filled[unfilled] = np.minimum(num_filled[unfilled] + in_range.sum(axis=1), 4)
         return groups
+
+
+def _draw_words(state: np.ndarray, count: int) -> np.ndarray:
+    """Return the words of the first blocks of a state, uint32 [count / 4, 4], rounded up."""
+    low, high, key = state.astype(np.uint64)
+    words: np.ndarray = np.empty((-(-count // 4), 4), np.uint32)
+    for start in range(0, len(words), _BLOCK_COUNTERS):
+        stop = min(start + _BLOCK_COUNTERS, len(words))
+        counters = np.arange(start, stop, dtype=np.uint64) + low
+        # The high half of a counter that overflows is larger by 1.
+        columns = philox.generate_block(counters, high + (counters < low).astype(np.uint64), key)
+        for column, word in enumerate(columns):
+            words[start:stop, column] = word
+    return words
+
+
+def _to_float64(words: np.ndarray) -> np.ndarray:
+    """Convert each pair of words to a float64 in [0, 1)."""
+    pairs = words.reshape(-1, 2).astype(np.uint64)
+    bits = (pairs[:, 0] & np.uint64(0xFFFFF)) << np.uint64(32) | pairs[:, 1] | np.uint64(1023 << 52)
+    return bits.view(np.float64) - 1
+
+
+@call_rule("philox_uniform")
+def _build_uniform(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Draw the numbers of `philox.philox_uniform` in a program that runs op by op."""
+    (shape, dtype), size = equation.outputs[0], math.prod(equation.outputs[0].shape)
+
+    def draw(state: np.ndarray) -> list[np.ndarray]:
+        if dtype == np.float64:
+            values = _to_float64(_draw_words(state, 2 * size))
+        elif dtype == np.float32:
+            values = _to_unit_interval(_draw_words(state, size)).reshape(-1)
+        else:
+            width, one = philox.MANTISSAS[dtype.name][:2]
+            words = _draw_words(state, size).reshape(-1) & np.uint32((1 << width) - 1)
+            values = (words | np.uint32(one)).astype(np.uint16).view(dtype).astype(np.float32) - 1
+        return [values[:size].astype(dtype, copy=False).reshape(shape)]
+
+    return draw
+
+
+@call_rule("philox_normal")
+def _build_normal(equation: Equation) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Draw the numbers of `philox.philox_normal` in a program that runs op by op."""
+    (shape, dtype), size = equation.outputs[0], math.prod(equation.outputs[0].shape)
+
+    def draw(state: np.ndarray) -> list[np.ndarray]:
+        if dtype == np.float64:
+            uniforms = _to_float64(_draw_words(state, 2 * (size + 1))).reshape(-1, 2)
+            angle = 2 * math.pi * uniforms[:, 1]
+            length = np.sqrt(-2 * np.log(np.maximum(uniforms[:, 0], philox.MIN_UNIFORM)))
+            values = np.stack([np.sin(angle) * length, np.cos(angle) * length], -1).reshape(-1)
+        else:
+            values = _to_normal(_draw_words(state, max(size, 1))).reshape(-1)
+        return [values[:size].astype(dtype, copy=False).reshape(shape)]
+
+    return draw

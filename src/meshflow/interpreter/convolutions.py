@@ -1,0 +1,199 @@
+"""Rules of convolutions.
+
+A convolution copies the windows of the image to the rows of a matrix (im2col) and multiplies it by
+the kernel. Gradients of kernels have few results and large windows: each result is one product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+
+# Bytes of the matrix of windows above which the batch is processed in parts.
+MAX_WINDOW_BYTES = 1 << 25
+
+
+@rule("conv_general_dilated")
+def _convolve(equation: Equation) -> Compute:
+    p, dtype = equation.params, equation.outputs[0].dtype
+    left_spec, right_spec, out_spec = p["dimension_numbers"]
+    strides, dilations = p["window_strides"], p["rhs_dilation"]
+    groups, batch_groups = p["feature_group_count"], p["batch_group_count"]
+    left_order = (left_spec[0], *left_spec[2:], left_spec[1])
+    # Kernels are [*spatial, in, out].
+    right_order = (*right_spec[2:], right_spec[1], right_spec[0])
+    position = {axis: i for i, axis in enumerate((out_spec[0], *out_spec[2:], out_spec[1]))}
+    out_order = tuple(position[axis] for axis in range(len(position)))
+    grid = tuple(equation.outputs[0].shape[a] for a in out_spec[2:])
+    prepare = _make_padding(equation, left_order)
+    compute_type = _choose_type(dtype)
+    kernel_shape = [equation.inputs[1].shape[a] for a in right_order]
+    *size, num_in, num_out = kernel_shape
+    batch = equation.inputs[0].shape[left_spec[0]]
+    out_shape = equation.outputs[0].shape
+    convolve = _choose_method(math.prod(grid), math.prod(size), groups, num_in)
+    is_empty = 0 in out_shape or 0 in equation.inputs[0].shape or 0 in equation.inputs[1].shape
+
+    def run(x: HostArray, w: HostArray) -> HostArray:
+        if is_empty:
+            return np.zeros(out_shape, dtype)
+        x = prepare(x.astype(compute_type, copy=False).transpose(left_order))
+        w = w.astype(compute_type, copy=False).transpose(right_order)
+        if batch_groups == 1:
+            y = convolve(x, w, grid, strides, dilations, groups)
+        else:
+            count, features = batch // batch_groups, num_out // batch_groups
+            y = np.concatenate(
+                [
+                    convolve(
+                        x[i * count : (i + 1) * count],
+                        w[..., i * features : (i + 1) * features],
+                        *(grid, strides, dilations, groups),
+                    )
+                    for i in range(batch_groups)
+                ],
+                -1,
+            )
+        return y.transpose(out_order).astype(dtype, copy=False)
+
+    return run
+
+
+def _choose_type(dtype: np.dtype) -> np.dtype:
+    if is_small_float(dtype):
+        return FLOAT32
+    return np.dtype(np.float64) if dtype.kind in "iu" and dtype.itemsize <= 4 else dtype
+
+
+def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Compute:
+    if groups > 1 and num_in == 1:
+        return _convolve_depthwise
+    if grid < size and groups == 1:
+        return _multiply_positions
+    return _multiply_windows
+
+
+def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
+    """Return a function of an image [batch, *spatial, features] that pads and dilates it."""
+    shape = [equation.inputs[0].shape[a] for a in order]
+    padding, dilation = equation.params["padding"], equation.params["lhs_dilation"]
+    sizes = [
+        max(0, (n - 1) * d + 1 if n else 0) for n, d in zip(shape[1:-1], dilation, strict=True)
+    ]
+    if all(d == 1 for d in dilation) and all(pair == (0, 0) for pair in padding):
+        return lambda x: x
+    target = [shape[0], *(n + a + b for n, (a, b) in zip(sizes, padding, strict=True)), shape[-1]]
+    inner, outer = [slice(None)], [slice(None)]
+    for n, d, (low, _), m in zip(shape[1:-1], dilation, padding, target[1:-1], strict=True):
+        first = 0 if low >= 0 else -(low // d)
+        stop = max(first, min(n, (m - low + d - 1) // d))
+        inner.append(slice(first, stop))
+        begin = low + first * d
+        outer.append(slice(begin, begin + (stop - first - 1) * d + 1 if stop > first else begin, d))
+    inside, outside = tuple(inner), tuple(outer)
+    shape_out = tuple(max(n, 0) for n in target)
+
+    def pad(x: HostArray) -> HostArray:
+        out = np.zeros(shape_out, x.dtype)
+        out[outside] = x[inside]
+        return out
+
+    return pad
+
+
+def _view_windows(
+    x: HostArray,
+    size: Sequence[int],
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> HostArray:
+    """Return a view [batch, *grid, *size, features] of an image."""
+    step = x.strides[1:-1]
+    return np.lib.stride_tricks.as_strided(
+        x,
+        (x.shape[0], *grid, *size, x.shape[-1]),
+        (
+            x.strides[0],
+            *(a * b for a, b in zip(step, strides, strict=True)),
+            *(a * b for a, b in zip(step, dilations, strict=True)),
+            x.strides[-1],
+        ),
+        writeable=False,
+    )
+
+
+def _multiply_windows(
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
+    *size, num_in, num_out = w.shape
+    batch, k = len(x), math.prod(size) * num_in
+    if groups > 1:
+        x = x.reshape(*x.shape[:-1], groups, num_in)
+        w = w.reshape(*w.shape[:-1], groups, num_out // groups)
+        parts = [
+            _multiply_windows(x[..., g, :], w[..., g, :], grid, strides, dilations, 1)
+            for g in range(groups)
+        ]
+        return np.concatenate(parts, -1)
+    kernel = w.reshape(k, num_out)
+    out = np.empty((batch, *grid, num_out), x.dtype)
+    count = math.prod(grid)
+    step = max(1, min(batch, MAX_WINDOW_BYTES // max(1, count * k * x.itemsize)))
+    for i in range(0, batch, step):
+        part = x[i : i + step]
+        windows = _view_windows(part, size, grid, strides, dilations)
+        target = out[i : i + step].reshape(len(part) * count, num_out)
+        np.matmul(windows.reshape(len(part) * count, k), kernel, target)
+    return out
+
+
+def _multiply_positions(
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
+    *size, _, num_out = w.shape
+    kernel = w.reshape(-1, num_out)
+    out = np.empty((len(x), *grid, num_out), np.result_type(x, w))
+    for position in np.ndindex(*grid):
+        index = [slice(None)]
+        for i, s, d, k in zip(position, strides, dilations, size, strict=True):
+            index.append(slice(i * s, i * s + (k - 1) * d + 1, d))
+        window = x[tuple(index)]
+        # The order in memory is that of the kernel in the usual layouts.
+        out[(slice(None), *position)] = window.reshape(len(x), -1) @ kernel
+    return out
+
+
+def _convolve_depthwise(
+    x: HostArray,
+    w: HostArray,
+    grid: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> HostArray:
+    *size, _, num_out = w.shape
+    multiplier = num_out // groups
+    out = np.zeros((len(x), *grid, groups, multiplier), x.dtype)
+    w = w.reshape(*size, groups, multiplier)
+    for offset in np.ndindex(*size):
+        index = [slice(None)]
+        for o, s, d, n in zip(offset, strides, dilations, grid, strict=True):
+            index.append(slice(o * d, o * d + (n - 1) * s + 1, s))
+        out += x[tuple(index)][..., None] * w[offset]
+    return out.reshape(*out.shape[:-2], num_out)

@@ -1,0 +1,271 @@
+"""Rules of gathers, scatters, and slices at dynamic positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.interpreter.elementwise import is_small_float
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+
+_Mode = jax.lax.GatherScatterMode
+
+
+@rule("dynamic_slice")
+def _slice(equation: Equation) -> Compute:
+    sizes = equation.params["slice_sizes"]
+    limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
+
+    def run(x: HostArray, *starts: HostArray) -> HostArray:
+        index = []
+        for start, size, limit in zip(starts, sizes, limits, strict=True):
+            first = min(max(int(start), 0), limit)
+            index.append(slice(first, first + size))
+        return np.array(x[tuple(index)])
+
+    return run
+
+
+@rule("dynamic_update_slice")
+def _update_slice(equation: Equation) -> Compute:
+    sizes = equation.inputs[1].shape
+    limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
+
+    def run(x: HostArray, update: HostArray, *starts: HostArray) -> HostArray:
+        index = []
+        for start, size, limit in zip(starts, sizes, limits, strict=True):
+            first = min(max(int(start), 0), limit)
+            index.append(slice(first, first + size))
+        out = np.array(x)
+        out[tuple(index)] = update
+        return out
+
+    return run
+
+
+def _list_starts(
+    indices: HostArray,
+    shape: tuple[int, ...],
+    start_map: Sequence[int],
+    batching: Sequence[tuple[int, int]],
+) -> list[HostArray]:
+    """Return the starts of slices along each axis of an array.
+
+    Args:
+      indices: Index vectors [*batch, len(start_map)].
+      shape: Shape of the array.
+      start_map: Axes of the array that the indices refer to.
+      batching: Pairs of axes of the array and of `batch` that are the same.
+    """
+    starts = [np.zeros((1,) * (indices.ndim - 1), np.int64)] * len(shape)
+    for k, axis in enumerate(start_map):
+        starts[axis] = indices[..., k].astype(np.int64)
+    for axis, batch_axis in batching:
+        view = [1] * (indices.ndim - 1)
+        view[batch_axis] = shape[axis]
+        starts[axis] = np.arange(shape[axis]).reshape(view)
+    return starts
+
+
+@rule("gather")
+def _gather(equation: Equation) -> Compute:
+    p = equation.params
+    numbers, window, mode = p["dimension_numbers"], tuple(p["slice_sizes"]), p["mode"]
+    (shape, dtype), batch = equation.inputs[0], equation.inputs[1].shape[:-1]
+    result = equation.outputs[0].shape
+    fill = _choose_fill(p["fill_value"], dtype)
+    fills = mode == _Mode.FILL_OR_DROP
+    collapsed = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    kept = [i for i in range(len(shape)) if i not in collapsed]
+    is_row_gather = (
+        numbers.collapsed_slice_dims == numbers.start_index_map == (0,)
+        and not numbers.operand_batching_dims
+        and window == (1, *shape[1:])
+        and numbers.offset_dims == tuple(range(len(batch), len(result)))
+        and shape[0] > 0
+    )
+    if is_row_gather:
+        last = shape[0] - 1
+
+        def take_rows(x: HostArray, indices: HostArray) -> HostArray:
+            rows = indices[..., 0]
+            if fills:
+                is_inside = (rows >= 0) & (rows <= last)
+                if not is_inside.all():
+                    out = x.take(rows, 0, mode="clip")
+                    out[~is_inside] = fill
+                    return out
+            return x.take(rows, 0, mode="clip")
+
+        return take_rows
+    batching = tuple(
+        zip(
+            numbers.operand_batching_dims,
+            numbers.start_indices_batching_dims,
+            strict=True,
+        )
+    )
+    num_batch, num_kept = len(batch), len(kept)
+    offsets = {}
+    for k, axis in enumerate(kept):
+        view = [1] * (num_batch + num_kept)
+        view[num_batch + k] = window[axis]
+        offsets[axis] = np.arange(window[axis]).reshape(view)
+    batch_axes = [i for i in range(len(result)) if i not in numbers.offset_dims]
+    order = np.argsort([*batch_axes, *numbers.offset_dims])
+    is_ordered = list(order) == list(range(len(result)))
+    full = (*batch, *(window[i] for i in kept))
+
+    def run(x: HostArray, indices: HostArray) -> HostArray:
+        starts = _list_starts(indices, shape, numbers.start_index_map, batching)
+        valid: Any = True
+        index = []
+        for axis, start in enumerate(starts):
+            limit = shape[axis] - window[axis]
+            if axis in numbers.start_index_map:
+                if fills:
+                    valid = valid & (start >= 0) & (start <= limit)
+                start = np.clip(start, 0, max(limit, 0))
+            start = start.reshape(start.shape + (1,) * num_kept)
+            index.append(start + offsets[axis] if axis in offsets else start)
+        if 0 in full or 0 in shape:
+            out = np.full(full, fill, dtype)
+        else:
+            out = np.broadcast_to(x[tuple(index)], full) if index else x
+            if fills and not np.all(valid):
+                mask = np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept)
+                out = np.where(mask, out, np.asarray(fill, dtype))
+        return np.array(out if is_ordered else out.transpose(order), order="C")
+
+    return run
+
+
+def _choose_fill(value: Any, dtype: np.dtype) -> HostArray:
+    if value is not None:
+        return np.asarray(value, dtype)
+    if jnp.issubdtype(dtype, np.inexact):
+        return np.asarray(np.nan, dtype)
+    if dtype == np.bool_:
+        return np.array(True)
+    info = jnp.iinfo(dtype)
+    return np.asarray(info.max if info.min == 0 else info.min, dtype)
+
+
+_UPDATES = {
+    "scatter": None,
+    "scatter-add": np.add,
+    "scatter_add": np.add,
+    "scatter-sub": np.subtract,
+    "scatter_sub": np.subtract,
+    "scatter-mul": np.multiply,
+    "scatter_mul": np.multiply,
+    "scatter-min": np.minimum,
+    "scatter_min": np.minimum,
+    "scatter-max": np.maximum,
+    "scatter_max": np.maximum,
+}
+
+
+@rule(*_UPDATES)
+def _scatter(equation: Equation) -> Compute:
+    p, function = equation.params, _UPDATES[equation.name]
+    numbers, mode = p["dimension_numbers"], p["mode"]
+    (shape, dtype), batch = equation.inputs[0], equation.inputs[1].shape[:-1]
+    updates_shape = equation.inputs[2].shape
+    inserted = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    kept = [i for i in range(len(shape)) if i not in inserted]
+    window = [1] * len(shape)
+    for axis, k in zip(kept, numbers.update_window_dims, strict=True):
+        window[axis] = updates_shape[k]
+    batch_axes = [i for i in range(len(updates_shape)) if i not in numbers.update_window_dims]
+    order = (*batch_axes, *numbers.update_window_dims)
+    batching = tuple(
+        zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
+    )
+    num_batch, num_kept, drops = len(batch), len(kept), mode != _Mode.CLIP
+    offsets = {}
+    for k, axis in enumerate(kept):
+        view = [1] * (num_batch + num_kept)
+        view[num_batch + k] = window[axis]
+        offsets[axis] = np.arange(window[axis]).reshape(view)
+    full = tuple(updates_shape[i] for i in order)
+    is_row_update = (
+        inserted == numbers.scatter_dims_to_operand_dims == (0,)
+        and tuple(window) == (1, *shape[1:])
+        and len(shape) > 1
+    )
+    wide = np.dtype(np.float32) if is_small_float(dtype) and function is not None else dtype
+
+    def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
+        out = x.astype(wide)
+        if 0 in updates_shape or 0 in shape:
+            return out.astype(dtype, copy=False)
+        updates = updates.transpose(order)
+        if wide != dtype:
+            updates = updates.astype(wide)
+        if is_row_update:
+            _update_rows(
+                function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops
+            )
+            return out.astype(dtype, copy=False)
+        starts = _list_starts(indices, shape, numbers.scatter_dims_to_operand_dims, batching)
+        valid: Any = np.True_
+        index = []
+        for axis, start in enumerate(starts):
+            limit = shape[axis] - window[axis]
+            if axis in numbers.scatter_dims_to_operand_dims:
+                if drops:
+                    valid = valid & (start >= 0) & (start <= limit)
+                start = np.clip(start, 0, max(limit, 0))
+            start = start.reshape(start.shape + (1,) * num_kept)
+            index.append(np.broadcast_to(start + offsets[axis] if axis in offsets else start, full))
+        mask = None
+        if not np.all(valid):
+            mask = np.broadcast_to(
+                np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept), full
+            )
+            index = [i[mask] for i in index]
+            updates = updates[mask]
+        if not shape:
+            flat = np.broadcast_to(updates, full).reshape(-1)
+            for u in flat:
+                out = np.asarray(u if function is None else function(out, u))
+        elif function is None:
+            out[tuple(index)] = updates
+        else:
+            function.at(out, tuple(index), updates)
+        return out.astype(dtype, copy=False)
+
+    return run
+
+
+def _update_rows(
+    function: np.ufunc | None, out: HostArray, rows: HostArray, updates: HostArray, drops: bool
+) -> None:
+    """Update rows of an array in place; rows with equal indices are all used."""
+    last = len(out) - 1
+    if drops:
+        is_inside = (rows >= 0) & (rows <= last)
+        if not is_inside.all():
+            rows, updates = rows[is_inside], updates[is_inside]
+    else:
+        rows = np.clip(rows, 0, last)
+    if function is None:
+        out[rows] = updates
+    elif len(rows) <= 8:
+        for row, update in zip(rows, updates, strict=True):
+            function(out[row], update, out=out[row])
+    else:
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        if function is np.subtract:
+            totals = np.add.reduceat(updates[order], starts, 0)
+        else:
+            totals = function.reduceat(updates[order], starts, 0)
+        unique = ordered[starts]
+        out[unique] = function(out[unique], totals)

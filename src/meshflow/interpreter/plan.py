@@ -1,0 +1,92 @@
+"""Plans that run a jaxpr op by op on host arrays.
+
+A `Program` is what one jaxpr needs for any sizes: its equations with calls inlined, a slot for each
+value, the last use of each value, and the arrays that results overwrite. `Program.bind` makes a
+closure of each equation for given sizes of the symbolic dimensions; closures that do not depend on
+them are made once. A run calls the closures in order on a list of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshflow.environment.types import ClosedJaxpr
+from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
+from meshflow.interpreter.symbolic_sizes import InputSizes
+from meshflow.interpreter.table import Allocate
+
+__all__ = ["Plan", "build_plan"]
+
+
+class Plan:
+    """A program that runs on host arrays.
+
+    Args:
+      closed: The jaxpr; its dimensions may be symbolic.
+      donated: Indices of the inputs that a run may overwrite.
+      allocate: Allocates arrays of large results; by default NumPy.
+
+    Raises:
+      UnsupportedPrimitive: If a primitive has no rule.
+    """
+
+    def __init__(
+        self, closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
+    ) -> None:
+        self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
+        self._program = Program(closed, donated, allocate=allocate)
+        self._donated = tuple(donated)
+        self._bindings: dict[tuple[int, ...], BoundProgram] = {}
+
+    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the program.
+
+        Args:
+          arrays: The inputs. Symbolic dimensions have the sizes of their axes.
+
+        Returns:
+          New arrays, which share no memory with each other, or with inputs that are not donated.
+        """
+        if self._donated:
+            arrays = list(arrays)
+            for i in self._donated:
+                if not arrays[i].flags.writeable:
+                    arrays[i] = arrays[i].copy()
+        bound = self._bind(arrays)
+        with np.errstate(all="ignore"):
+            results = bound.run(arrays)
+        is_copied = self._program.is_copied
+        return [
+            np.array(r, order="C") if copies else np.asarray(r, order="C")
+            for r, copies in zip(results, is_copied, strict=True)
+        ]
+
+    def _bind(self, arrays: Sequence[np.ndarray]) -> BoundProgram:
+        key = () if self._sizes.is_static else self._sizes.read([a.shape for a in arrays])
+        bound = self._bindings.get(key)
+        if bound is None:
+            dims = self._sizes.solve(key)
+            bound = self._program.bind(self._program.symbols.evaluate(dims))
+            if len(self._bindings) >= MAX_BINDINGS:
+                self._bindings.clear()
+            self._bindings[key] = bound
+        return bound
+
+
+def build_plan(
+    closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
+) -> Plan:
+    """Plan the execution of a jaxpr op by op; the arguments are those of `Plan`.
+
+    Raises:
+      UnsupportedPrimitive: If a primitive has no rule.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, numpy as np
+      >>> plan = build_plan(jax.make_jaxpr(lambda x: jnp.tanh(x) * 2)(np.zeros(2, "float32")))
+      >>> plan.run([np.array([0.0, 1.0], "float32")])
+      [array([0.       , 1.5231884], dtype=float32)]
+    """
+    return Plan(closed, donated, allocate)

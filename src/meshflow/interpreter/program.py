@@ -1,0 +1,369 @@
+"""Programs: the equations of a jaxpr with calls inlined, and their closures for given sizes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from meshflow.environment.jax_internals import expand_high_level, jex_core
+from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
+from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
+from meshflow.interpreter.memory import Node, ValueType, plan_memory
+from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
+from meshflow.interpreter.symbolic_sizes import Symbol, Symbols, has_symbolic_size
+from meshflow.interpreter.table import (
+    CALL_RULES,
+    RULES,
+    Allocate,
+    Equation,
+    Spec,
+    UnsupportedPrimitive,
+    Writer,
+)
+from meshflow.kernels.composite_primitives import composites
+
+# Equations with results that are their operands.
+PASSED = frozenset(
+    ["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put", "name", "pvary"]
+    + ["reshard", "layout_constraint", "shard_like"]
+)
+# Elements of a constant result up to which an equation is computed while planning.
+MAX_CONSTANT_SIZE = 1 << 16
+# Bytes of a value from which its memory is released after its last use.
+MIN_RELEASED_BYTES = 1 << 14
+# Bytes of a result from which the caller's function allocates it.
+MIN_ALLOCATED_BYTES = 1 << 12
+# Number of bindings of symbolic sizes for which a program keeps its closures.
+MAX_BINDINGS = 64
+
+# Closure of an equation: reads and writes a list of values.
+Step: TypeAlias = Callable[[list[Any]], None]
+
+
+class Program:
+    """The equations of a jaxpr with slots for its values.
+
+    Args:
+      jaxpr: The jaxpr.
+      donated: Indices of the inputs that may be overwritten.
+      outer: The program that contains this one.
+      allocate: Allocates arrays of results.
+
+    Attributes:
+      inputs: Slots of the inputs.
+      outputs: Slots of the results.
+      is_copied: For each result, whether it may share memory with other values.
+
+    Raises:
+      UnsupportedPrimitive: If a primitive has no rule.
+    """
+
+    def __init__(
+        self,
+        jaxpr: AnyJaxpr,
+        donated: Collection[int] = (),
+        outer: Program | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
+        self.symbols: Symbols = outer.symbols if outer else Symbols()
+        # Programs of inner jaxprs by id, with the jaxprs, because ids are reused.
+        self._programs: dict[int, tuple[AnyJaxpr, Program]] = outer._programs if outer else {}
+        self._allocate = allocate
+        self._values: list[ValueType] = []
+        self.constants: dict[int, np.ndarray] = {}
+        self._nodes: list[Node] = []
+        unsupported: dict[str, None] = {}
+        self._unsupported = unsupported
+        opened = to_open_jaxpr(jaxpr)
+        self.inputs = [self._add_value(v.aval) for v in opened.invars]
+        self.outputs = self._inline(opened, getattr(jaxpr, "consts", ()), self.inputs)
+        if unsupported:
+            raise UnsupportedPrimitive(list(unsupported))
+        self._remove_dead_nodes()
+        self._memory = plan_memory(
+            self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
+        )
+        self.is_copied = self._memory.is_copied
+        self._bound: OrderedDict[tuple[int, ...], BoundProgram] = OrderedDict()
+        self._static_steps: dict[int, Step] = {}
+        for i, node in enumerate(self._nodes):
+            if node.is_static:
+                self._make_step(i, ())
+
+    @property
+    def num_slots(self) -> int:
+        """Return the number of values."""
+        return len(self._values)
+
+    def _add_value(self, aval: Any) -> int:
+        shape, dtype = tuple(map(self.symbols.intern, aval.shape)), aval.dtype
+        if is_key(dtype):
+            shape, dtype = (*shape, 2), np.dtype(np.uint32)
+        self._values.append(ValueType(shape, dtype))
+        return len(self._values) - 1
+
+    def _add_constant(self, array: np.ndarray) -> int:
+        self._values.append(ValueType(array.shape, array.dtype))
+        self.constants[len(self._values) - 1] = array
+        return len(self._values) - 1
+
+    def _inline(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[int]) -> list[int]:
+        """Add the equations of a jaxpr; return the slots of its results."""
+        slots: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for v, c in zip(jaxpr.constvars, consts, strict=True):
+            slots[v] = self._add_constant(np.asarray(c))
+
+        def read(atom: Atom) -> int:
+            if isinstance(atom, jex_core.Literal):
+                return self._add_constant(np.asarray(atom.val, atom.aval.dtype))  # type: ignore[attr-defined]
+            return slots[atom]
+
+        for eqn in jaxpr.eqns:
+            results = self._add_equation(eqn, [read(a) for a in eqn.invars])
+            slots.update(zip(eqn.outvars, results, strict=True))
+        return [read(a) for a in jaxpr.outvars]
+
+    def _add_equation(self, eqn: JaxprEqn, operands: list[int]) -> list[int]:
+        name = eqn.primitive.name
+        if name in INLINED:
+            found = CALL_RULES.get(eqn.params.get("name", ""))
+            if found is None:
+                inner = find_inner_jaxprs(eqn)[0]
+                return self._inline(to_open_jaxpr(inner), getattr(inner, "consts", ()), operands)
+        elif name in PASSED or (
+            name == "convert_element_type"
+            and self._values[operands[0]].dtype == eqn.outvars[0].aval.dtype  # type: ignore[attr-defined]
+        ):
+            return operands
+        else:
+            found = RULES.get(name)
+            composite = composites.get(eqn.primitive)
+            function = expand_high_level(eqn)
+            if found is None and composite is not None:
+                function = functools.partial(composite, **eqn.params)
+            if function is not None:
+                return self._inline_function(function, eqn, operands)
+        if name not in KEY_PRIMITIVES and not all(
+            isinstance(a.aval.dtype, np.dtype)  # type: ignore[attr-defined]
+            for a in (*eqn.invars, *eqn.outvars)
+        ):
+            found = None
+        outputs = [self._add_value(v.aval) for v in eqn.outvars]
+        if found is None:
+            self._unsupported[name] = None
+            return outputs
+        values = [self._values[i] for i in (*operands, *outputs)]
+        has_symbols = self.symbols.expressions and (
+            any(type(n) is Symbol for v in values for n in v.shape)
+            or any(map(has_symbolic_size, eqn.params.values()))
+            or bool(find_inner_jaxprs(eqn))
+        )
+        is_static = not (found.uses_shapes and has_symbols)
+        slots = tuple(operands), tuple(outputs)
+        is_multiple = eqn.primitive.multiple_results
+        node = Node(name, found, eqn.params, *slots, is_static, is_multiple)
+        if self._is_constant(node):
+            return [self._add_constant(np.asarray(a)) for a in self._compute(node)]
+        self._nodes.append(node)
+        return outputs
+
+    def _inline_function(
+        self, function: Callable[..., Any], eqn: JaxprEqn, operands: list[int]
+    ) -> list[int]:
+        """Add the equations of the function of arrays that an equation represents."""
+        specs = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars]  # type: ignore[attr-defined]
+        closed = jax.make_jaxpr(function)(*specs)
+        return self._inline(closed.jaxpr, closed.consts, operands)
+
+    def _is_constant(self, node: Node) -> bool:
+        shapes = [self._values[i].shape for i in node.outputs]
+        return (
+            node.is_static
+            and node.rule.is_pure
+            and all(i in self.constants for i in node.inputs)
+            and not any(type(n) is Symbol for shape in shapes for n in shape)
+            and (node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE)
+        )
+
+    def _compute(self, node: Node) -> list[Any]:
+        compute = node.rule.build(self._specialize(node, ()))
+        run = compute.run if isinstance(compute, Writer) else compute
+        with np.errstate(all="ignore"):
+            results = run(*[self.constants[i] for i in node.inputs])
+        return results if node.is_multiple else [results]
+
+    def _specialize(self, node: Node, sizes: Sequence[int]) -> Equation:
+        """Return an equation with known sizes."""
+
+        def make_spec(slot: int) -> Spec:
+            shape, dtype = self._values[slot]
+            if node.is_static:
+                return Spec(shape, dtype)
+            return Spec(tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
+
+        params = node.params
+        if not node.is_static and any(map(has_symbolic_size, params.values())):
+            params = {k: self.symbols.replace(v, sizes) for k, v in params.items()}
+        return Equation(
+            node.name,
+            params,
+            tuple(map(make_spec, node.inputs)),
+            tuple(map(make_spec, node.outputs)),
+            tuple(map(self.constants.get, node.inputs)),
+            lambda inner: self._make_inner_program(inner).bind(sizes),
+        )
+
+    def _make_inner_program(self, jaxpr: AnyJaxpr) -> Program:
+        found = self._programs.get(id(jaxpr))
+        if found is None:
+            found = self._programs[id(jaxpr)] = (jaxpr, Program(jaxpr, outer=self))
+        return found[1]
+
+    def _remove_dead_nodes(self) -> None:
+        """Remove equations without use, and prepare what the others need."""
+        live, nodes = set(self.outputs), []
+        for node in reversed(self._nodes):
+            if not node.rule.is_pure or not live.isdisjoint(node.outputs):
+                live.update(node.inputs)
+                nodes.append(node)
+        self._nodes = nodes[::-1]
+        for node in self._nodes:
+            if node.is_static and self.symbols.expressions:
+                continue
+            for value in node.params.values():
+                self.symbols.intern_all(value)
+                for inner in value if isinstance(value, (tuple, list)) else (value,):
+                    if isinstance(inner, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
+                        self._make_inner_program(inner)
+        self.constants = {i: c for i, c in self.constants.items() if i in live}
+
+    def bind(self, sizes: Sequence[int]) -> BoundProgram:
+        """Return the closures for values of the symbolic sizes."""
+        key = tuple(sizes)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = BoundProgram(self, self._make_steps(sizes))
+            if len(self._bound) > MAX_BINDINGS:
+                self._bound.popitem(last=False)
+        return bound
+
+    def _make_steps(self, sizes: Sequence[int]) -> list[Step]:
+        steps: list[Step] = []
+        for i in range(len(self._nodes)):
+            steps.append(self._static_steps.get(i) or self._make_step(i, sizes))
+            dead = self._memory.released[i]
+            dead = [s for s in dead if self._count_bytes(s, sizes) >= MIN_RELEASED_BYTES]
+            if dead:
+                steps.append(_make_release(dead))
+        return steps
+
+    def _make_step(self, i: int, sizes: Sequence[int]) -> Step:
+        node = self._nodes[i]
+        compute = node.rule.build(self._specialize(node, sizes))
+        is_static = node.is_static
+        if i in self._memory.allocating and self._allocate and isinstance(compute, Writer):
+            shapes = [self._values[o].shape for o in node.outputs]
+            is_static = not any(type(n) is Symbol for shape in shapes for n in shape)
+            if is_static or sizes:
+                compute = self._make_allocating(compute, node, sizes)
+        step = make_step(compute, node, self._memory.targets[i])
+        if is_static:
+            self._static_steps[i] = step
+        return step
+
+    def _make_allocating(self, compute: Writer, node: Node, sizes: Sequence[int]) -> Writer:
+        """Return a writer to arrays of the caller's function, if it has no targets."""
+        allocate = self._allocate
+        if (
+            allocate is None
+            or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES
+        ):
+            return compute
+        types = [self._values[o] for o in node.outputs]
+        specs = [
+            (tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
+            for shape, dtype in types
+        ]
+        write = compute.write
+        return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in specs]), write)
+
+    def _count_bytes(self, slot: int, sizes: Sequence[int]) -> int:
+        shape, dtype = self._values[slot]
+        return math.prod(sizes[n] if type(n) is Symbol else n for n in shape) * dtype.itemsize
+
+
+class BoundProgram:
+    """The closures of a program for known sizes."""
+
+    def __init__(self, program: Program, steps: list[Step]) -> None:
+        self.steps = steps
+        self.inputs, self.outputs = program.inputs, program.outputs
+        self._initial: list[Any] = [None] * program.num_slots
+        for slot, constant in program.constants.items():
+            self._initial[slot] = constant
+
+    def run(self, arrays: Sequence[Any]) -> list[Any]:
+        """Run the program; results may be scalars, and may share memory with operands."""
+        values = self._initial.copy()
+        for slot, array in zip(self.inputs, arrays, strict=True):
+            values[slot] = array
+        for step in self.steps:
+            step(values)
+        return [values[slot] for slot in self.outputs]
+
+
+def _make_release(slots: list[int]) -> Step:
+    def release(values: list[Any]) -> None:
+        for slot in slots:
+            values[slot] = None
+
+    return release
+
+
+def make_step(compute: Any, node: Node, targets: tuple[int, ...] | None) -> Step:
+    """Return the closure of an equation, which writes to the arrays in the slots `targets`."""
+    inputs, outputs = node.inputs, node.outputs
+    if isinstance(compute, Writer):
+        if targets is not None:
+            compute, inputs = compute.write, (*inputs, *targets)
+        else:
+            compute = compute.run
+    step: Step
+    if node.is_multiple:
+
+        def step(values: list[Any]) -> None:
+            for o, y in zip(outputs, compute(*[values[i] for i in inputs]), strict=True):
+                values[o] = y
+
+        return step
+    (o,) = outputs
+    if len(inputs) == 1:
+        (a,) = inputs
+
+        def step(values: list[Any]) -> None:
+            values[o] = compute(values[a])
+
+    elif len(inputs) == 2:
+        a, b = inputs
+
+        def step(values: list[Any]) -> None:
+            values[o] = compute(values[a], values[b])
+
+    elif len(inputs) == 3:
+        a, b, c = inputs
+
+        def step(values: list[Any]) -> None:
+            values[o] = compute(values[a], values[b], values[c])
+
+    else:
+
+        def step(values: list[Any]) -> None:
+            values[o] = compute(*[values[i] for i in inputs])
+
+    return step

@@ -1,0 +1,136 @@
+"""Rules of reductions, cumulative reductions and sorts."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
+
+
+def _register_reductions() -> None:
+    for name, function in {
+        "reduce_sum": np.add,
+        "reduce_prod": np.multiply,
+        "reduce_max": np.maximum,
+        "reduce_min": np.minimum,
+        "reduce_and": np.bitwise_and,
+        "reduce_or": np.bitwise_or,
+        "reduce_xor": np.bitwise_xor,
+    }.items():
+        rule(name, is_writer=True)(functools.partial(_reduce, function))
+
+
+def get_identity(function: np.ufunc, dtype: np.dtype) -> Any:
+    """Return the identity of a reduction."""
+    if function in (np.maximum, np.minimum):
+        sign = -1 if function is np.maximum else 1
+        if dtype == np.bool_:
+            return sign > 0
+        if jnp.issubdtype(dtype, np.inexact):
+            return dtype.type(sign * np.inf)
+        info = jnp.iinfo(dtype)
+        return dtype.type(info.min if sign < 0 else info.max)
+    if function is np.bitwise_and:
+        return np.array(-1).astype(dtype)[()] if dtype != np.bool_ else True
+    return dtype.type(1 if function is np.multiply else 0)
+
+
+def _reduce(function: np.ufunc, equation: Equation) -> Compute | Writer:
+    (shape, dtype), axes = equation.inputs[0], tuple(equation.params["axes"])
+    if not axes:
+        return np.array
+    if 0 in shape or (function in (np.maximum, np.minimum) and dtype.kind == "c"):
+        identity = get_identity(function, dtype)
+        result = equation.outputs[0].shape
+        return lambda x: np.full(result, identity, dtype)
+    reduce = function.reduce
+    if is_small_float(dtype):
+        return widen(lambda x: reduce(x, axis=axes), dtype)
+    if function is np.add and len(axes) == 1 and axes[0] == len(shape) - 1 and dtype == FLOAT32:
+        pass
+    return Writer(lambda x: reduce(x, axes, dtype), lambda x, out: reduce(x, axes, dtype, out))
+
+
+_register_reductions()
+
+
+@rule("argmax", "argmin")
+def _find_extreme(equation: Equation) -> Compute:
+    (axis,), index = equation.params["axes"], equation.params["index_dtype"]
+    find = np.argmax if equation.name == "argmax" else np.argmin
+    # NumPy also returns the first NaN.
+    if is_small_float(equation.inputs[0].dtype):
+        return lambda x: find(x.astype(FLOAT32), axis).astype(index)
+    return lambda x: find(x, axis).astype(index)
+
+
+def _logaddexp_reverse_safe(x: HostArray, axis: int) -> HostArray:
+    return np.logaddexp.accumulate(x, axis)
+
+
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def _accumulate(equation: Equation) -> Compute:
+    function = {
+        "cumsum": np.add,
+        "cumprod": np.multiply,
+        "cummax": np.maximum,
+        "cummin": np.minimum,
+        "cumlogsumexp": np.logaddexp,
+    }[equation.name]
+    axis, dtype = equation.params["axis"], equation.inputs[0].dtype
+    index = (slice(None),) * axis + (slice(None, None, -1),)
+
+    def run(x: HostArray) -> HostArray:
+        if equation.params["reverse"]:
+            return function.accumulate(x[index], axis, x.dtype)[index]
+        return function.accumulate(x, axis, x.dtype)
+
+    return widen(run, dtype) if is_small_float(dtype) else run
+
+
+def _make_sort_key(x: HostArray) -> HostArray:
+    """Return integers or floats that NumPy sorts as XLA sorts an array."""
+    if is_small_float(x.dtype):
+        return x.astype(FLOAT32)
+    return x
+
+
+@rule("sort")
+def _sort(equation: Equation) -> Compute:
+    axis, num_keys = equation.params["dimension"], equation.params["num_keys"]
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        keys = [_make_sort_key(x) for x in arrays[:num_keys]]
+        if len(arrays) == 1 and keys[0] is arrays[0]:
+            return [np.sort(arrays[0], axis, kind="stable")]
+        if num_keys == 1:
+            order = np.argsort(keys[0], axis, kind="stable")
+        else:
+            order = np.lexsort(keys[::-1], axis)
+        return [np.take_along_axis(x, order, axis) for x in arrays]
+
+    return run
+
+
+@rule("top_k", "approx_top_k")
+def _find_top(equation: Equation) -> Compute:
+    p, index = equation.params, equation.outputs[1].dtype
+    axis = p.get("axis", p.get("reduction_dimension", -1))
+    k, is_min = p["k"], not p.get("is_max_k", True)
+
+    def run(x: HostArray) -> list[HostArray]:
+        key = np.moveaxis(_make_sort_key(x), axis, -1)
+        if is_min:
+            order = np.moveaxis(np.argsort(key, -1, kind="stable")[..., :k], -1, axis)
+            return [np.take_along_axis(x, order, axis), order.astype(index)]
+        # Sort the reversed array in ascending order, so that of equal elements the first is last.
+        order = x.shape[axis] - 1 - np.argsort(key[..., ::-1], -1, kind="stable")
+        order = np.moveaxis(order[..., ::-1][..., :k], -1, axis)
+        return [np.take_along_axis(x, order, axis), order.astype(index)]
+
+    return run

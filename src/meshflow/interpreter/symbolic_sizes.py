@@ -1,0 +1,110 @@
+"""Symbolic sizes of programs: their values, given the shapes of the inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jax.export import is_symbolic_dim
+
+
+class Symbol(int):
+    """The index of a symbolic size among those of a program."""
+
+
+class Symbols:
+    """The distinct symbolic sizes of a program.
+
+    Attributes:
+      expressions: The sizes.
+    """
+
+    def __init__(self) -> None:
+        self.expressions: list[Any] = []
+        self._indices: dict[Any, Symbol] = {}
+
+    def intern(self, size: Any) -> int:
+        """Return an integer size, or the symbol of a symbolic one."""
+        if not is_symbolic_dim(size):
+            return int(size)
+        symbol = self._indices.get(size)
+        if symbol is None:
+            symbol = self._indices[size] = Symbol(len(self.expressions))
+            self.expressions.append(size)
+        return symbol
+
+    def intern_all(self, value: Any) -> None:
+        """Intern the symbolic sizes in nested tuples and lists."""
+        if isinstance(value, (tuple, list)):
+            for item in value:
+                self.intern_all(item)
+        elif is_symbolic_dim(value):
+            self.intern(value)
+
+    def replace(self, value: Any, sizes: Sequence[int]) -> Any:
+        """Replace the symbolic sizes in nested tuples and lists by their values."""
+        if isinstance(value, (tuple, list)):
+            items = [self.replace(item, sizes) for item in value]
+            return getattr(value, "_make", type(value))(items)
+        return sizes[self._indices[value]] if is_symbolic_dim(value) else value
+
+    def evaluate(self, dims: Mapping[str, int]) -> list[int]:
+        """Return the values of all sizes, given those of the dimensions by name."""
+        return [int(e._evaluate(dims)) for e in self.expressions]
+
+
+def has_symbolic_size(value: Any) -> bool:
+    """Check whether nested tuples and lists contain a symbolic size."""
+    if isinstance(value, (tuple, list)):
+        return any(map(has_symbolic_size, value))
+    return is_symbolic_dim(value)
+
+
+class InputSizes:
+    """The axes of symbolic size of a program's inputs.
+
+    Args:
+      shapes: Shapes of the inputs.
+    """
+
+    def __init__(self, shapes: Sequence[Sequence[Any]]) -> None:
+        axes = [(i, k, n) for i, s in enumerate(shapes) for k, n in enumerate(s)]
+        self._axes = [axis for axis in axes if is_symbolic_dim(axis[2])]
+        self.is_static = not self._axes
+
+    def read(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the sizes of the axes in the shapes of concrete inputs."""
+        return tuple([shapes[i][axis] for i, axis, _ in self._axes])
+
+    def solve(self, sizes: Sequence[int]) -> dict[str, int]:
+        """Return the values of the dimensions by name, given the sizes of the axes.
+
+        Raises:
+          ValueError: If no size determines a dimension, or the sizes contradict each other.
+        """
+        dims: dict[str, int] = {}
+        pending = [(size, n) for (_, _, size), n in zip(self._axes, sizes, strict=True)]
+        while pending:
+            count, remaining = len(dims), []
+            for expression, size in pending:
+                unknown = [name for name in expression._get_vars() if name not in dims]
+                if len(unknown) == 1:
+                    dims.update(_solve_linear(expression, size, dims, unknown[0]))
+                if len(unknown) > 1 or (unknown and unknown[0] not in dims):
+                    remaining.append((expression, size))
+                elif int(expression._evaluate(dims)) != size:
+                    raise ValueError(
+                        f"expected an axis of size {expression} for {dims}, got {size}"
+                    )
+            if remaining and len(dims) == count:
+                raise ValueError(
+                    f"the sizes {[str(e) for e, _ in remaining]} determine no dimension"
+                )
+            pending = remaining
+        return dims
+
+
+def _solve_linear(expression: Any, size: int, dims: dict[str, int], name: str) -> dict[str, int]:
+    """Solve an expression that is linear in one dimension; return nothing if it does not depend on it."""
+    first, second = (int(expression._evaluate({**dims, name: n})) for n in (1, 2))
+    return {name: 1 + (size - first) // (second - first)} if second != first else {}

@@ -1,0 +1,263 @@
+"""Rules of reductions over sliding windows, and of their gradients.
+
+Windows are processed by offset: the elements at one offset of all windows are a strided slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
+from meshflow.interpreter.reductions import get_identity
+from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+
+
+class Geometry(NamedTuple):
+    """Windows on an array, with one entry per dimension in each attribute."""
+
+    shape: tuple[int, ...]
+    size: Sequence[int]
+    strides: Sequence[int]
+    padding: Sequence[tuple[int, int]]
+    dilation: Sequence[int]
+    base_dilation: Sequence[int]
+
+    @property
+    def padded_shape(self) -> tuple[int, ...]:
+        """Return the shape of the array with padding."""
+        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
+        return tuple(
+            max(0, (n - 1) * d + 1 if n else 0) + low + high for n, d, (low, high) in sizes
+        )
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Return the number of windows along each dimension."""
+        sizes = zip(self.padded_shape, self.size, self.strides, self.dilation, strict=True)
+        return tuple(max(0, (n - (k - 1) * d - 1) // s + 1) for n, k, s, d in sizes)
+
+    @property
+    def inner(self) -> tuple[slice, ...]:
+        """Return the index of the elements in the padded array."""
+        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
+        return tuple(slice(low, low + max(0, (n - 1) * d + 1), d) for n, d, (low, _) in sizes)
+
+    def pad(self, x: HostArray, value: Any) -> HostArray:
+        """Return the array with padding and base dilation."""
+        if self.padded_shape == self.shape:
+            return x
+        if any(low < 0 or high < 0 for low, high in self.padding):
+            positive = self._replace(padding=[(max(a, 0), max(b, 0)) for a, b in self.padding])
+            cut = tuple(
+                slice(max(-a, 0), n - max(-b, 0))
+                for n, (a, b) in zip(positive.padded_shape, self.padding, strict=True)
+            )
+            return positive.pad(x, value)[cut]
+        out = np.full(self.padded_shape, value, x.dtype)
+        out[self.inner] = x
+        return out
+
+    def iter_offsets(self) -> Iterator[tuple[slice, ...]]:
+        """Yield the index of the elements at each offset of the windows."""
+        for offset in np.ndindex(*self.size):
+            steps = zip(offset, self.dilation, self.grid, self.strides, strict=True)
+            yield tuple(slice(o * d, o * d + (n - 1) * s + 1, s) for o, d, n, s in steps)
+
+    def split_axes(self) -> list[Geometry]:
+        """Return the windows along one axis each, to be applied in turn to a padded array."""
+        shape, parts, ones = list(self.padded_shape), [], [1] * len(self.shape)
+        for axis, (k, s, d) in enumerate(zip(self.size, self.strides, self.dilation, strict=True)):
+            if (k, s) == (1, 1):
+                continue
+            lists = [[*ones[:axis], value, *ones[axis + 1 :]] for value in (k, s, d)]
+            size, strides, dilation = lists
+            padding = [(0, 0)] * len(shape)
+            part = Geometry(tuple(shape), size, strides, padding, dilation, ones)
+            shape[axis] = part.grid[axis]
+            parts.append(part)
+        return parts
+
+
+def read_geometry(equation: Equation, operand: int = 0) -> Geometry:
+    """Return the windows of an equation on one of its operands."""
+    p, ndim = equation.params, equation.inputs[operand].ndim
+    ones = (1,) * ndim
+    return Geometry(
+        equation.inputs[operand].shape,
+        p["window_dimensions"],
+        p.get("window_strides") or ones,
+        p["padding"],
+        p.get("window_dilation") or ones,
+        p.get("base_dilation") or ones,
+    )
+
+
+_FUNCTIONS = {
+    "reduce_window_sum": np.add,
+    "reduce_window_max": np.maximum,
+    "reduce_window_min": np.minimum,
+}
+
+
+@rule(*_FUNCTIONS)
+def _reduce_windows(equation: Equation) -> Compute:
+    run = reduce_windows(
+        read_geometry(equation), _FUNCTIONS[equation.name], equation.inputs[0].dtype
+    )
+    dtype = equation.inputs[0].dtype
+    return widen(run, dtype) if is_small_float(dtype) else run
+
+
+def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> Compute:
+    """Return a function that reduces each window, one axis after the other."""
+    identity = get_identity(function, dtype)
+    parts = geometry.split_axes()
+    grid = geometry.grid
+
+    def run(x: HostArray) -> HostArray:
+        x = geometry.pad(x, identity)
+        if 0 in grid:
+            return np.zeros(grid, x.dtype)
+        for part in parts:
+            first, *others = part.iter_offsets()
+            total = x[first].copy()
+            for index in others:
+                function(total, x[index], out=total)
+            x = total
+        return x if parts else np.array(x)
+
+    return run
+
+
+@rule("reduce_window")
+def _reduce_windows_generally(equation: Equation) -> Compute:
+    num = len(equation.inputs) // 2
+    assert equation.bind is not None
+    combine = equation.bind(equation.params["jaxpr"]).run
+    geometry = read_geometry(equation)
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        padded = [geometry.pad(x, v) for x, v in zip(arrays[:num], arrays[num:], strict=True)]
+        totals = [
+            np.full(geometry.grid, v, x.dtype) for x, v in zip(padded, arrays[num:], strict=True)
+        ]
+        for index in geometry.iter_offsets():
+            totals = combine([*totals, *[x[index] for x in padded]])
+        return [np.array(t) for t in totals]
+
+    return run
+
+
+def find_extremes(
+    x: HostArray, geometry: Geometry, is_better: np.ufunc, identity: Any
+) -> tuple[HostArray, HostArray]:
+    """Return the first extreme of each window that `is_better`, and the index of its offset.
+
+    An element replaces the previous one unless that is equal or better, as in XLA, so NaN is
+    replaced by the next element. Padding is never selected.
+    """
+    inside = np.zeros(geometry.padded_shape, np.bool_)
+    inside[geometry.inner] = True
+    padded_x = geometry.pad(x, identity)
+    best = np.full(geometry.grid, identity, x.dtype)
+    first = np.full(geometry.grid, -1, np.int32)
+    for k, index in enumerate(geometry.iter_offsets()):
+        element = padded_x[index]
+        replaces = (~is_better(best, element) | (first < 0)) & inside[index]
+        first[replaces] = k
+        best = np.where(replaces, element, best)
+    return best, first
+
+
+def _read_selection(equation: Equation, dtype: np.dtype) -> tuple[np.ufunc, Any]:
+    is_max = str(equation.params["select_prim"]) == "ge"
+    function = np.maximum if is_max else np.minimum
+    return (np.greater_equal if is_max else np.less_equal), get_identity(function, dtype)
+
+
+@rule("select_and_scatter_add")
+def _scatter_to_extremes(equation: Equation) -> Compute:
+    geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
+    wide = FLOAT32 if is_small_float(dtype) else dtype
+    is_better, identity = _read_selection(equation, wide)
+
+    def run(source: HostArray, x: HostArray) -> HostArray:
+        _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
+        return scatter_windows(source.astype(wide, copy=False), first, geometry).astype(
+            dtype, copy=False
+        )
+
+    return run
+
+
+def scatter_windows(source: HostArray, first: HostArray, geometry: Geometry) -> HostArray:
+    """Add the value of each window to the element at the window's index of an offset."""
+    total = np.zeros(geometry.padded_shape, source.dtype)
+    for k, index in enumerate(geometry.iter_offsets()):
+        total[index] += np.where(first == k, source, source.dtype.type(0))
+    return total[geometry.inner]
+
+
+@rule("select_and_gather_add")
+def _gather_from_extremes(equation: Equation) -> Compute:
+    geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
+    wide = FLOAT32 if is_small_float(dtype) else dtype
+    is_better, identity = _read_selection(equation, wide)
+
+    def run(tangents: HostArray, x: HostArray) -> HostArray:
+        _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
+        padded = geometry.pad(tangents, tangents.dtype.type(0))
+        out = np.zeros(geometry.grid, tangents.dtype)
+        for k, index in enumerate(geometry.iter_offsets()):
+            np.copyto(out, padded[index], where=first == k)
+        return out
+
+    return run
+
+
+@rule("reduce")
+def _reduce_generally(equation: Equation) -> Compute:
+    num = len(equation.inputs) // 2
+    assert equation.bind is not None
+    combine = equation.bind(equation.params["jaxpr"]).run
+    axes = tuple(sorted(equation.params["dimensions"]))
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        parts = [np.moveaxis(x, axes, range(len(axes))) for x in arrays[:num]]
+        parts = [p.reshape(-1, *p.shape[len(axes) :]) for p in parts]
+        totals = [np.broadcast_to(v, p.shape[1:]) for v, p in zip(arrays[num:], parts, strict=True)]
+        for elements in zip(*parts, strict=True):
+            totals = combine([*totals, *elements])
+        return [np.array(t) for t in totals]
+
+    return run
+
+
+@rule("max_windows", "max_windows_gradient", "max_windows_gated_gradient")
+def _take_maxima(equation: Equation) -> Compute:
+    """Compute the maxima of windows or their gradient (`ops/nn/windows.py`)."""
+    windows, dtype = equation.params["windows"], equation.inputs[0].dtype
+    shape, wide = equation.inputs[0].shape, FLOAT32 if is_small_float(dtype) else dtype
+    geometry = Geometry(
+        shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
+    )
+    identity = get_identity(np.maximum, wide)
+    if equation.name == "max_windows":
+        run = reduce_windows(geometry, np.maximum, wide)
+        return widen(run, dtype) if wide != dtype else run
+
+    def scatter(x: HostArray, y: HostArray, g: HostArray) -> HostArray:
+        x = x.astype(wide, copy=False)
+        _, first = find_extremes(x, geometry, np.greater_equal, identity)
+        # Windows with NaN have no maximum.
+        nan = reduce_windows(geometry, np.maximum, wide)(x)
+        first[nan != nan] = -1
+        result = scatter_windows(g.astype(wide, copy=False), first, geometry)
+        if equation.name == "max_windows_gated_gradient":
+            result = np.where(x > 0, result, wide.type(0))
+        return np.array(result, dtype)
+
+    return scatter
