@@ -15,7 +15,7 @@ def test_ops_forget_the_oldest_of_too_many_forms(monkeypatch):
         assert op.get_residual_function((number,), (True,)) is op.get_residual_function(
             (number,), (True,)
         )
-    assert list(op._compiled) == [(2,), (3,), (4,)]
+    assert list(op._eager_forms) == [(2,), (3,), (4,)]
     assert len(op._gradient_ops) == len(op._residual_functions) == 3
 
 

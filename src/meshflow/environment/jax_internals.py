@@ -1,53 +1,63 @@
-"""The one door to names of JAX that its stable interface leaves out.
+"""The names of JAX that are not part of its stable interface.
 
-No other file imports from `jax._src`, `jax.interpreters`, `jax.extend` or `jaxlib`, so that a new JAX is looked at
-here first. What each is for, and what in public would take its place:
+No other file imports from `jax._src`, `jax.interpreters`, `jax.extend` or `jaxlib`, so a new version
+of JAX is checked here first. The list states the use of each name, and the public API that would
+replace it:
 
-* `distributed`, `runtime`: JAX's coordination service started by whom we choose, its clients, collectives over TCP,
-  barriers with a time limit. Public: `jax.distributed.initialize` with a service in another process, and a limit
-  in `jax.experimental.multihost_utils`.
-* `xla_bridge`: whether devices were handed out (`jax.devices()` would do it), and the CPU client with those
-  collectives. Public: the question in `jax.extend.backend`, and an argument of `jax.distributed.initialize`.
-* `eager_constant_folding`: a trace within `jax.ensure_compile_time_eval` that stays a trace. Public: its opposite.
-* `trace_state_clean`: whether a transformation of JAX's own is under way, asked for every element of a dataset.
-  Public: the same name in `jax.core`, which JAX took back.
-* `cache_key`: what compiled programs are kept under, to which names of layers are added. Public:
-  `jax_compilation_cache_include_metadata_in_key`, which adds lines of source too.
-* `persistent_cache_min_compile_time_secs`: how long a program must take to be kept, in a `with` block. Public: the
-  option for the whole process.
-* `parse_flatten_op_sharding`: how the operands of a lowering are divided, which come as XLA's shardings. Public:
-  `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
-* `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our own primitives. Public: their registration in
-  `jax.extend`.
-* `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's own lowerings, which ours fall back
-  on, and which of them ask for the devices. Public: functions that give a primitive's lowering, and an argument
-  of its registration.
-* `dce_jaxpr`: a jaxpr without what some of its results do not need. Public: none.
-* `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: devices of another number, jaxprs and primitives,
-  all primitives by name, lines of users' programs. These are public, in `jax.extend`, but may change in any version.
-* `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`, `write_portable_artifact`,
-  `refine_polymorphic_shapes`: programs of StableHLO that TensorFlow's files hold without what `jax.export` writes beside them: read, given known
-  sizes, written. Public: a function of `jax.export` that takes the program alone.
-* `mlir_sdy`: arrays that the partitioner divides alike. Public: `jax.experimental.shard_alike`, before JAX 0.11.
-* `LIBRARIES`: the folder of XLA's libraries, in whose memory huge pages are asked for. Public: nothing.
-* `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and that of XLA's foreign function interface, of which an
-  older one refuses kernels that were compiled with newer headers. Public: the version of jaxlib.
+* `distributed`, `runtime`: JAX's coordination service in a process of our choice, its clients,
+  collectives over TCP, and barriers with a timeout. Public: `jax.distributed.initialize` with a
+  service in another process, and a timeout in `jax.experimental.multihost_utils`.
+* `xla_bridge`: whether devices were listed (`jax.devices()` would list them), and the CPU client with
+  those collectives. Public: a predicate in `jax.extend.backend`, and an argument of
+  `jax.distributed.initialize`.
+* `eager_constant_folding`: a trace inside `jax.ensure_compile_time_eval` that remains a trace.
+  Public: only the opposite exists.
+* `trace_state_clean`: whether a transformation of JAX is in progress, checked for every element of a
+  dataset. Public: the same name in `jax.core`, which JAX removed.
+* `cache_key`: the key of compiled programs, to which names of layers are added. Public:
+  `jax_compilation_cache_include_metadata_in_key`, which also adds source lines.
+* `persistent_cache_min_compile_time_secs`: the minimum compilation time of cached programs, as a
+  context manager. Public: the option for the entire process.
+* `parse_flatten_op_sharding`: shardings of the operands of a lowering, which XLA passes in its own
+  format. Public: `NamedSharding`s in the callbacks of `jax.experimental.custom_partitioning`.
+* `ad`, `batching`, `mlir`: derivatives, batching and lowerings of our primitives. Public: functions
+  of `jax.extend` that register them.
+* `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's lowerings, which ours
+  call in other cases, and the primitives whose lowerings need the devices. Public: functions that
+  return the lowering of a primitive, and an argument of its registration.
+* `dce_jaxpr`: a jaxpr without the equations that unused results need. Public: none.
+* `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
+  the symbols. Public: none; `jax.export` raises an error for them.
+* `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
+* `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: changes of the number of devices,
+  jaxprs and primitives, all primitives by name, and source lines of users' programs. These names of
+  `jax.extend` are public, but may change in any version.
+* `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`,
+  `write_portable_artifact`, `refine_polymorphic_shapes`: StableHLO programs in TensorFlow's files,
+  without the fields that `jax.export` adds. They are read, specialized to known sizes, and written.
+  Public: a function of `jax.export` for the program alone.
+* `mlir_sdy`: arrays with the same sharding. Public: `jax.experimental.shard_alike`, before JAX 0.11.
+* `LIBRARIES`: the folder of XLA's libraries, whose memory gets huge pages. Public: none.
+* `JAXLIB_VERSION`, `read_ffi_version`: the version of jaxlib, and of XLA's foreign function interface.
+  An older interface refuses kernels that were compiled with newer headers. Public: the version of
+  jaxlib.
 
-`SUPPORTED` is the range of versions of JAX and jaxlib, `DIFFERENCES` the table of differences between them. Three of them are handled here:
-`count_scan_operands` reads the parameters of `scan`, `expand_high_level` expands `call_hi_primitive`, and
-`make_exported` fills the fields of `jax.export.Exported`.
+`SUPPORTED` is the range of versions of JAX and jaxlib, and `DIFFERENCES` the table of differences
+between them. This module handles three of them: `count_scan_operands` reads the parameters of `scan`,
+`expand_high_level` expands `call_hi_primitive`, and `make_exported` fills the fields of
+`jax.export.Exported`.
 
-What may be missing, as there is a slower public way:
+The following names may be missing, because there is a slower public alternative:
 
-* `batched_device_put`: what `jax.device_put` ends in, without 30 us of looking at its arguments.
-* `copy_to_devices`, `array_copy_semantics`: a copy on the same devices; `jax.numpy.copy` compiles a program for each
-  shape.
-* `collect_garbage`: has device arrays that ended let go of the host arrays whose memory they shared.
-* `read_from_device`: an array's value that JAX does not keep beside the array, as `numpy.asarray` has it do.
-* `renew_gpu_options`: has a GPU's client that is started again read the variables about its memory again. Public:
-  nothing.
-* `mlir_lowering`: what makes the MLIR context of each program that is lowered. Public: nothing.
-* `export_lowering`: what lowers programs of `jax.export`, for which JAX imports SciPy. Public: nothing.
+* `batched_device_put`: the last step of `jax.device_put`, without 30 us of checks of its arguments.
+* `copy_to_devices`, `array_copy_semantics`: a copy on the same devices; `jax.numpy.copy` compiles a
+  program for each shape.
+* `collect_garbage`: makes deleted device arrays release the host arrays whose memory they shared.
+* `read_from_device`: the value of an array, without the copy that `numpy.asarray` caches.
+* `renew_gpu_options`: makes the GPU client read the environment variables about its memory again.
+  Public: none.
+* `mlir_lowering`: creates the MLIR context of each program that is lowered. Public: none.
+* `export_lowering`: lowers programs of `jax.export`, for which JAX imports SciPy. Public: none.
 """
 
 from __future__ import annotations
@@ -65,11 +75,11 @@ import numpy as np
 
 __all__ = [
     "DIFFERENCES",
-    "DeviceArray",
     "JAXLIB_VERSION",
     "LIBRARIES",
-    "SizeDecisions",
     "SUPPORTED",
+    "DeviceArray",
+    "SizeDecisions",
     "ad",
     "array_copy_semantics",
     "batched_device_put",
@@ -79,8 +89,8 @@ __all__ = [
     "common_lowerings",
     "copy_to_devices",
     "count_scan_operands",
-    "decide_sizes_by_hints",
     "dce_jaxpr",
+    "decide_sizes_by_hints",
     "distributed",
     "eager_constant_folding",
     "expand_high_level",
@@ -120,9 +130,9 @@ class Difference(NamedTuple):
     """A difference between versions of JAX that Meshflow handles.
 
     Attributes:
-      version: the first version of JAX with the new behaviour.
-      change: what is new.
-      handled_by: the function or the file of the repository that handles both.
+      version: The first version of JAX with the new behaviour.
+      change: The new behaviour.
+      handled_by: The function or the file of the repository that handles both.
     """
 
     version: str
@@ -200,7 +210,7 @@ read_from_device: Any = getattr(_array.ArrayImpl, "_single_device_array_to_np_ar
 
 
 def renew_gpu_options() -> None:
-    """Has the clients of GPUs that are started from now on read XLA's variables again, which JAX does once."""
+    """Make GPU clients that start later read XLA's environment variables again, which JAX reads once."""
     make = getattr(_xla_client, "generate_pjrt_gpu_plugin_options", None)
     found = getattr(xla_bridge, "_backend_factories", {}).get("cuda")
     options = getattr(getattr(found, "factory", None), "keywords", {}).get("options")
@@ -283,8 +293,8 @@ def _install_size_decisions() -> None:
             return bool(is_greater_or_equal(left, right, describe))
         return decisions.decide(left - right, ">=")
 
-    _shape_poly._DimExpr.__eq__ = compare_equal
-    _shape_poly._geq_decision = compare_greater_or_equal
+    setattr(_shape_poly._DimExpr, "__eq__", compare_equal)
+    setattr(_shape_poly, "_geq_decision", compare_greater_or_equal)
 
 
 @contextlib.contextmanager
@@ -307,9 +317,9 @@ def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:
     """Count the constants and the carried operands of a `scan` equation, which precede its rows.
 
     Args:
-      params: the equation's parameters.
+      params: The equation's parameters.
     """
-    if "ft_in" in params:  # from JAX 0.11 on
+    if "ft_in" in params:  # JAX 0.11 and later
         consts, carry, _ = params["ft_in"].unpack()
         return len(consts), len(carry)
     return params["num_consts"], params["num_carry"]
@@ -319,9 +329,9 @@ def expand_high_level(equation: Any) -> Callable[..., Any] | None:
     """Return the function of arrays that a high-level equation is lowered to; None for other equations.
 
     Args:
-      equation: an equation of a jaxpr.
+      equation: An equation of a jaxpr.
     """
-    if equation.primitive.name != "call_hi_primitive":  # from JAX 0.12 on
+    if equation.primitive.name != "call_hi_primitive":  # JAX 0.12 and later
         return None
     return functools.partial(equation.primitive.to_lojax, **equation.params)
 
@@ -339,7 +349,7 @@ def make_exported(**fields: Any) -> Any:
     """Return a `jax.export.Exported` without named shardings.
 
     Args:
-      **fields: its fields, without `_has_named_shardings`, which JAX 0.10 has.
+      **fields: Its fields, without `_has_named_shardings`, which JAX 0.10 has.
     """
     if any(f.name == "_has_named_shardings" for f in dataclasses.fields(jax.export.Exported)):
         fields["_has_named_shardings"] = False

@@ -30,6 +30,7 @@ _MAX_CACHED_KEYS = 4096
 # Traces with symbolic sizes per number and dtype of operands, after which each shape is traced.
 _MAX_GENERAL_TRACES = 3
 
+
 class _InterpretedForm:
     """The plan of a form with the structure of its results."""
 
@@ -70,6 +71,7 @@ class EagerForm:
         self._families: dict[Hashable, _Family] = {}
 
     def __call__(self, *values: Any) -> PyTree:
+        """Call the function on arrays."""
         return self._find(values)(*values)
 
     def is_interpreted(self, values: Sequence[Any]) -> bool:
@@ -106,6 +108,7 @@ class UncompiledForm(EagerForm):
     __slots__ = ()
 
     def __call__(self, *values: Any) -> PyTree:
+        """Call the function on arrays."""
         return self._function(*values)
 
     def is_interpreted(self, values: Sequence[Any]) -> bool:

@@ -17,6 +17,11 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.tiers import (
+    RARE_RUNS,
+    OpByOpProgram,
+    is_interpreter_enabled,
+)
 from meshflow.core.functions.executable_cache import CachedProgram, cache_program
 from meshflow.core.functions.file_variables import FileVariables, is_in_file
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, split_prepacking
@@ -29,11 +34,6 @@ from meshflow.core.functions.signatures import (
     format_signature,
     match_arguments,
     name_specs,
-)
-from meshflow.core.dispatch.tiers import (
-    RARE_RUNS,
-    OpByOpProgram,
-    is_interpreter_enabled,
 )
 from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers

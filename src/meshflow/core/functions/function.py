@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from meshflow.core.autograph import convert
+from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
@@ -34,16 +35,15 @@ from meshflow.core.functions.function_types import Parameters, Polymorphic, Resu
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
-from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
-from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -229,8 +229,8 @@ class Function:
         is_nested = context.trace is not None or context.tapes
         if not self._has_unknown_sizes or is_nested or not is_interpreter_enabled():
             return None
-        tree, leaf_keys, *rest = key  # type: ignore[misc]
-        family_key = tree, tuple(map(_omit_sizes, leaf_keys)), *rest
+        parts: Any = key
+        family_key = parts[0], tuple(map(_omit_sizes, parts[1])), *parts[2:]
         shapes = [a.shape for a in arrays]
         family = self._families.get(family_key)
         if family is None:

@@ -16,18 +16,18 @@ import jax
 import numpy as np
 
 from meshflow.core.autograph.status import override_status
+from meshflow.core.dispatch.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
-from meshflow.core.dispatch.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.pass_pipeline import apply_all_passes
-from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree

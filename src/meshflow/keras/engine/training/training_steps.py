@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
-from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.dispatch.tiers import RunForecast
+from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.values import nest
