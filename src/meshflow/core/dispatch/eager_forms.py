@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.tiers import TierSettings, is_interpreter_enabled
+from meshflow.core.dispatch.tiers import TierSettings, is_interpreter_enabled, is_local, run_plan
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.context import context
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import Array, PyTree
@@ -41,7 +42,7 @@ class _InterpretedForm:
 
     def __call__(self, *values: Any) -> Any:
         arrays = [np.asarray(v) for v in jax.tree.leaves(values)]
-        outputs = [_to_tensor_value(o) for o in self._plan.run(arrays)]
+        outputs = [_to_tensor_value(o) for o in run_plan(self._plan, arrays)]
         return jax.tree.unflatten(self._tree, outputs)
 
 
@@ -79,7 +80,7 @@ class EagerForm:
         return self._find(values) is not self._jitted
 
     def _find(self, values: Sequence[Any]) -> Callable[..., PyTree]:
-        key = _make_key(values)
+        key = None if context.device is not None else _make_key(values)
         if key is None:
             return self._jitted
         call = self._calls.get(key)
@@ -90,10 +91,9 @@ class EagerForm:
         return call
 
     def _choose(self, values: Sequence[Any]) -> Callable[..., PyTree]:
-        if not is_interpreter_enabled() or jax.local_device_count() > 1:
-            return self._jitted
+        _Devices.count()
         leaves, tree = jax.tree.flatten(values)
-        if any(jax.dtypes.issubdtype(a.dtype, jax.dtypes.extended) for a in leaves):
+        if not (is_interpreter_enabled() and all(map(is_local, leaves))):
             return self._jitted
         family_key = tree, tuple([(a.ndim, a.dtype) for a in leaves])
         family = self._families.get(family_key)
@@ -168,12 +168,25 @@ def _is_fast(costs: Any, shapes: Sequence[tuple[int, ...]]) -> bool:
     return is_fixed or costs.bind(shapes).run_seconds <= _MAX_INTERPRETED_SECONDS
 
 
+class _Devices:
+    """Whether arrays may be on different devices."""
+
+    has_several = True
+
+    @classmethod
+    def count(cls) -> None:
+        """Count the devices, which starts JAX's backend."""
+        cls.has_several = jax.device_count() > 1
+
+
 def _make_key(values: Sequence[Any]) -> Hashable:
     """Return the shapes and dtypes of operands, or None if one of them has no value."""
     key: list[Hashable] = []
     for value in values:
         if isinstance(value, (np.ndarray, DeviceArray)):
             key.append((value.shape, value.dtype))
+            if _Devices.has_several and type(value) is not np.ndarray:
+                key.append(value.sharding)
         elif value is None:
             key.append(None)
         elif isinstance(value, (list, tuple)):

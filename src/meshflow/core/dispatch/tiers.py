@@ -40,12 +40,14 @@ __all__ = [
     "RunForecast",
     "TierSettings",
     "is_interpreter_enabled",
+    "is_local",
+    "run_plan",
 ]
 
 _log = logging.getLogger("meshflow")
 
 # Number of runs that is expected for a shape among many.
-RARE_RUNS = 64
+RARE_RUNS = 20
 # An interpreted program must be expected to run at least this often before its compilation pays off.
 _MIN_RUNS = 2
 
@@ -66,9 +68,35 @@ def is_interpreter_enabled() -> bool:
         return False
     if determinism.is_enabled() and TierSettings.tier == "auto":
         return False
+    return jax.default_backend() == "cpu"
+
+
+def run_plan(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a plan, and check its results if JAX's options `jax_debug_nans` or `jax_debug_infs` are set.
+
+    Args:
+      plan: The plan.
+      arrays: Its inputs.
+
+    Raises:
+      FloatingPointError: If a result is not finite and the options forbid that, like in JAX.
+    """
+    outputs = plan.run(arrays)
     # JAX defines its options at run time.
-    debugs_nans: bool = jax.config.jax_debug_nans  # type: ignore[attr-defined]
-    return jax.default_backend() == "cpu" and not debugs_nans
+    if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
+        for output in outputs:
+            if jax.numpy.issubdtype(output.dtype, np.inexact):
+                _check_values(output)
+    return outputs
+
+
+def _check_values(array: np.ndarray) -> None:
+    if array.dtype.kind not in "fc":
+        array = array.astype(np.float32)
+    if jax.config.jax_debug_nans and np.isnan(array).any():  # type: ignore[attr-defined]
+        raise FloatingPointError("invalid value (nan) encountered")
+    if jax.config.jax_debug_infs and np.isinf(array).any():  # type: ignore[attr-defined]
+        raise FloatingPointError("invalid value (inf) encountered")
 
 
 class RunForecast(NamedTuple):
@@ -78,11 +106,24 @@ class RunForecast(NamedTuple):
       runs: Number of all runs.
       rare_runs: Number of runs with batches of a shape that occurs once per epoch.
       has_variable_sizes: Whether all shapes are rare.
+      batch_size: Number of rows of all batches but the last one of an epoch, or None if it is unknown.
+
+    Example:
+      >>> forecast = RunForecast(320, 10, False, 64)
+      >>> forecast.expect_runs([(64, 3), (64,)]), forecast.expect_runs([(5, 3), (5,)])
+      (320, 10)
     """
 
     runs: float
     rare_runs: float
     has_variable_sizes: bool
+    batch_size: int | None
+
+    def expect_runs(self, shapes: Sequence[tuple[int, ...]]) -> float:
+        """Return the expected number of runs with batches of these shapes."""
+        rows = shapes[0][0] if shapes and shapes[0] else None
+        is_last = rows is not None and self.batch_size is not None and rows < self.batch_size
+        return self.rare_runs if self.has_variable_sizes or is_last else self.runs
 
 
 class OpByOpProgram:
@@ -112,7 +153,7 @@ class OpByOpProgram:
         Args:
           operands: Arrays.
         """
-        if not self._is_supported or not all(map(_is_local, operands)):
+        if not self._is_supported or not all(map(is_local, operands)):
             return 0.0
         key = tuple([o.shape for o in operands])
         limit = self._limits.get(key)
@@ -153,11 +194,11 @@ class OpByOpProgram:
           operands: Arrays.
         """
         assert self._plan is not None
-        outputs = self._plan.run([np.asarray(o) for o in operands])
+        outputs = run_plan(self._plan, [np.asarray(o) for o in operands])
         return [transfers.to_device(o) for o in outputs]
 
 
-def _is_local(operand: object) -> bool:
+def is_local(operand: object) -> bool:
     """Check whether an operand is on the host or on the only device."""
     if isinstance(operand, np.ndarray):
         return operand.dtype != object

@@ -45,6 +45,20 @@ def parse_batch_size(size: IntLike, name: str) -> int:
     return value
 
 
+def find_batch_size(dataset: DatasetNode) -> int | None:
+    """Return the size of the batches that a dataset last created, or None if there are none.
+
+    Args:
+      dataset: A dataset, which may transform the batches.
+    """
+    node: Any = dataset
+    while not hasattr(node, "batch_size"):
+        if len(getattr(node, "parents", ())) != 1:
+            return None
+        (node,) = node.parents
+    return int(node.batch_size)
+
+
 class Batch(Unary):
     """Batches of consecutive elements.
 
@@ -56,7 +70,7 @@ class Batch(Unary):
 
     def __init__(self, parent: DatasetNode, size: IntLike, drop_remainder: bool) -> None:
         super().__init__(parent)
-        self._size = parse_batch_size(size, "batch_size")
+        self._size = self.batch_size = parse_batch_size(size, "batch_size")
         self._drop = bool(drop_remainder)
 
     def _infer_spec(self) -> PyTree:
@@ -164,7 +178,8 @@ class PaddedBatch(Unary):
         drop_remainder: bool,
     ) -> None:
         super().__init__(parent)
-        self._size, self._drop = parse_batch_size(size, "batch_size"), bool(drop_remainder)
+        self._size = self.batch_size = parse_batch_size(size, "batch_size")
+        self._drop = bool(drop_remainder)
         spec = parent.element_spec
         leaves = nest.flatten(spec)
         if not all(isinstance(s, TensorSpec) for s in leaves):
@@ -221,7 +236,7 @@ class SparseBatch(Unary):
         spec = parent.element_spec
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"sparse_batch: elements must be one tensor each, got {spec}.")
-        self._size = parse_batch_size(size, "batch_size")
+        self._size = self.batch_size = parse_batch_size(size, "batch_size")
         self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
         self._own_spec = SparseTensorSpec([None, *self._row], spec.dtype)
 

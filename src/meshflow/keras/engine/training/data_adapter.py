@@ -24,6 +24,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.data.epoch import Epoch, prefetch
+from meshflow.data.transformations.batching import find_batch_size
 from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.environment.types import PyTree
@@ -280,7 +281,12 @@ class DataHandler:
             return None
         remaining = (self._last - self._initial_epoch) * self.steps - self._steps_done
         runs = iterations + remaining
-        return RunForecast(runs, math.ceil(runs / self.steps), self.source.has_variable_sizes)
+        return RunForecast(
+            runs,
+            math.ceil(runs / self.steps),
+            self.source.has_variable_sizes,
+            self.source.batch_size,
+        )
 
     def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
         """Yield the index of each epoch with an iterator over its batches."""
@@ -422,10 +428,10 @@ class ArraySource:
         self._check_sizes(parts)
         if self._count == 0:
             raise ValueError("The data is empty: x has 0 samples.")
-        self._batch_size = 32 if batch_size is None else batch_size
+        self.batch_size = 32 if batch_size is None else batch_size
         self._shuffle = shuffle
         self.orders = ShuffleOrders() if shuffle else None
-        self.size: int | None = math.ceil(self._count / self._batch_size)
+        self.size: int | None = math.ceil(self._count / self.batch_size)
 
     def _check_sizes(self, parts: PyTree) -> None:
         if len({len(a) for a in self._leaves}) == 1:
@@ -446,7 +452,7 @@ class ArraySource:
 
     def iterate_batches(self) -> Iterator[Any]:
         """Yield the batches of one pass over the examples."""
-        n, b = self._count, self._batch_size
+        n, b = self._count, self.batch_size
         # Tuples of arrays, the most common structure, do not need `map_structure`.
         is_flat = all(isinstance(p, np.ndarray) for p in self._arrays)
         starts = range(0, n, b)
@@ -508,6 +514,7 @@ class IterableSource:
             for spec in specs
             if isinstance(spec, TensorSpec)
         )
+        self.batch_size = find_batch_size(x) if self._is_dataset else None
 
     def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end.

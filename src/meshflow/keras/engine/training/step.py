@@ -100,9 +100,7 @@ class CompiledStep:
         """Return the number of runs with batches of these shapes, or None if it is unknown."""
         if self.forecast is None:
             return None
-        is_first = key == next(iter(self._concrete), key)
-        is_frequent = is_first and not self.forecast.has_variable_sizes
-        return self.forecast.runs if is_frequent else self.forecast.rare_runs
+        return self.forecast.expect_runs([shape for shape, _ in key[1]])
 
     def _find_general(self, key: StepKey) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for a batch, or None."""

@@ -1,0 +1,266 @@
+"""The choice between running op by op and compiling."""
+
+import logging
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.core.dispatch import eager_forms, tiers
+
+
+class Programs(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.names = []
+
+    def emit(self, record):
+        words = record.getMessage().split()
+        if words[0] == "Compiling":
+            self.names.append(words[1])
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The names of the programs that are compiled during the test."""
+    monkeypatch.setattr(tiers.TierSettings, "tier", "auto")
+    jax.clear_caches()
+    log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
+    monkeypatch.setattr(log, "propagate", False)
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    log.addHandler(handler)
+    yield handler.names
+    log.removeHandler(handler)
+    log.setLevel(level)
+
+
+def text_model(kind):
+    layers = tf.keras.layers
+    x = inputs = tf.keras.Input((None,), dtype="int32")
+    x = layers.Embedding(50, 8, mask_zero=kind == "masked")(x)
+    if kind == "convolution":
+        x = layers.GlobalMaxPooling1D()(layers.Conv1D(8, 3, padding="same")(x))
+    elif kind == "attention":
+        x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
+        x = layers.GlobalAveragePooling1D()(x)
+    elif kind == "lstm":
+        x = layers.LSTM(8)(x)
+    else:
+        x = layers.Bidirectional(layers.GRU(4))(x)
+    model = tf.keras.Model(inputs, layers.Dense(1)(x))
+    model.compile("adam", "mse")
+    return model
+
+
+def text_batches(lengths, batch=4):
+    random = np.random.RandomState(0)
+    return [(random.randint(1, 50, (batch, n)), random.randn(batch, 1)) for n in lengths]
+
+
+@pytest.mark.parametrize("kind", ["convolution", "attention", "lstm", "masked"])
+def test_an_epoch_of_many_lengths_compiles_nothing(programs, kind):
+    model = text_model(kind)
+    batches = text_batches([5, 9, 6, 12, 30, 7, 8, 1, 2, 17])
+    model.fit(iter(batches), verbose=0)
+    model.evaluate(iter(batches), verbose=0)
+    for x, _ in batches:
+        assert model.predict(x, verbose=0).shape == (4, 1)
+    assert programs == []
+
+
+@pytest.mark.parametrize("kind", ["convolution", "attention", "lstm", "masked"])
+def test_both_tiers_train_alike(monkeypatch, kind):
+    weights = []
+    for tier in ("interpret", "compile"):
+        monkeypatch.setattr(tiers.TierSettings, "tier", tier)
+        tf.keras.utils.set_random_seed(1)
+        model = text_model(kind)
+        model.fit(iter(text_batches([5, 9, 6, 12])), verbose=0)
+        weights.append(model.get_weights())
+    for interpreted, compiled in zip(*weights, strict=True):
+        np.testing.assert_allclose(interpreted, compiled, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("call", ["eager", "predict", "function", "signature"])
+def test_decoding_compiles_nothing(programs, monkeypatch, call):
+    model = text_model("attention")
+    spec = tf.TensorSpec((1, None), tf.int32)
+    run = {
+        "eager": model,
+        "predict": lambda x: model.predict(x, verbose=0),
+        "function": tf.function(model),
+        "signature": tf.function(model, input_signature=[spec]),
+    }[call]
+    outputs = [np.asarray(run(np.arange(n, dtype="int32")[None])) for n in range(1, 12)]
+    assert programs == []
+    monkeypatch.setattr(tiers.TierSettings, "tier", "compile")
+    compiled = tf.function(lambda x: model(x))
+    for n, output in enumerate(outputs, 1):
+        expected = compiled(np.arange(n, dtype="int32")[None])
+        np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_small_model_trains_without_compilation(programs):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(16, "relu"), tf.keras.layers.Dense(3)])
+    model.compile(
+        "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), ["accuracy"]
+    )
+    x, y = np.random.RandomState(0).randn(70, 5).astype("float32"), np.arange(70) % 3
+    model.fit(x, y, epochs=3, validation_data=(x, y), verbose=0)
+    model.evaluate(x, y, verbose=0)
+    assert model.predict(x, verbose=0).shape == (70, 3)
+    assert programs == []
+
+
+def test_a_long_training_is_compiled_at_once(programs):
+    model = tf.keras.Sequential([tf.keras.Input((5,)), tf.keras.layers.Dense(3)])
+    model.compile("sgd", "mse")
+    x = np.zeros((64, 5), "float32")
+    model.fit(x, np.zeros((64, 3)), epochs=10**6, verbose=0, callbacks=[StopAfter(1)])
+    assert len([p for p in programs if "train_step" in p]) == 1
+
+
+class StopAfter(tf.keras.callbacks.Callback):
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps -= 1
+        if not self.steps:
+            self.model.stop_training = True
+
+
+def test_a_frequent_function_is_compiled(programs, monkeypatch):
+    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 3.0)
+    double = tf.function(lambda x: 2.0 * x)
+    counts = []
+    for _ in range(5):
+        assert double(np.float32(3)).numpy() == 6
+        counts.append(len(programs))
+    assert counts == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("tier", ["compile", "interpret"])
+def test_the_environment_fixes_one_tier(tier):
+    script = """
+        import logging, numpy as np, meshflow as tf
+        from tests.core.test_compilation_tiers import Programs
+        log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
+        log.setLevel(10); log.propagate = False; log.addHandler(handler)
+        f = tf.function(lambda x: tf.reduce_sum(tf.matmul(x, x)))
+        for _ in range(3): f(np.ones((300, 300), "float32"))
+        print(len(handler.names))
+    """
+    import os
+    import pathlib
+    import textwrap
+
+    root = pathlib.Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    env = {**os.environ, "MESHFLOW_TIER": tier, "PYTHONPATH": path}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
+    assert (int(done.stdout.split()[-1]) > 0) is (tier == "compile")
+
+
+def test_large_arrays_are_compiled_in_eager_mode(programs):
+    x = tf.ones([2000, 2000])
+    tf.reduce_sum(tf.tanh(x) * x)
+    assert programs
+    form = eager_forms.EagerForm(lambda x: x + 1)
+    assert form.is_interpreted([np.ones(10, "float32")])
+    assert not form.is_interpreted([np.ones(10**7, "float32")])
+
+
+class Interrupt(tf.keras.callbacks.Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step -= 1
+        if not self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop", [3, 5, 8])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_resumed_training_computes_the_same_bits(tmp_path, monkeypatch, stop, known):
+    # With an unknown number of steps, the training is compiled in the middle.
+    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 5.0)
+    monkeypatch.setattr(tiers, "RARE_RUNS", 6)
+    x, y = np.random.RandomState(0).randn(22, 4), np.random.RandomState(1).randn(22, 1)
+
+    def data():
+        if known:
+            return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
+        return dataset.filter(lambda *_: True)
+
+    def fit(folder, callbacks=()):
+        tf.keras.utils.set_random_seed(7)
+        layers = tf.keras.layers
+        model = tf.keras.Sequential([layers.Dense(5, "tanh"), layers.Dense(1)])
+        model.compile("adam", "mse")
+        backup = tf.keras.callbacks.BackupAndRestore(str(folder), save_freq=1)
+        history = model.fit(data(), epochs=3, verbose=0, callbacks=[backup, *callbacks])
+        return model.get_weights(), history.history
+
+    expected, history = fit(tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "b", [Interrupt(stop)])
+    weights, resumed_history = fit(tmp_path / "b")
+    assert all(np.array_equal(a, b) for a, b in zip(expected, weights, strict=True))
+    assert resumed_history["loss"][-1] == history["loss"][-1]
+
+
+def test_a_restored_custom_loop_computes_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 4.0)
+    x = np.random.RandomState(0).randn(8, 4).astype("float32")
+
+    def make():
+        tf.keras.utils.set_random_seed(3)
+        model = tf.keras.Sequential([tf.keras.layers.Dense(5, "tanh"), tf.keras.layers.Dense(1)])
+        model.build((None, 4))
+        optimizer = tf.keras.optimizers.Adam(0.01)
+        optimizer.build(model.trainable_variables)
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) ** 2)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        return model, optimizer, step
+
+    model, _, step = make()
+    for _ in range(8):
+        step(x)
+    for stop in (2, 4, 6):
+        first, first_optimizer, first_step = make()
+        for _ in range(stop):
+            first_step(x)
+        path = tf.train.Checkpoint(model=first, optimizer=first_optimizer).save(str(tmp_path / "c"))
+        second, second_optimizer, second_step = make()
+        tf.train.Checkpoint(model=second, optimizer=second_optimizer).restore(path)
+        for _ in range(8 - stop):
+            second_step(x)
+        for a, b in zip(model.get_weights(), second.get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_repeated_trainings_compute_the_same_bits():
+    results = []
+    for _ in range(2):
+        tf.keras.utils.set_random_seed(1)
+        model = text_model("masked")
+        model.fit(iter(text_batches([5, 9, 6, 12, 5, 30])), verbose=0)
+        results.append(model.get_weights())
+    assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))

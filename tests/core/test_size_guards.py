@@ -1,0 +1,96 @@
+"""Traces with symbolic sizes and their guards."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshflow as tf
+from meshflow.core.values.size_guards import GuardedSizes
+
+
+def trace(sizes, function):
+    with sizes.record():
+        specs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in sizes.shapes]
+        return jax.make_jaxpr(function)(*specs)
+
+
+def test_sizes_that_varied_together_share_a_symbol():
+    sizes = GuardedSizes([[(8, 10), (10, 3)], [(8, 12), (12, 5)]])
+    assert str(sizes.shapes) == "[(8, d0), (d0, d1)]"
+    assert sizes.bind([(8, 20), (20, 4)]) == {"d0": 20, "d1": 4}
+    assert sizes.bind([(8, 20), (21, 4)]) is None
+    assert sizes.bind([(9, 20), (20, 4)]) is None
+    assert sizes.bind([(8, 20), (20, 4, 1)]) is None
+    assert sizes.bind([(8, 0), (0, 4)]) is None
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda n: n > 16,
+        lambda n: n >= 17,
+        lambda n: n < 17,
+        lambda n: not n <= 16,
+        lambda n: 2 * n > 33,
+        lambda n: n // 2 > 8 or n == 17,
+        lambda n: n % 5 == 0,
+        lambda n: n == 24,
+        lambda n: n != 24,
+        lambda n: max(n, 16) > 16,
+        lambda n: n in (18, 24, 30),
+    ],
+)
+@pytest.mark.parametrize("hint", [12, 24, 40])
+def test_a_trace_is_valid_only_where_python_decides_alike(decide, hint):
+    sizes = GuardedSizes([[(10,)], [(hint,)]])
+    results = []
+
+    def program(x):
+        results.append(bool(decide(x.shape[0])))
+        return x
+
+    trace(sizes, program)
+    for size in range(2, 50):
+        if sizes.bind([(size,)]) is not None:
+            assert bool(decide(size)) is results[0], size
+
+
+def test_a_decision_by_size_keeps_the_traces_results_exact():
+    table = np.random.RandomState(0).randn(40, 3).astype("float32")
+
+    @tf.function(reduce_retracing=True)
+    def double_or_gather(x):
+        if x.shape[0] > 16:
+            return 2.0 * x
+        return tf.gather(table, tf.range(tf.shape(x)[0])) + x
+
+    for size in (10, 12, 16, 17, 20, 9, 30, 1):
+        x = np.random.RandomState(size).randn(size, 3).astype("float32")
+        expected = 2 * x if size > 16 else table[:size] + x
+        np.testing.assert_allclose(double_or_gather(x), expected, rtol=1e-6)
+
+
+def test_code_that_needs_a_size_is_traced_for_each():
+    traced = []
+
+    @tf.function(reduce_retracing=True)
+    def unrolled(x):
+        traced.append(x.shape)
+        return sum(x[i] for i in range(int(x.shape[0])))
+
+    for size in (3, 4, 5, 4):
+        assert unrolled(np.ones(size, "float32")).numpy() == size
+    # The trace with symbols fails once.
+    assert len(traced) == 4
+
+
+def test_functions_with_unknown_sizes_are_traced_twice():
+    @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.float32)])
+    def total(x):
+        return tf.reduce_sum(x * tf.cast(tf.shape(x)[0], tf.float32), axis=0)
+
+    for size in (3, 4, 7, 1, 9):
+        np.testing.assert_array_equal(total(np.ones((size, 2))), [size**2, size**2])
+    # For 3 rows, for any number of rows, and for 1 row, which broadcasts.
+    assert total.experimental_get_tracing_count() <= 3
