@@ -277,7 +277,7 @@ class ConcreteFunction(SignedFunction):
 
     def _rewrite(self) -> ClosedJaxpr:
         """Return the program after the installed passes."""
-        return apply_all_passes(self.traced.closed_jaxpr)
+        return apply_all_passes(self.traced.closed_jaxpr, self.traced.allows_simplification)
 
     def lower(
         self,

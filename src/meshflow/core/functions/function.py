@@ -259,6 +259,7 @@ class Function:
 
         traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_to_known_tensor, traced.structure)
+        traced.allows_simplification = self._jit_compile
         if created:
             holders.extend([traced.captures, traced.writes])
             if created_before or self._cache or _is_unreferenced(created, holders):
@@ -535,7 +536,9 @@ def function(
       func: The function; None to use `tf.function(...)` as a decorator with arguments.
       input_signature: A sequence of `TensorSpec`s (or structures of them) for arguments.
       autograph: Whether Python `if`, `while`, `for` on tensors become XLA control flow.
-      jit_compile: Whether to raise an error if XLA cannot compile the function.
+      jit_compile: Whether to raise an error if XLA cannot compile the function. XLA may then also simplify
+        arithmetic as if numbers were real: `log(exp(x))` to `x`. By default, results are those of
+        separate operations.
       reduce_retracing: Whether to disable the warning about frequent retracing.
       experimental_implements: Ignored.
       experimental_autograph_options: Ignored.

@@ -49,6 +49,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+from meshflow.passes.simplification_barriers import insert_simplification_barriers
 
 if TYPE_CHECKING:
     from meshflow.core.values.shapes import TensorShape
@@ -278,6 +279,8 @@ class TracedFunction:
       sets_initial_values: Whether the function sets initial values of variables that it created, so
         it may run only once.
       fed_iterators: The `id`s of the iterators from which the running program takes elements.
+      allows_simplification: Whether XLA may simplify arithmetic as if numbers were real, as under
+        `jit_compile=True`.
     """
 
     def __init__(
@@ -300,6 +303,7 @@ class TracedFunction:
         self.infeeds: list[tuple[Any, Any]] = []
         self.fed_iterators: set[int] = set()
         self.sets_initial_values = False
+        self.allows_simplification = False
         self._base_op = self._make_op(closed)
         self._rewritten_op: tuple[int, Op] | None = None
 
@@ -316,13 +320,15 @@ class TracedFunction:
     def op(self) -> Op:
         """Return the computation as an op with the operands ([arguments], [captures])."""
         # Inside another function, this function is rewritten as a part of that one.
-        if context.trace is not None or not PassPipeline.passes:
+        if context.trace is not None:
             return self._base_op
         if self._rewritten_op is None or self._rewritten_op[0] != PassPipeline.version:
-            self._rewritten_op = (
-                PassPipeline.version,
-                self._make_op(apply_installed_passes(self.closed_jaxpr)),
-            )
+            closed = apply_installed_passes(self.closed_jaxpr)
+            if not self.allows_simplification:
+                closed = insert_simplification_barriers(closed)
+            is_same = closed is self.closed_jaxpr
+            op = self._base_op if is_same else self._make_op(closed)
+            self._rewritten_op = PassPipeline.version, op
         return self._rewritten_op[1]
 
     def run_on_arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:

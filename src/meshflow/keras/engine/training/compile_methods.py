@@ -100,7 +100,8 @@ class CompileMethods(TrainingSteps):
           weighted_metrics: Metrics that receive sample weights.
           run_eagerly: Whether steps run as plain Python.
           steps_per_execution: Number of batches that one call of the compiled program processes.
-          jit_compile: Accepted but ignored: XLA always compiles the steps.
+          jit_compile: Whether XLA may simplify arithmetic as if numbers were real; it always compiles the
+            steps.
           gradient_accumulation_steps: Number of batches per update of the weights, which uses the
             mean of their gradients, like the optimizer's argument of this name.
           **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, the number of shares

@@ -45,10 +45,12 @@ class CompiledStep:
       place_batch: Function that places a batch on the devices, or None.
       place_batches: Function that places stacked batches on the devices, or None.
       make_trace_scope: Function that creates the context in which the step is traced.
+      allows_simplification: Whether XLA may simplify arithmetic as if numbers were real.
     """
 
     place_batch: Callable[[PyTree], PyTree] | None = None
     place_batches: Callable[[PyTree], PyTree] | None = None
+    allows_simplification = False
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
@@ -98,6 +100,7 @@ class CompiledStep:
     def _trace(self, batch: PyTree) -> ConcreteFunction:
         with override_status(True), self.make_trace_scope():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
+        traced.allows_simplification = self.allows_simplification
         return ConcreteFunction(traced, ((batch,), {}))
 
     def run_many(self, batches: Sequence[PyTree]) -> PyTree:

@@ -238,7 +238,11 @@ class TrainingSteps:
             hosted = HostPreprocessingStep(self, function, name)
             place_step(self, hosted.compiled)
             return hosted
-        return place_step(self, CompiledStep(function, name))
+        step = CompiledStep(function, name)
+        step.allows_simplification = bool(
+            getattr(self, "_compile_arguments", {}).get("jit_compile")
+        )
+        return place_step(self, step)
 
     def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is cached until the next call of `compile`."""
