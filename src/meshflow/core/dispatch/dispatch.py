@@ -39,6 +39,7 @@ from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import get_current_scope
+from meshflow.core.runtime.bounds_checks import translate_bounds_failure
 from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
@@ -88,7 +89,9 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
             ) from None
         raise
     except (MemoryError, RuntimeError) as error:
-        translated = translate_memory_error(error, f"{op.name} [Op:{op.name}]")
+        translated = translate_bounds_failure(error) or translate_memory_error(
+            error, f"{op.name} [Op:{op.name}]"
+        )
         if translated is None:
             raise
         raise translated from error

@@ -10,6 +10,7 @@ import jax
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.bounds_checks import check_indices
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -87,7 +88,11 @@ class VariableRowMethods(RowScatterMethods):
     def _scatter_rows(self, op: Op, indices: TensorLike, updates: TensorLike) -> Self:
         values = self._check_value(updates, "scatter")
         with suspend_autocast():
-            self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
+            table = self._as_tensor()
+            checked = check_indices(
+                convert_to_tensor(indices), table.array.shape[0], is_gather=False
+            )
+            self._set(apply(op, (table, checked, values)))
         return self
 
     def scatter_nd_add(

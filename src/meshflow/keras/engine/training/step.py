@@ -62,6 +62,7 @@ class CompiledStep:
 
     def __call__(self, batch: PyTree) -> PyTree:
         """Run one step on a structure of arrays."""
+        host_leaves = jax.tree.leaves(batch)
         if self.place_batch is not None:
             batch = self.place_batch(batch)
         leaves = jax.tree.leaves(batch)
@@ -79,7 +80,10 @@ class CompiledStep:
                 warn_eager_fallback(self._name, error)
                 self._is_eager = True
                 return self._run_op_by_op(batch)
-        return concrete.run_arrays([_share_with_device(leaf) for leaf in leaves])
+        if concrete.early_checks:
+            concrete.early_checks.run(host_leaves)
+        arrays = [_share_with_device(leaf) for leaf in leaves]
+        return concrete.run_arrays(arrays, is_checked=True)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
         with self.make_trace_scope(), emulate_graph():
@@ -109,6 +113,10 @@ class CompiledStep:
         Consecutive batches of the same shape run in one compiled loop. A batch of another shape
         (the last one of an epoch) runs separately.
         """
+        for batch in batches:
+            concrete = self._concrete.get(_make_key(batch))
+            if concrete is not None and concrete.early_checks:
+                concrete.early_checks.run(jax.tree.leaves(batch))
         if self.place_batch is not None:
             batches = [self.place_batch(batch) for batch in batches]
         result = None
@@ -179,7 +187,8 @@ class StepLoop(ConcreteFunction):
         """Run the step on all batches, and return the result of the last one."""
         rows = [jax.tree.leaves(batch) for batch in batches]
         stacked = [_stack_arrays(column) for column in zip(*rows, strict=True)]
-        return self.run_arrays(stacked if self._place is None else self._place(stacked))
+        arrays = stacked if self._place is None else self._place(stacked)
+        return self.run_arrays(arrays, is_checked=True)
 
     def _rewrite(self) -> ClosedJaxpr:
         closed, captures = super()._rewrite(), self.traced.captures
