@@ -117,7 +117,7 @@ ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<co
 
 // Copies the recorded failure to a buffer and forgets it; returns its size, or 0. Without a buffer, only returns 1 if
 // there is one.
-extern "C" int64_t meshflow_take_bounds_failure(char* text, int64_t size) {
+extern "C" int64_t meshflow_take_bounds_failure(char* text, int64_t size) noexcept {
   if (!failed.load(std::memory_order_acquire)) return 0;
   return meshflow::guarded<int64_t>(0, [&]() -> int64_t {
     if (text == nullptr || size < 1) return 1;

@@ -47,8 +47,8 @@ __all__ = [
     "translate_bounds_failure",
 ]
 
-# How a program reports a failure: as an error that ends it, as a record that is raised after it (the variables of
-# which it has taken over the buffers must be written), or not at all.
+# A program reports a failure as an error that ends it, as a record that is raised after the program has written the
+# variables of which it took over the buffers, or not at all.
 ERROR, RECORD, NONE = "error", "record", "none"
 
 _MIN_INT64, _MAX_INT64 = np.iinfo(np.int64).min, np.iinfo(np.int64).max
