@@ -6,6 +6,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.functions.early_checks import EarlyChecks
+from meshflow.core.runtime import bounds_checks
 from meshflow.core.runtime.bounds_checks import BoundsCheck, BoundsChecking, bounds_check_p
 
 keras = tf.keras
@@ -422,9 +423,17 @@ def test_the_host_and_the_handler_find_the_same_element(check, values, offset):
     assert str(check.find_failure(values)) == offset
     assert check.find_failure(np.ones((0, 2), np.int32)) is None
 
-    program = jax.jit(lambda x: bounds_check_p.bind(x, check=check, mode="error"))
-    with pytest.raises(Exception, match="meshflow_bounds"):
-        np.asarray(program(values))
+    programs = [
+        lambda x: bounds_check_p.bind(x, check=check, mode="error"),
+        # The program of accelerators.
+        lambda x: bounds_checks._check_by_callback(x, check=check),
+    ]
+    for program in programs:
+        with pytest.raises((ValueError, RuntimeError), match="meshflow_bounds") as caught:
+            np.asarray(jax.jit(program)(values))
+        assert str(bounds_checks.translate_bounds_failure(caught.value)) == offset
+        ones = np.ones((3, 2), values.dtype)
+        np.testing.assert_array_equal(jax.jit(program)(ones), ones)
 
 
 def test_early_checks_follow_simple_functions_of_arguments():

@@ -213,6 +213,14 @@ def test_barriers_follow_values_through_calls_and_loops():
     np.testing.assert_equal(np.asarray(jax.jit(jex_core.jaxpr_as_fun(closed))(F(89.0))[0]), INF)
 
 
+def test_accelerators_use_a_conversion_to_the_same_precision(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    closed = insert_simplification_barriers(jax.make_jaxpr(lambda x: jnp.log(jnp.exp(x)))(F(89)))
+    assert "reduce_precision" in str(closed) and "optimization_barrier" not in str(closed)
+    monkeypatch.undo()
+    np.testing.assert_equal(np.asarray(jax.jit(jex_core.jaxpr_as_fun(closed))(F(89))[0]), INF)
+
+
 def test_programs_without_pairs_are_not_changed():
     def layer(x, w, b):
         y = x @ w + b

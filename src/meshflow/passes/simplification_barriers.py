@@ -227,8 +227,9 @@ def _rewrite_call(eqn: JaxprEqn, operands: list[_Origin]) -> tuple[JaxprEqn, lis
         results.append(outputs)
         if changed is jaxpr:
             return item
-        is_closed = isinstance(item, jex_core.ClosedJaxpr)
-        return jex_core.ClosedJaxpr(changed, item.consts) if is_closed else changed
+        if isinstance(item, jex_core.ClosedJaxpr):
+            return jex_core.ClosedJaxpr(changed, item.consts)
+        return changed
 
     params = {}
     for key, value in eqn.params.items():

@@ -22,12 +22,14 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import rewrite_equations, select_variables, summarize_jaxpr
+from meshflow.passes.jaxprs import get_aval, rewrite_equations, select_variables, summarize_jaxpr
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["EarlyChecks", "has_bounds_checks"]
 
 _Step = Callable[[np.ndarray], np.ndarray]
+# The index of an argument, and functions that compute a value from it.
+_Source = tuple[int, tuple[_Step, ...]]
 
 
 class _EarlyCheck(NamedTuple):
@@ -61,15 +63,15 @@ class EarlyChecks:
         self._checks: list[_EarlyCheck] = []
         self._equations: set[int] = set()
         if has_bounds_checks(closed):
-            inputs = closed.jaxpr.invars[:num_arguments]
-            self._search(closed.jaxpr, {v: (i, ()) for i, v in enumerate(inputs)}, False)
+            sources: dict[Atom, _Source] = {
+                v: (i, ()) for i, v in enumerate(closed.jaxpr.invars[:num_arguments])
+            }
+            self._search(closed.jaxpr, sources, False)
 
     def __bool__(self) -> bool:
         return bool(self._checks)
 
-    def _search(
-        self, jaxpr: Jaxpr, sources: dict[Atom, tuple[int, tuple[_Step, ...]]], is_shard: bool
-    ) -> None:
+    def _search(self, jaxpr: Jaxpr, sources: dict[Atom, _Source], is_shard: bool) -> None:
         for eqn in jaxpr.eqns:
             name, operands = eqn.primitive.name, select_variables(eqn.invars)
             if name in INLINED_CALLS or name == "shard_map":
@@ -80,7 +82,7 @@ class EarlyChecks:
                         if isinstance(eqn.invars[i], jex_core.Var) and eqn.invars[i] in sources
                     }
                     self._search(region.jaxpr, inner, is_shard or name == "shard_map")
-            if len(operands) != 1 or operands[0] not in sources:
+            if len(operands) != 1 or len(eqn.outvars) != 1 or operands[0] not in sources:
                 continue
             argument, steps = sources[operands[0]]
             if eqn.primitive is bounds_check_p:
@@ -133,8 +135,7 @@ def _is_on_host(array: Any) -> bool:
         return True
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return False
-    devices = array.sharding.device_set
-    return len(devices) == 1 and next(iter(devices)).platform == "cpu"
+    return len(array.sharding.device_set) == 1 and next(iter(array.devices())).platform == "cpu"
 
 
 _CONVERT = "convert_element_type"
@@ -150,13 +151,13 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 def _make_step(eqn: JaxprEqn) -> _Step | None:
     """Return the NumPy function for an equation with one operand that is not constant, or None."""
     name, params = eqn.primitive.name, eqn.params
-    shape = eqn.outvars[0].aval.shape if len(eqn.outvars) == 1 else ()
+    shape = get_aval(eqn.outvars[0]).shape
     if name == _CONVERT:
         dtype = params["new_dtype"]
         return lambda x: x.astype(dtype)
     if name in ("reshape", "squeeze", "expand_dims") and not params.get("dimensions_are_reversed"):
         return lambda x: x.reshape(shape)
-    if name == "broadcast_in_dim" and eqn.outvars[0].aval.size == eqn.invars[0].aval.size:
+    if name == "broadcast_in_dim" and get_aval(eqn.outvars[0]).size == get_aval(eqn.invars[0]).size:
         return lambda x: x.reshape(shape)
     if name in ("copy", "copy_p", "stop_gradient"):
         return lambda x: x

@@ -99,6 +99,23 @@ class BoundsCheck:
 
     def find_failure(self, array: np.ndarray) -> OpError | None:
         """Return the error for the first element that is not allowed, or None."""
+        offset = self._find_offset(array)
+        if offset is None:
+            return None
+        return self.make_error(array.shape, offset, self._list_values(array, offset).tolist())
+
+    def describe_failure(self, array: np.ndarray) -> str:
+        """Return what the handler writes about the first element that is not allowed."""
+        offset = self._find_offset(array) or 0
+        values = ",".join(str(int(v)) for v in self._list_values(array, offset))
+        shape = ",".join(map(str, array.shape))
+        return f"meshflow_bounds:{offset}:{values}:{shape}:{self.to_json()};"
+
+    def to_json(self) -> str:
+        """Return the fields as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    def _find_offset(self, array: np.ndarray) -> int | None:
         if not array.size:
             return None
         if not self.lower:
@@ -109,12 +126,13 @@ class BoundsCheck:
             is_invalid = (array < self.lower[0]) | (array >= self.upper[0])
         else:
             is_invalid = (array < np.array(self.lower)) | (array >= np.array(self.upper))
-        if not is_invalid.any():
-            return None
-        offset = int(np.argmax(is_invalid))
+        return int(np.argmax(is_invalid)) if is_invalid.any() else None
+
+    def _list_values(self, array: np.ndarray, offset: int) -> np.ndarray:
+        """Return the element at an offset, or the coordinates to which it belongs."""
         columns = max(len(self.lower), 1)
         first = offset // columns * columns
-        return self.make_error(array.shape, offset, array.reshape(-1)[first : first + columns])
+        return array.reshape(-1)[first : first + columns]
 
     def _are_all_allowed(self, array: np.ndarray) -> bool:
         (lower,), (upper,) = self.lower, self.upper
@@ -236,9 +254,8 @@ def _call_handler(values: jax.Array, *, check: BoundsCheck, records: bool) -> ja
     result = jax.ShapeDtypeStruct(values.shape, values.dtype)
     call = jax.ffi.ffi_call(library.BOUNDS_CHECK, result, input_output_aliases={0: 0})
     limits = {n: np.array(getattr(check, n), np.int64) for n in ("lower", "upper")}
-    description = json.dumps(dataclasses.asdict(check))
     return call(
-        values, **limits, description=description, records=records, replaces=check.is_replaced
+        values, **limits, description=check.to_json(), records=records, replaces=check.is_replaced
     )
 
 
@@ -251,8 +268,7 @@ def _check_by_callback(values: jax.Array, *, check: BoundsCheck) -> jax.Array:
         is_valid = (values >= lower.astype(values.dtype)) & (values < upper.astype(values.dtype))
 
     def fail(array: jax.Array) -> NoReturn:
-        failure = check.find_failure(np.asarray(array))
-        raise failure if failure is not None else AssertionError("the check has no failure")
+        raise ValueError(check.describe_failure(np.asarray(array)))
 
     result = jax.ShapeDtypeStruct(values.shape, values.dtype)
     return jax.lax.cond(
