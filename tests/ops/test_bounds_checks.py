@@ -133,6 +133,14 @@ RAISES = {
         i32(0, -1),
         "Expected begin[1] in [0, 4], but got -1",
     ),
+    "label": (
+        lambda y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, TABLE[:2, :2]),
+        i32(5, 0),
+        "Received a label value of 5 which is outside the valid range of [0, 2).",
+    ),
+    "permutation": (lambda i: tf.math.invert_permutation(i), i32(0, 2), ""),
+    "class": (lambda i: tf.math.confusion_matrix([0, 1], i, 2), i32(0, 2), "`predictions`"),
+    "count": (lambda i: tf.math.bincount(i, minlength=3, maxlength=3), i32(0, -1), "non-negative"),
     "index": (
         lambda i: tf.constant(TABLE)[1, i],
         i32(4),
@@ -175,6 +183,26 @@ def test_values_in_range_are_not_refused(name):
     f, indices, expected = ALLOWED[name]
     for function in (f, tf.function(f)):
         np.testing.assert_array_equal(np.asarray(function(tf.constant(indices))), expected)
+
+
+def test_tensor_arrays_raise_in_functions():
+    @tf.function
+    def read(i):
+        return tf.TensorArray(tf.int32, 3, clear_after_read=False).unstack(ROW).read(i)
+
+    @tf.function
+    def write(i):
+        return tf.TensorArray(tf.int32, 3).unstack(ROW).write(i, 5).stack()
+
+    np.testing.assert_array_equal(write(tf.constant(2)), [10, 20, 5])
+    for function, index, action in (
+        (read, 3, "access"),
+        (write, 3, "modify"),
+        (write, -1, "modify"),
+    ):
+        message = f"Trying to {action} element {index} in a list with 3 elements"
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            np.asarray(function(tf.constant(index)))
 
 
 def test_truncated_division_has_tensorflows_error_class():

@@ -18,6 +18,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
 from meshflow.core.staging.growing_accumulators import get_index_count
 from meshflow.core.staging.scalar_logic import is_symbolic
@@ -69,6 +70,15 @@ class _SharedState:
         # Whether reading an element removes it, and the indices of the elements that were removed.
         self.clears_after_read = clears
         self.cleared: set[int] = set()
+
+
+def _check_index(index: TensorLike, buffer: Tensor, action: str) -> Tensor:
+    """Return the index of an element after checking that it exists."""
+    count = buffer.array.shape[0]
+    message = f"Trying to {action} element {{value}} in a list with {count} elements."
+    check = BoundsCheck(message, (0,), (count,))
+    checked: Tensor = check_bounds(convert_to_tensor(index), check)
+    return checked
 
 
 class TensorArray:
@@ -222,7 +232,8 @@ class TensorArray:
           ValueError: If the element was not written and the element shape is unknown.
         """
         if is_symbolic(index):
-            result: Tensor = apply(_read, (self._to_buffer(), convert_to_tensor(index)))
+            buffer = self._to_buffer()
+            result: Tensor = apply(_read, (buffer, _check_index(index, buffer, "access")))
             return result
         position = int(to_static_value(index, "index"))
         if not 0 <= position < len(self):
@@ -293,7 +304,10 @@ class TensorArray:
                 "array has size 0. XLA needs the size beforehand: pass `size=`, or write element `i` in every "
                 "iteration of a loop `for i in tf.range(n)`."
             )
-        return self._replace_contents(None, apply(_write, (self._to_buffer(), value, position)))
+        buffer = self._to_buffer()
+        if not spec.dynamic:
+            position = _check_index(position, buffer, "modify")
+        return self._replace_contents(None, apply(_write, (buffer, value, position)))
 
     def _grow(self, index: Tensor) -> None:
         """Set the size to n in a loop over 0 ... n-1 that writes element i in each iteration."""

@@ -37,6 +37,7 @@ __all__ = [
     "BoundsChecking",
     "check_begin",
     "check_bounds",
+    "check_classes",
     "check_columns",
     "check_divisor",
     "check_exponent",
@@ -206,6 +207,22 @@ def check_exponent(exponent: Any) -> Any:
     """Check that an exponent of integers is not negative, and return it."""
     message = "Integers to negative integer powers are not allowed"
     return check_bounds(exponent, BoundsCheck(message, (0,), (_MAX_INT64,)))
+
+
+def check_classes(classes: Any, count: int, message: str, too_large: str = "") -> Any:
+    """Check that class indices are in [0, count), and return them; a program that goes on ignores the others.
+
+    Args:
+      classes: The class indices.
+      count: Number of classes.
+      message: The error message, in which {value} is replaced.
+      too_large: Another message for indices that are too large.
+    """
+    limits = (0,), (count,)
+    check = BoundsCheck(
+        message, *limits, total=_MAX_INT64, alternative=too_large, is_replaced=False
+    )
+    return check_bounds(classes, check)
 
 
 def check_divisor(divisor: Any, is_truncated: bool = False) -> Any:
