@@ -163,7 +163,9 @@ class Function:
             self._runs_as_python_on_host and context.computes_on_host
         ):
             return self._call_python(self._python, args, kwargs)
-        if context.host_recorder is not None and context.host_recorder.inlines:
+        if (context.host_recorder is not None and context.host_recorder.inlines) or (
+            context.size_probe is not None and context.size_probe.size
+        ):
             return self._call_python(self._get_converted(), args, kwargs)
         if self._runs_op_by_op and context.trace is None:
             return self._run_python(args, kwargs)

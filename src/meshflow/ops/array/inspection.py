@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import accept_indexed_slices, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -196,6 +197,8 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
       TensorShape([4, 3])
     """
     tensor = convert_to_tensor(x)
+    if context.size_probe is not None:
+        tensor = Tensor(context.size_probe.refine_array(tensor.array, shape))
     if not TensorShape(shape).is_compatible_with(tensor.shape):
         raise InvalidValueError(
             f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."
