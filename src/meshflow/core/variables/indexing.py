@@ -33,6 +33,8 @@ _DYNAMIC = _DynamicIndex()
 
 def _index_array(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
     array, *dynamic = operands
+    if dynamic:
+        array = jax.numpy.asarray(array)
     return array[_fill_template(template, dynamic)]
 
 
