@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -47,7 +48,7 @@ class KerasTensor(_Operators):
     _symbolic_priority = 1
     __array_priority__ = 200
 
-    def __init__(self, type_spec: TensorSpec, name: str | None = None) -> None:
+    def __init__(self, type_spec: TensorSpec | SparseTensorSpec, name: str | None = None) -> None:
         self._type_spec = type_spec
         self._name = name
         # The history is None until a node sets it; each tensor in a graph has one.
@@ -62,8 +63,8 @@ class KerasTensor(_Operators):
         return {**self.__dict__, "_users": []}
 
     @property
-    def type_spec(self) -> TensorSpec:
-        """Return shape and dtype as a `TensorSpec`."""
+    def type_spec(self) -> TensorSpec | SparseTensorSpec:
+        """Return shape and dtype as a `TensorSpec` or `SparseTensorSpec`."""
         return self._type_spec
 
     @property
@@ -102,7 +103,16 @@ class KerasTensor(_Operators):
 
     def set_shape(self, shape: ShapeLike) -> None:
         """Merge `shape` into the static shape."""
-        self._type_spec = TensorSpec(self.shape.merge_with(shape), self.dtype, self._type_spec.name)
+        merged_shape = self.shape.merge_with(shape)
+        if isinstance(self._type_spec, SparseTensorSpec):
+            self._type_spec = SparseTensorSpec(merged_shape, self.dtype)
+        else:
+            self._type_spec = TensorSpec(merged_shape, self.dtype, self._type_spec.name)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Return whether the values are `tf.SparseTensor`s."""
+        return isinstance(self._type_spec, SparseTensorSpec)
 
     def ref(self) -> Reference:
         """Return a hashable reference for sets and dictionary keys."""

@@ -27,6 +27,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
+from meshflow.keras.engine.training.sparse_batches import join_batch
 from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
@@ -52,7 +53,7 @@ class CompiledStep:
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
-        self._function = function
+        self._function = lambda batch: function(join_batch(batch))
         self._name = name
         self._concrete: dict[Hashable, ConcreteFunction] = {}
         self._loops: dict[Hashable, StepLoop] = {}
