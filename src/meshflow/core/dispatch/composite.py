@@ -467,8 +467,10 @@ class SparseTensor:
         self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
     ) -> SparseTensor:
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
-        shape = TensorShape(np.broadcast_shapes(tuple(self.shape), tuple(dense.shape)))
-        if shape != self.shape:
+        sizes = self.shape.as_list()[max(len(self.shape) - dense.ndim, 0) :]
+        if len(sizes) != dense.ndim or any(
+            n not in (1, size) for n, size in zip(dense.shape, sizes, strict=True)
+        ):
             raise InvalidArgumentError(
                 f"SparseTensor: a dense operand of shape {dense.shape} does not broadcast to {self.shape}."
             )

@@ -438,7 +438,7 @@ class TensorSlot:
         self.index = index
 
 
-class CompositeSlot:
+class CompositeResultSlot:
     """Placeholder of a composite tensor: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
@@ -454,7 +454,7 @@ def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
     def replace_slot(leaf: Any) -> Any:
         if type(leaf) is TensorSlot:
             return values[leaf.index]
-        if type(leaf) is CompositeSlot:
+        if type(leaf) is CompositeResultSlot:
             return leaf.make([replace_slot(part) for part in leaf.parts])
         return leaf
 
@@ -589,7 +589,7 @@ def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     if isinstance(leaf, (IndexedSlices, SparseTensor)):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
-        return CompositeSlot(leaf._with_state_parts, slots)
+        return CompositeResultSlot(leaf._with_state_parts, slots)
     leaf = read_tensor(leaf)
     if isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)

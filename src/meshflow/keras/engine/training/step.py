@@ -235,5 +235,9 @@ def is_text(leaf: object) -> bool:
 
 
 def as_tensors(batch: PyTree) -> PyTree:
-    """Convert a structure of arrays to tensors; None does not change."""
-    return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    """Convert a structure of arrays to tensors, and sparse batches to `tf.SparseTensor`s.
+
+    None does not change.
+    """
+    tensors = nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    return join_batch(tensors)

@@ -61,7 +61,7 @@ class TextVectorization(EncodingLayer):
       vocabulary: Words, or path of a text file with one word per line; by default `adapt` learns
         them.
       idf_weights: Weight of each word, for 'tf_idf'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       ragged: Not supported; rows are padded with 0.
       encoding: Encoding of the texts.
       **kwargs: Arguments of `Layer`.
@@ -76,7 +76,7 @@ class TextVectorization(EncodingLayer):
     Raises:
       ValueError: If options are unknown or contradict each other, or if the texts to split have
         more than one column.
-      NotImplementedError: If `ragged` or `sparse` is set.
+      NotImplementedError: If `ragged` is set.
 
     Example:
       >>> import meshflow as tf
