@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
@@ -288,7 +290,7 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
         )
     strides = np.cumprod([1, *new[:0:-1]])[::-1]
 
-    def change_indices(xp: Any, indices: Any) -> Any:
+    def change_indices(xp: ModuleType, indices: Array) -> Array:
         ids = get_row_ids(xp, indices, old)
         # The first index has no limit, so elements outside of the shape remain outside.
         if not new:

@@ -7,7 +7,7 @@ the dense shape. Elements with an index outside of the shape are padding, which 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 
 __all__ = [
     "add_elements",
@@ -68,7 +69,7 @@ def check_bounds(sparse: SparseTensor) -> None:
         )
 
 
-def map_indices(compute: Callable[..., Any], *indices: Tensor) -> Tensor:
+def map_indices(compute: Callable[..., Array], *indices: Tensor) -> Tensor:
     """Compute new indices: with NumPy from static ones, and in the program from traced ones.
 
     Args:
@@ -106,13 +107,13 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return different, owner.reshape(-1)
 
 
-def is_inside(xp: Any, indices: Any, sizes: Sequence[int]) -> Any:
+def is_inside(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
     """Check for each element whether its index is within the dense shape."""
     limits = xp.asarray(np.array(sizes, np.int64))
     return ((indices >= 0) & (indices < limits)).all(1)
 
 
-def get_row_ids(xp: Any, indices: Any, sizes: Sequence[int]) -> Any:
+def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
     """Return the row-major positions of elements in a dense tensor."""
     ids = xp.zeros(indices.shape[0], np.int64)
     for axis, size in enumerate(sizes):
@@ -135,9 +136,9 @@ def multiply_elements(
 def reduce_elements(
     indices: TensorLike,
     values: TensorLike,
-    sizes: Any,
-    kept: Any,
-    shape: Any,
+    sizes: Sequence[int],
+    kept: Sequence[int],
+    shape: Sequence[int],
     reduction: str,
 ) -> Tensor:
     """Reduce the elements of a sparse tensor to a dense one.

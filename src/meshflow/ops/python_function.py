@@ -39,8 +39,8 @@ def _make_specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
     return specs
 
 
-def _to_spec(item: DTypeLike | TensorSpec) -> TensorSpec:
-    return item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
+def _to_spec(item: object) -> TensorSpec:
+    return item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))  # type: ignore[arg-type]
 
 
 def _make_placeholders(Tout: _ResultTypes, probe: SizeSource) -> list[Tensor] | Tensor:

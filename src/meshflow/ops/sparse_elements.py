@@ -7,6 +7,7 @@ with traced indices runs op by op.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import (
     add_elements,
@@ -255,7 +257,7 @@ def concat(
     shape[axis] = shapes[:, axis].sum()
     starts = np.cumsum(shapes[:, axis]) - shapes[:, axis]
 
-    def join(xp: Any, *parts: Any) -> Any:
+    def join(xp: ModuleType, *parts: Array) -> Array:
         offsets = np.zeros((len(parts), rank), np.int64)
         offsets[:, axis] = starts
         rows = zip(parts, shapes, offsets, strict=True)

@@ -409,7 +409,10 @@ class TensorArray:
         return [self._to_buffer()]
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
-        result = self._copy_with(None if parts else list(self._elements or []), *parts or [None])
+        if parts:
+            result = self._copy_with(None, parts[0])
+        else:
+            result = self._copy_with(list(self._elements or []), None)
         result._is_loop_state = context.trace is not None and context.trace.is_loop_body
         return result
 

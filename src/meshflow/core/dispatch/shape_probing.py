@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -115,7 +114,11 @@ class SizeProbe:
         return jnp.zeros(sizes, array.dtype)
 
     def retry_op(
-        self, name: str, run: Callable[[Any], PyTree], operands: Sequence[Any], static: Any
+        self,
+        name: str,
+        run: Callable[[list[PyTree]], PyTree],
+        operands: Sequence[PyTree],
+        static: tuple[PyTree, ...],
     ) -> Tensor | None:
         """Determine the result of an op whose operands the probe sizes made incompatible.
 
@@ -137,7 +140,7 @@ class SizeProbe:
             return Tensor(jnp.zeros(sizes, operands[0].array.dtype))
         rank = max((len(t.shape) for t in flatten_tensors(operands)), default=0)
 
-        def shrink(operand: Any) -> Any:
+        def shrink(operand: PyTree) -> PyTree:
             if not isinstance(operand, Tensor):
                 return operand
             sizes = [1 if n == self.size else n for n in operand.shape.as_list()]

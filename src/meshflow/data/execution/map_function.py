@@ -563,7 +563,7 @@ def _trace_with_fallback() -> Iterator[None]:
         context.can_run_eagerly = saved
 
 
-def _get_string_or_rank(leaf: Any) -> np.ndarray | int:
+def _get_string_or_rank(leaf: object) -> np.ndarray | int:
     """Return a leaf of strings, or the rank of another leaf."""
     if not isinstance(leaf, np.ndarray):
         return 0

@@ -90,7 +90,7 @@ def is_sparse(value: object) -> bool:
     return is_scipy or isinstance(value, SparseTensor)
 
 
-def split_batch(value: Any) -> SparseBatch:
+def split_batch(value: object) -> SparseBatch:
     """Convert a sparse array to a batch."""
     rows = SparseRows(value)
     return rows[: len(rows)]

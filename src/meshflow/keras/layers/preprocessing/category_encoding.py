@@ -10,7 +10,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.encoding import (
@@ -81,7 +81,7 @@ class CategoryEncoding(EncodingLayer):
         self,
         inputs: TensorLike | SparseTensor,
         count_weights: TensorLike | SparseTensor = None,
-    ) -> Any:
+    ) -> Tensor | SparseTensor:
         """Encode the ids.
 
         Args:

@@ -135,7 +135,7 @@ class Discretization(EncodingLayer):
         if self.summary is not None:
             self.summary.assign(_make_empty_summary())
 
-    def call(self, inputs: TensorLike | SparseTensor) -> Any:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Find the bins, and encode their ids."""
         ids = map_ids(self._find_bins, inputs)
         depth = len(self.bin_boundaries) + 1

@@ -88,7 +88,7 @@ def encode_ids(
     dtype: DTypeLike,
     weights: TensorLike | SparseTensor = None,
     sparse: bool = False,
-) -> Any:
+) -> Tensor | SparseTensor:
     """Encode category ids.
 
     Args:

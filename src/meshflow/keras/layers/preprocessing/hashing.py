@@ -114,7 +114,7 @@ class Hashing(_HashLayer):
                 f"Received: salt={salt}."
             )
 
-    def call(self, inputs: TensorLike | SparseTensor) -> Any:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Hash and encode the inputs."""
         if find_recording(inputs) is not None:
             return self._record_call(inputs)
@@ -150,7 +150,7 @@ class Hashing(_HashLayer):
             ids = hashing.to_hash_bucket_strong(words, bins, self.salt)
         return ids + offset
 
-    def _record_call(self, inputs: TensorLike) -> Any:
+    def _record_call(self, inputs: TensorLike) -> Tensor | SparseTensor:
         """Compute the outputs by ops, for a function that is being saved."""
         words = inputs if inputs.dtype is string else strings.as_string(inputs)
         ids = self._hash_words(words)
@@ -198,7 +198,7 @@ class HashedCrossing(_HashLayer):
     ) -> None:
         super().__init__(num_bins, output_mode, sparse, **kwargs)
 
-    def call(self, inputs: Sequence[Tensor]) -> Any:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor | SparseTensor:
         """Hash and encode the combinations.
 
         Args:

@@ -297,7 +297,7 @@ class IndexLookup(EncodingLayer):
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def call(self, inputs: TensorLike | SparseTensor) -> Any:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Encode the ids of the tokens; with `invert`, return the tokens of ids."""
         self.check_ready()
         if self.invert:
@@ -332,7 +332,7 @@ class IndexLookup(EncodingLayer):
         oov_ids = dict(zip(missing, self.hash_oov_tokens(missing), strict=True)) if missing else {}
         return [ids[t] if t in ids else oov_ids[t] + self._num_mask_ids for t in tokens]
 
-    def encode(self, ids: TensorLike | SparseTensor) -> Any:
+    def encode(self, ids: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Encode ids of tokens according to `output_mode`."""
         weights = self._idf_values if self.output_mode == "tf_idf" else None
         return encode_ids(
