@@ -40,7 +40,7 @@ def _make_specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
 
 
 def _to_spec(item: object) -> TensorSpec:
-    return item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))  # type: ignore[arg-type]
+    return item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
 
 
 def _make_placeholders(Tout: _ResultTypes, probe: SizeSource) -> list[Tensor] | Tensor:

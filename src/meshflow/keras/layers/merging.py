@@ -260,7 +260,7 @@ class Concatenate(Merge):
                         f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
                     )
 
-    def call(self, inputs: _Inputs) -> Tensor | SparseTensor:
+    def call(self, inputs: _Inputs) -> Tensor | SparseTensor:  # type: ignore[override]
         """Concatenate the inputs."""
         if all(isinstance(x, SparseTensor) for x in inputs):
             return sparse_elements.concat(self.axis, inputs)

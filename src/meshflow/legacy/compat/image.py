@@ -233,7 +233,7 @@ def resize_bicubic(
       >>> import meshflow as tf
       >>> x = tf.reshape([0.0, 10.0], [1, 1, 2, 1])
       >>> print(tf.compat.v1.image.resize_bicubic(x, [1, 4])[0, 0, :, 0].numpy())
-      [ 0.      5.9375 10.     10.9375]
+      [ 0.      5.     10.     10.9375]
     """
     return _resize_batch(images, size, "bicubic", align_corners, half_pixel_centers)
 

@@ -15,7 +15,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.core import Identity
-from meshflow.keras.layers.merging import concatenate
+from meshflow.keras.layers.merging import Concatenate
 from meshflow.keras.layers.preprocessing.category_encoding import CategoryEncoding
 from meshflow.keras.layers.preprocessing.discretization import Discretization
 from meshflow.keras.layers.preprocessing.hashing import HashedCrossing, Hashing
@@ -234,7 +234,7 @@ class FeatureSpace(Model):
         return makers[feature]()
 
     def _make_cross(self, cross: Cross | Config | Sequence[str]) -> Cross:
-        if isinstance(cross, Mapping):
+        if isinstance(cross, dict):
             cross = deserialize_keras_object(cross)
         if not isinstance(cross, Cross):
             cross = Cross(cross, self.crossing_dim)
@@ -417,7 +417,7 @@ class FeatureSpace(Model):
                     f"{value.dtype.name}). Consider using `output_mode='dict'`."
                 )
         values = list(encoded.values())
-        return concatenate(values) if len(values) > 1 else values[0]
+        return Concatenate()(values) if len(values) > 1 else values[0]
 
     def get_inputs(self) -> dict[str, KerasTensor]:
         """Return the symbolic inputs by name."""
