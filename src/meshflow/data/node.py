@@ -125,7 +125,11 @@ class DatasetNode(structure.ElementSource):
             first = next(elements, None)
         finally:
             elements.close()
-        return None if first is None else structure.relax_spec(structure.infer_spec(first))
+        return None if first is None else self._relax_spec(structure.infer_spec(first))
+
+    def _relax_spec(self, first: PyTree) -> PyTree:
+        """Return the spec of all elements for the spec of the first one."""
+        return structure.relax_spec(first)
 
     def _infer_spec_without_elements(self) -> PyTree:
         """Return the spec if it is known without computing an element, else None."""

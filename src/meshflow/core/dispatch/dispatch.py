@@ -442,6 +442,11 @@ def op(
         try:
             return apply(the_op, operands, static)
         except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+            if context.size_probe is not None:
+                run = functools.partial(apply, the_op, static=static)
+                result = context.size_probe.retry_op(public_name, run, operands, static)
+                if result is not None:
+                    return result
             raise translate_error(public_name, error, operands) from error
 
     public.op = the_op  # type: ignore[attr-defined]

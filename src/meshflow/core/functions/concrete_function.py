@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.functions.early_checks import EarlyChecks, has_bounds_checks
 from meshflow.core.functions.executable_cache import CachedProgram, cache_program
 from meshflow.core.functions.file_variables import FileVariables, is_in_file
@@ -326,7 +326,7 @@ class ConcreteFunction(SignedFunction):
         structure = self.traced.rebuild_result(self.traced.out_specs)
 
         def to_type_spec(leaf: Any) -> Any:
-            if isinstance(leaf, IndexedSlices):
+            if isinstance(leaf, (IndexedSlices, SparseTensor)):
                 return leaf._type_spec
             return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 

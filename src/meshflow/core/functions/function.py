@@ -23,10 +23,10 @@ from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
-    IndexedSlicesArgument,
+    CompositeArgument,
     is_tensor_argument,
-    join_indexed_slices,
-    split_indexed_slices,
+    join_composites,
+    split_composites,
     to_spec,
 )
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
@@ -163,7 +163,9 @@ class Function:
             self._runs_as_python_on_host and context.computes_on_host
         ):
             return self._call_python(self._python, args, kwargs)
-        if context.host_recorder is not None and context.host_recorder.inlines:
+        if (context.host_recorder is not None and context.host_recorder.inlines) or (
+            context.size_probe is not None and context.size_probe.size
+        ):
             return self._call_python(self._get_converted(), args, kwargs)
         if self._runs_op_by_op and context.trace is None:
             return self._run_python(args, kwargs)
@@ -172,8 +174,8 @@ class Function:
         self._history.calls += 1
         try:
             arrays, key = self._arguments.make_key(args, kwargs)
-        except IndexedSlicesArgument:
-            return self._get_split_function()(*split_indexed_slices((args, kwargs)))
+        except CompositeArgument:
+            return self._get_split_function()(*split_composites((args, kwargs)))
         concrete = self._cache.get(key)
         if concrete is None:
             args, kwargs = self._arguments.canonicalize(args, kwargs)
@@ -210,12 +212,12 @@ class Function:
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
     def _get_split_function(self) -> Function:
-        """Return the function that takes split `tf.IndexedSlices`."""
+        """Return the function that takes split composite tensors."""
         if self._split_function is None:
             converted = self._get_converted()
 
             def call(args: Args, kwargs: Kwargs) -> PyTree:
-                return self._call_python(converted, *join_indexed_slices((args, kwargs)))
+                return self._call_python(converted, *join_composites((args, kwargs)))
 
             self._split_function = Function(call, autograph=False, name=self._name)
         return self._split_function

@@ -75,6 +75,27 @@ class ValueProbe(Protocol):
         """Return a placeholder array for a traced tensor, which has no value."""
 
 
+class SizeSource(Protocol):
+    """Sizes that replace unknown ones in a trace that only determines shapes.
+
+    While `size` is None, only the shapes of the results of Python functions are recorded.
+    """
+
+    size: int | None
+    specs: list[Any]
+
+    def make_result(self, spec: Any) -> Any:
+        """Return a placeholder for the next result of a Python function."""
+
+    def refine_array(self, array: Any, shape: Any) -> Any:
+        """Return the array, or one of the declared shape if the probe sizes contradict it."""
+
+    def retry_op(
+        self, name: str, run: Callable[[Any], Any], operands: Sequence[Any], static: Any
+    ) -> Any:
+        """Determine the result of an op whose operands the probe sizes made incompatible, or None."""
+
+
 class Context(threading.local):
     """Thread-local state of the dispatcher.
 
@@ -103,6 +124,7 @@ class Context(threading.local):
       exporting: Whether the trace is exported for a machine without Python; assertions are then
         omitted.
       value_probe: Supplies placeholder values while only shapes are determined, or None.
+      size_probe: Supplies sizes for unknown shapes while only shapes are determined, or None.
       replica_program: Identity of the replica function that is being traced, or None.
       worker_closure: The closure that a parameter-server worker runs, in which the worker has its
         own copies of hosted variables, or None.
@@ -134,6 +156,7 @@ class Context(threading.local):
         self.host_recorder: Any = None
         self.exporting = False
         self.value_probe: ValueProbe | None = None
+        self.size_probe: SizeSource | None = None
         self.replica_program: Any = None
         self.worker_closure: Any = None
         self.in_shard_region = False

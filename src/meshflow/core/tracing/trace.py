@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
@@ -444,8 +444,8 @@ class TensorSlot:
         self.index = index
 
 
-class IndexedSlicesSlot:
-    """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or constants."""
+class CompositeResultSlot:
+    """Placeholder of a composite tensor: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
 
@@ -460,7 +460,7 @@ def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
     def replace_slot(leaf: Any) -> Any:
         if type(leaf) is TensorSlot:
             return values[leaf.index]
-        if type(leaf) is IndexedSlicesSlot:
+        if type(leaf) is CompositeResultSlot:
             return leaf.make([replace_slot(part) for part in leaf.parts])
         return leaf
 
@@ -592,10 +592,10 @@ def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
-    if isinstance(leaf, IndexedSlices):
+    if isinstance(leaf, (IndexedSlices, SparseTensor)):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
-        return IndexedSlicesSlot(leaf._with_state_parts, slots)
+        return CompositeResultSlot(leaf._with_state_parts, slots)
     leaf = read_tensor(leaf)
     if isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
+from meshflow.core.functions.call_arguments import join_composites, make_sparse_placeholder
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
@@ -26,6 +28,8 @@ from meshflow.environment.types import PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 _PLACEHOLDER_SIZES = (720, 5040)
+# Number of elements of sparse placeholders.
+_PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
@@ -96,7 +100,7 @@ def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any,
             if not _has_substitutable_sizes(value):
                 return value
             shape = [next(chosen) if size is None else size for size in value.shape]
-            return KerasTensor(TensorSpec(shape, value.dtype))
+            return KerasTensor(type(value.type_spec)(shape, value.dtype))
 
         yield nest.map_structure(fill, (args, kwargs))
 
@@ -161,7 +165,13 @@ def _trace_specs(
         if isinstance(v, KerasTensor) and v._keras_mask is not None
     }
 
+    has_sparse = any(
+        isinstance(v, KerasTensor) and v.is_sparse for v in nest.flatten((args, kwargs))
+    )
+
     def run(input_masks: dict[str, Any], args: PyTree, kwargs: PyTree) -> PyTree:
+        if has_sparse:
+            args, kwargs = join_composites((args, kwargs))
         leaves = nest.flatten((args, kwargs))
         for index, mask in input_masks.items():
             leaves[int(index)]._keras_mask = mask
@@ -207,6 +217,9 @@ class _KnownValue:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
+    if value.is_sparse:
+        sizes = tuple(size if d is None else d for d in value.shape)
+        return make_sparse_placeholder(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
     if size in value.known_values:
         return _KnownValue(value.known_values[size])
     if value.dtype is string:
@@ -220,6 +233,9 @@ def _make_placeholder(value: Any, size: int) -> Any:
 def _merge_specs(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
         a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
+    if isinstance(a, SparseTensor):
+        shape = a.shape.most_specific_compatible_shape(b.shape)
+        return SparseTensorSpec(shape, a.dtype)
     if not isinstance(a, TensorSpec):
         return a
     return TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
@@ -228,7 +244,9 @@ def _merge_specs(a: Any, b: Any) -> Any:
 def _as_keras_tensor(value: Any) -> Any:
     if isinstance(value, Tensor):
         value = TensorSpec(value.shape, value.dtype)
-    return KerasTensor(value) if isinstance(value, TensorSpec) else value
+    if isinstance(value, SparseTensor):
+        value = SparseTensorSpec(value.shape, value.dtype)
+    return KerasTensor(value) if isinstance(value, (TensorSpec, SparseTensorSpec)) else value
 
 
 def infer_output_shape(

@@ -106,7 +106,7 @@ class SingleBatchMethods(CompileMethods):
         sample_weight: PyTree,
         class_weight: dict[int, float] | None,
     ) -> PyTree:
-        size = len(nest.flatten(x)[0])
+        size = np.shape(nest.flatten(x)[0])[0]
         handler = DataHandler(
             x,
             y,

@@ -27,6 +27,12 @@ from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
+from meshflow.keras.engine.training.sparse_batches import (
+    SparseBatch,
+    SparseRows,
+    is_sparse,
+    split_batch,
+)
 from meshflow.keras.engine.training.training_state import Resumption, get_source_state
 from meshflow.placement.layout import find_layout
 
@@ -137,11 +143,14 @@ def _is_array(value: object) -> bool:
 def _is_structure_of_arrays(value: PyTree) -> bool:
     leaves = nest.flatten(value)
     return bool(leaves) and all(
-        _is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves
+        _is_array(v) or is_sparse(v) or isinstance(v, (int, float, np.generic)) for v in leaves
     )
 
 
-def _to_numpy(value: Any) -> np.ndarray:
+def _to_numpy(value: Any) -> Any:
+    """Convert a value to a NumPy array, or a sparse array to `SparseRows`."""
+    if is_sparse(value):
+        return SparseRows(value)
     if isinstance(value, (Tensor, Variable)):
         value = value.numpy()
     elif type(value).__module__.startswith("torch"):
@@ -558,10 +567,14 @@ def _to_batch_array(value: Any) -> Any:
     if isinstance(value, Tensor) and find_layout(value) is not None:
         array = value.array
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array
-    return _to_numpy(value)
+    return split_batch(value) if is_sparse(value) else _to_numpy(value)
 
 
-def _check_batch_array(array: np.ndarray) -> np.ndarray:
+def _check_batch_array(array: Any) -> Any:
+    if isinstance(array, SparseBatch):
+        return array
+    if is_sparse(array):
+        return split_batch(array)
     if array.ndim == 0:
         raise ValueError(
             "A batch must have a first dimension of examples, but the generator yielded a scalar."

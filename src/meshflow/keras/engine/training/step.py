@@ -27,6 +27,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
+from meshflow.keras.engine.training.sparse_batches import join_batch
 from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
@@ -54,7 +55,7 @@ class CompiledStep:
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
     def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
-        self._function = function
+        self._function = lambda batch: function(join_batch(batch))
         self._name = name
         self._concrete: dict[Hashable, ConcreteFunction] = {}
         self._loops: dict[Hashable, StepLoop] = {}
@@ -246,5 +247,9 @@ def is_text(leaf: object) -> bool:
 
 
 def as_tensors(batch: PyTree) -> PyTree:
-    """Convert a structure of arrays to tensors; None does not change."""
-    return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    """Convert a structure of arrays to tensors, and sparse batches to `tf.SparseTensor`s.
+
+    None does not change.
+    """
+    tensors = nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    return join_batch(tensors)
