@@ -17,6 +17,7 @@ from meshflow.core.dispatch import dispatch
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
+from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
@@ -645,7 +646,7 @@ def get_log_device_placement() -> bool:
 
 
 def enable_traceback_filtering() -> None:
-    """Hide JAX's frames in tracebacks, as JAX does by default."""
+    """Hide the frames of Meshflow and JAX in tracebacks, which is the default."""
     jax.config.update("jax_traceback_filtering", "auto")
 
 
@@ -655,6 +656,5 @@ def disable_traceback_filtering() -> None:
 
 
 def is_traceback_filtering_enabled() -> bool:
-    """Check whether tracebacks hide JAX's frames."""
-    # JAX defines its options at run time.
-    return jax.config.jax_traceback_filtering != "off"  # type: ignore[attr-defined]
+    """Check whether tracebacks hide the frames of Meshflow and JAX."""
+    return is_filtering()

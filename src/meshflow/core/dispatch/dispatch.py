@@ -44,6 +44,7 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
+from meshflow.core.runtime.tracebacks import hide_frames, is_filtering
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
@@ -411,7 +412,7 @@ def op(
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
         if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-            return symbolic_calls.handler(public, args, kwargs)  # type: ignore[misc]
+            return symbolic_calls.call_symbolically(public, args, kwargs)
         if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
             return context.host_recorder.call(public, args, kwargs)
         values = [*args, *defaults[len(args) :]]
@@ -441,13 +442,22 @@ def op(
                 check_integers(static[k], names[static_indices[k]], public_name)
         try:
             return apply(the_op, operands, static)
-        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
-            if context.size_probe is not None:
-                run = functools.partial(apply, the_op, static=static)
-                result = context.size_probe.retry_op(public_name, run, operands, static)
-                if result is not None:
-                    return result
-            raise translate_error(public_name, error, operands) from error
+            except Exception as error:
+                is_argument_error = isinstance(
+                    error, (TypeError, ValueError, IndexError, ArithmeticError)
+                )
+                if is_argument_error and context.size_probe is not None:
+                    run = functools.partial(apply, the_op, static=static)
+                    result = context.size_probe.retry_op(public_name, run, operands, static)
+                    if result is not None:
+                        return result
+                hide_frames(error)
+                translated = error
+                if is_argument_error:
+                    translated = translate_error(public_name, error, operands)
+                if translated is error:
+                    raise
+                raise translated from (None if is_filtering() else error)
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]

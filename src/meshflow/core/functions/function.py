@@ -37,6 +37,7 @@ from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -195,8 +196,9 @@ class Function:
                         warn_eager_fallback(self._name, error)
                         self._runs_op_by_op = True
                     return self._run_python(args, kwargs)
-                except Exception:
+                except Exception as error:
                     if not context.computes_on_host or context.trace is not None:
+                        hide_frames(error)
                         raise
                     # This part of a pipeline's function runs as Python: its sizes depend on values.
                     self._runs_as_python_on_host = True

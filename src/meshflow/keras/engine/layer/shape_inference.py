@@ -9,6 +9,7 @@ succeed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.call_errors import merge_messages, replace_message
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 _PLACEHOLDER_SIZES = (720, 5040)
@@ -54,8 +56,9 @@ def infer_outputs(
     probes = ShapeProbe(0), ShapeProbe(1)
     try:
         return _infer_with_probes(call, args, kwargs, probes)
-    except Exception:
+    except Exception as error:
         if declared is None or not any(probe.used for probe in probes):
+            _restore_unknown_sizes(error, call, args, kwargs)
             raise
         return declared()
 
@@ -70,15 +73,36 @@ def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> 
       args: Positional arguments, which may contain `KerasTensor`s.
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
     """
+    probes = ShapeProbe(0), ShapeProbe(1)
     try:
-        return infer_outputs(call, args, kwargs)
+        return _infer_with_probes(call, args, kwargs, probes)
     except Exception as error:
         for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs):
-            try:
-                return infer_outputs(call, filled_args, filled_kwargs)
-            except Exception:
-                continue
-        raise error from None
+            with contextlib.suppress(Exception):
+                return _infer_with_probes(call, filled_args, filled_kwargs, probes)
+        _restore_unknown_sizes(error, call, args, kwargs)
+        raise
+
+
+def _restore_unknown_sizes(
+    error: Exception, call: Callable[..., PyTree], args: PyTree, kwargs: PyTree
+) -> None:
+    """Replace the placeholder sizes in the message of an error by None."""
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    if all(t.shape.is_fully_defined() for t in symbolic):
+        return
+    messages: list[str | None] = []
+    for size in _PLACEHOLDER_SIZES:
+        try:
+            _trace_specs(call, args, kwargs, size, ShapeProbe(0))
+        except Exception as repeated:
+            messages.append(str(repeated))
+        else:
+            messages.append(None)
+    first = messages[0]
+    if first is None:
+        first, messages[1] = str(error), None
+    replace_message(error, merge_messages(first, messages[1], _PLACEHOLDER_SIZES))
 
 
 def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
@@ -142,6 +166,8 @@ def _compare_traces(
     """Return the result structure of a call; sizes that differ between two traces are unknown."""
     first, known, masks = _trace_specs(call, args, kwargs, sizes[0], probes[0])
     second, also_known, also_masks = _trace_specs(call, args, kwargs, sizes[1], probes[1])
+    if len(nest.flatten(first)) != len(nest.flatten(second)):
+        raise ValueError("The number of outputs depends on an unknown size of the inputs.")
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_merge_specs(a, b)), first, second)
     masks = {i: _merge_specs(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_attach_masks(result, masks))):

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.asynchronous_training import (
@@ -41,6 +42,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
 
     # ---- loops -----------------------------------------------------------------------------
 
+    @hide_frames_of_errors
     def fit(
         self,
         x: PyTree = None,
@@ -273,6 +275,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners.on_test_end(values)
         return values
 
+    @hide_frames_of_errors
     def evaluate(
         self,
         x: PyTree = None,
@@ -344,6 +347,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         values = list(logs.values())
         return values[0] if len(values) == 1 else values
 
+    @hide_frames_of_errors
     def predict(
         self,
         x: PyTree,
