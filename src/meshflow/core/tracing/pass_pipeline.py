@@ -15,6 +15,7 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
+from meshflow.passes.fusion_boundaries import insert_fusion_boundaries
 from meshflow.passes.transpose_elimination import eliminate_transposes
 from meshflow.passes.wide_sums import widen_sums
 
@@ -60,9 +61,10 @@ def apply_all_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
     """
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
-    return fuse_bias_gradients(
+    closed = fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(apply_installed_passes(closed))))
     )
+    return insert_fusion_boundaries(closed) if jax.default_backend() == "cpu" else closed
 
 
 def apply_installed_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
