@@ -307,6 +307,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--note", default="")
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--child")
     parser.add_argument("--no-entry", action="store_true", help="do not append to RESULTS.md")
     arguments = parser.parse_args()
@@ -314,7 +315,7 @@ def main():
         print(json.dumps(measure(arguments.kinds[0], arguments.child, arguments.precision)))
         return
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {0})
+        os.sched_setaffinity(0, {arguments.core})
     frameworks = {"without": sys.executable, "with": sys.executable}
     if arguments.peer:
         frameworks["tensorflow"] = arguments.peer

@@ -24,8 +24,15 @@ def chain(depth, x, w):
     return x
 
 
-def loss(depth, x, w):
-    return (chain(depth, x, w) ** 2).sum()
+def concatenations(depth, x, w):
+    for _ in range(depth):
+        h = (x - x.mean(0)) * jax.lax.rsqrt(x.var(0) + 1e-3)
+        x = jnp.concatenate([x, jax.nn.relu(h) @ w[: x.shape[1], :8]], 1)
+    return x
+
+
+def loss(depth, x, w, function=chain):
+    return (function(depth, x, w) ** 2).sum()
 
 
 def boundaries(function, *args):
@@ -36,12 +43,17 @@ def compiled(function, *args, insert=insert_fusion_boundaries):
     return jax.jit(jaxpr_as_fun(insert(jax.make_jaxpr(function)(*args)))).lower(*args).compile()
 
 
-@pytest.mark.parametrize("derive", [lambda f: f, jax.grad], ids=["forward", "backward"])
-def test_compiled_programs_grow_linearly_with_the_depth(derive):
+@pytest.mark.parametrize(
+    ("function", "derive", "width"),
+    [(chain, lambda f: f, 128), (chain, jax.grad, 128), (concatenations, jax.grad, 16)],
+    ids=["forward", "backward", "concatenations"],
+)
+def test_compiled_programs_grow_linearly_with_the_depth(function, derive, width):
     def grow(insert):
         sizes = []
         for depth in (6, 12):
-            program = compiled(derive(functools.partial(loss, depth)), X, W, insert=insert)
+            step = derive(functools.partial(loss, depth, function=function))
+            program = compiled(step, X[:, :width], W, insert=insert)
             sizes.append(program.as_text().count(" = "))
         return sizes[1] / sizes[0]
 

@@ -69,7 +69,7 @@ _CHEAP = """
     abs add add_any and bitcast_convert_type broadcast_in_dim ceil clamp clz concatenate convert_element_type
     copy copy_p dynamic_slice eq expand_dims floor ge gt imag integer_pow iota is_finite le lt max min mul ne
     neg not or pad population_count real reduce_precision reshape rev round select_n shift_left
-    shift_right_arithmetic shift_right_logical sign slice square squeeze stop_gradient sub transpose xor
+    shift_right_arithmetic shift_right_logical sign slice split square squeeze stop_gradient sub transpose xor
 """
 # Equations that XLA fuses but never computes twice, without and with a sum over elements.
 _EXPENSIVE = """
@@ -180,7 +180,9 @@ class _Graph:
                 if kind == "cheap" and _rounds_to_16_bits(eqn):
                     kind = "expensive"
                 weight = _OPERATIONS.get(name, _OPERATIONS.get(kind or "", 1))
-                self._equations.append(_Equation(kind, weight, operands, results))
+                # Results of an equation that is fused, such as a split, are computed separately.
+                for group in [[v] for v in results] if kind else [results]:
+                    self._equations.append(_Equation(kind, weight, operands, group))
                 scope.results[index] = results
                 if name in ("broadcast_in_dim", "iota"):
                     self._broadcasts.update(results)
@@ -206,9 +208,9 @@ class _Graph:
         sources = [frozenset({v}) for v in range(count)]
         weights = [1] * count
         for eqn in self._equations:
-            if len(eqn.results) != 1 or eqn.kind is None or not consumers[eqn.results[0]]:
+            v = eqn.results[0] if eqn.kind else 0
+            if eqn.kind is None or not consumers[v]:
                 continue
-            (v,) = eqn.results
             weights[v] = eqn.weight
             if self._is_computed_once(eqn, consumers[v]):
                 continue
@@ -315,9 +317,19 @@ def _rebuild(scope: _Scope, boundaries: set[int]) -> Jaxpr:
         elif boundaries.isdisjoint(scope.results[index]):
             eqns.append(eqn)
         else:
-            operand = Var(get_aval(eqn.outvars[0]))
-            eqns.append(eqn.replace(outvars=[operand]))
-            eqns.append(eqn.replace(primitive=fusion_boundary_p, invars=[operand], params={}))
+            outvars, ends = list(eqn.outvars), []
+            for i, v in enumerate(scope.results[index]):
+                if v in boundaries:
+                    outvars[i] = Var(get_aval(eqn.outvars[i]))
+                    ends.append(
+                        eqn.replace(
+                            primitive=fusion_boundary_p,
+                            invars=[outvars[i]],
+                            outvars=[eqn.outvars[i]],
+                            params={},
+                        )
+                    )
+            eqns += [eqn.replace(outvars=outvars), *ends]
     is_same = are_same_objects(eqns, scope.jaxpr.eqns)
     return scope.jaxpr if is_same else scope.jaxpr.replace(eqns=eqns)
 
