@@ -89,7 +89,7 @@ def dropped(x, w):
         (functools.partial(chain, 4), W, 3),
         (functools.partial(chain, 4), jax.ShapeDtypeStruct((128, 128), "bfloat16"), 0),
         (normalized, W, 0),
-        (jax.grad(lambda x, w: normalized(x, w).sum()), W, 1),
+        (jax.grad(lambda x, w: normalized(x, w).sum()), W, 0),
         (lambda x, w: jax.nn.silu(x) @ w, W, 0),
         (lambda x, w: jnp.tanh(x + w[0]) @ w, W, 0),
         (dropped, jax.ShapeDtypeStruct((64, 128), "int32"), 1),

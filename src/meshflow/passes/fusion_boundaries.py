@@ -52,8 +52,8 @@ fusion_boundary_p = jex_core.Primitive("fusion_boundary")
 
 # Cost of an elementwise operation on an element, in bytes of memory traffic.
 _OPERATION_BYTES = 0.5
-# A write also reads the cache lines of its destination.
-_WRITE_FACTOR = 1.5
+# A write reads the cache lines of its destination, too, and the value takes memory and space in the caches.
+_WRITE_FACTOR = 3.0
 # Sources other than the largest one that are small, compared with a read of the result.
 _SMALL_SOURCES = 0.25
 # Cost of an additional kernel, in bytes of memory traffic.
