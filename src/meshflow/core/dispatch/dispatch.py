@@ -442,22 +442,22 @@ def op(
                 check_integers(static[k], names[static_indices[k]], public_name)
         try:
             return apply(the_op, operands, static)
-            except Exception as error:
-                is_argument_error = isinstance(
-                    error, (TypeError, ValueError, IndexError, ArithmeticError)
-                )
-                if is_argument_error and context.size_probe is not None:
-                    run = functools.partial(apply, the_op, static=static)
-                    result = context.size_probe.retry_op(public_name, run, operands, static)
-                    if result is not None:
-                        return result
-                hide_frames(error)
-                translated = error
-                if is_argument_error:
-                    translated = translate_error(public_name, error, operands)
-                if translated is error:
-                    raise
-                raise translated from (None if is_filtering() else error)
+        except Exception as error:
+            is_argument_error = isinstance(
+                error, (TypeError, ValueError, IndexError, ArithmeticError)
+            )
+            if is_argument_error and context.size_probe is not None:
+                run = functools.partial(apply, the_op, static=static)
+                result = context.size_probe.retry_op(public_name, run, operands, static)
+                if result is not None:
+                    return result
+            hide_frames(error)
+            translated = error
+            if is_argument_error:
+                translated = translate_error(public_name, error, operands)
+            if translated is error:
+                raise
+            raise translated from (None if is_filtering() else error)
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
+from meshflow.passes.fusion_boundaries import insert_fusion_boundaries
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 from meshflow.passes.transpose_elimination import eliminate_transposes
 from meshflow.passes.wide_sums import widen_sums
@@ -70,6 +71,8 @@ def apply_all_passes(
     closed = fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(apply_installed_passes(closed))))
     )
+    if jax.default_backend() == "cpu":
+        closed = insert_fusion_boundaries(closed)
     # The fusions search for patterns without barriers.
     return closed if allows_simplification else insert_simplification_barriers(closed)
 
