@@ -102,10 +102,11 @@ class Restoration:
 
     def _match_children(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Match nodes with objects and, from there, children with children."""
-        queue = list(pairs)
+        # Each entry has the innermost node and object around it that is not a container.
+        queue = [(index, item, (index, item)) for index, item in pairs]
         seen: set[tuple[int, int]] = set()
         while queue:
-            index, item = queue.pop(0)
+            index, item, owner = queue.pop(0)
             if (index, id(item)) in seen:
                 continue
             seen.add((index, id(item)))
@@ -126,9 +127,12 @@ class Restoration:
                 if name in children_by_name
             ]
             self._has_matches |= bool(matches)
-            queue.extend(matches)
+            if not isinstance(item, _CONTAINERS):
+                owner = index, item
+            queue.extend((child, value, owner) for child, value in matches)
             if len(matches) < len(stored_children):
-                self._resume_after_build(index, item)
+                # The slots of an optimizer are in lists, to which it adds slots of new variables.
+                self._resume_after_build(*owner)
                 # The `Checkpoint` may be garbage-collected before its root.
                 if root is not item:
                     self._resume_after_build(index, root)

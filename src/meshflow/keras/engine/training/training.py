@@ -16,6 +16,7 @@ import numpy as np
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
+from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.asynchronous_training import (
     AnyHandler,
@@ -25,6 +26,7 @@ from meshflow.keras.engine.training.asynchronous_training import (
 )
 from meshflow.keras.engine.training.batch_methods import SingleBatchMethods, get_scalar_logs
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
+from meshflow.keras.engine.training.class_weights import ClassWeight
 from meshflow.keras.engine.training.data_adapter import (
     train_validation_split,
     unpack_x_y_sample_weight,
@@ -52,7 +54,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         validation_split: float = 0.0,
         validation_data: PyTree = None,
         shuffle: bool | str = True,
-        class_weight: dict[int, float] | None = None,
+        class_weight: ClassWeight | None = None,
         sample_weight: PyTree = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
@@ -76,7 +78,8 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           validation_split: Fraction of the arrays, from their end, to use for validation.
           validation_data: Data to evaluate after each epoch: a tuple or an iterable.
           shuffle: Whether to shuffle the examples every epoch; 'batch' shuffles batches.
-          class_weight: Weight of each class, by integer label.
+          class_weight: Weight of each class, by integer label; for several outputs such dictionaries
+            by output name, or in a list. The weights multiply the sample weights.
           sample_weight: Weight of each example.
           initial_epoch: Index of the first epoch.
           steps_per_epoch: Number of batches per epoch. Default: one pass over the data.
@@ -121,7 +124,12 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             epochs=epochs,
             shuffle=shuffle,
             class_weight=class_weight,
+            output_names=self.output_names,
         )
+        for data in (x, validation_data):
+            if isinstance(data, DatasetNode):
+                # This warns before the first epoch if the parts of a split share elements.
+                data.record_part(slice(0, None))
         if context.on_first_batch is not None:
             _, batches = next(iter(handler.iterate_epochs()))
             context.on_first_batch(self, next(iter(batches)))
@@ -130,6 +138,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         )
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
+        self._apply_trainable_changes()
         run = handler.run or self._make_runner("train")
         self._resumption, self._handler = None, handler
         listeners.on_train_begin()
@@ -146,6 +155,9 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                 if not done:
                     self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
+                if self._apply_trainable_changes():
+                    # A callback changed the layers to train.
+                    run = handler.run or self._make_runner("train")
                 before = logs
                 logs = handler.finish_epoch(
                     self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
