@@ -25,7 +25,9 @@ def make_model(one_hot=False):
     flag = tf.keras.layers.Dense(1, activation="sigmoid", name="flag")(inputs)
     model = tf.keras.Model(inputs, [kind, flag])
     kind_loss = "categorical_crossentropy" if one_hot else "sparse_categorical_crossentropy"
-    model.compile("sgd", [kind_loss, "binary_crossentropy"], weighted_metrics=[["mae"], ["mae"]])
+    # The order of the names is not that of the outputs.
+    losses = {"flag": "binary_crossentropy", "kind": kind_loss}
+    model.compile("sgd", losses, weighted_metrics=[["mae"], ["mae"]])
     return model
 
 

@@ -46,6 +46,8 @@ class TrainingSteps:
 
     if TYPE_CHECKING:
         # `Trainer` and `Layer` provide these members.
+        name: str
+
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call the model on a batch of inputs."""
 
@@ -247,7 +249,7 @@ class TrainingSteps:
             hosted = HostPreprocessingStep(self, function, name)
             place_step(self, hosted.compiled)
             return hosted
-        return place_step(self, CompiledStep(function, name))
+        return place_step(self, CompiledStep(function, name, self.name))
 
     def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is cached until the next call of `compile`."""
