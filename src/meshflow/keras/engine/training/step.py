@@ -22,7 +22,7 @@ from meshflow.core.functions.retracing import MAX_COMPARED, CallHistory, explain
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.trace import trace
+from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
@@ -50,11 +50,13 @@ class CompiledStep:
 
     Attributes:
       place_batch: Function that places a batch on the devices, or None.
+      intercept: Function that receives the batches instead of the step, or None.
       place_batches: Function that places stacked batches on the devices, or None.
       make_trace_scope: Function that creates the context in which the step is traced.
     """
 
     place_batch: Callable[[PyTree], PyTree] | None = None
+    intercept: Callable[[PyTree], PyTree] | None = None
     place_batches: Callable[[PyTree], PyTree] | None = None
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
@@ -71,6 +73,8 @@ class CompiledStep:
 
     def __call__(self, batch: PyTree) -> PyTree:
         """Run one step on a structure of arrays."""
+        if self.intercept is not None:
+            return self.intercept(batch)
         if self.place_batch is not None:
             batch = self.place_batch(batch)
         leaves = jax.tree.leaves(batch)
@@ -119,6 +123,17 @@ class CompiledStep:
         key = _make_key(batch)
         if key not in self._concrete:
             self._concrete[key] = self._trace(batch)
+
+    def list_programs(self) -> list[TracedFunction]:
+        """List the traced programs of all batches so far."""
+        return [concrete.traced for concrete in self._concrete.values()]
+
+    def trace_again(self, batch: PyTree) -> tuple[TracedFunction, list[Any]]:
+        """Trace the step for a batch again; return the program and its operands."""
+        if self.place_batch is not None:
+            batch = self.place_batch(batch)
+        traced = self._trace(batch).traced
+        return traced, [*jax.tree.leaves(batch), *(c._value for c in traced.captures)]
 
     def _trace(self, batch: PyTree) -> ConcreteFunction:
         with override_status(True), self.make_trace_scope():

@@ -31,6 +31,7 @@ from meshflow.keras.engine.training.data_adapter import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
+from meshflow.keras.engine.training.find_nan import FindNaN, find_nan_finder
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
@@ -64,6 +65,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
+        debug: str | None = None,
     ) -> History:
         """Train the model for a number of epochs.
 
@@ -90,6 +92,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           max_queue_size: Ignored.
           workers: Ignored.
           use_multiprocessing: Ignored.
+          debug: "nan" adds the callback `FindNaN`, which finds the op and the rows of the first NaN.
 
         Returns:
           A `History`; its `history` maps metric names to values per epoch.
@@ -136,10 +139,11 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners = self._make_callback_list(
             callbacks, verbose, epochs, handler.steps, add_history=True
         )
+        finder = find_nan_finder(self, listeners, debug, handler.run is not None)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
         self._apply_trainable_changes()
-        run = handler.run or self._make_runner("train")
+        run = self._make_train_runner(handler, finder)
         self._resumption, self._handler = None, handler
         listeners.on_train_begin()
         resumption: Resumption | None = self._resumption
@@ -157,11 +161,13 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                 listeners.on_epoch_begin(epoch)
                 if self._apply_trainable_changes():
                     # A callback changed the layers to train.
-                    run = handler.run or self._make_runner("train")
+                    run = self._make_train_runner(handler, finder)
                 before = logs
                 logs = handler.finish_epoch(
                     self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
                 )
+                if finder is not None:
+                    finder.check_steps()
                 if logs is None and handler.exhausted:
                     # The previous epoch used up the data, so its metrics are those at the end of
                     # the training.
@@ -195,6 +201,15 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
             finalize(self.trainable_variables)
         return self.history
+
+    def _make_train_runner(
+        self, handler: AnyHandler, finder: FindNaN | None
+    ) -> Callable[[Sequence[Any]], Any]:
+        """Return the function that runs one or several training steps."""
+        if handler.run is not None:
+            return handler.run
+        run = self._make_runner("train")
+        return run if finder is None else finder.watch(run)
 
     def _run_epoch(
         self,
