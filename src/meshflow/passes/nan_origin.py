@@ -57,7 +57,9 @@ def has_non_finite(value: Array) -> Array:
     return ~jnp.isfinite(value).all()
 
 
-def find_origin(program: AnyJaxpr, operands: Sequence[Any], outputs: Sequence[int]) -> Origin | None:
+def find_origin(
+    program: AnyJaxpr, operands: Sequence[Any], outputs: Sequence[int]
+) -> Origin | None:
     """Find the first NaN, or without a NaN the first infinity, on which outputs depend.
 
     Args:
@@ -84,7 +86,9 @@ class _Search:
         jaxpr = self._jaxpr
         variables = [*jaxpr.constvars, *jaxpr.invars]
         variables += [v for eqn in jaxpr.eqns for v in eqn.outvars]
-        flags = np.asarray(jax.jit(lambda *values: self._compute_flags(variables, values))(*operands))
+        flags = np.asarray(
+            jax.jit(lambda *values: self._compute_flags(variables, values))(*operands)
+        )
         self._is_nan = {v: bool(f[0]) for v, f in zip(variables, flags, strict=True)}
         self._is_inf = {v: bool(f[1]) for v, f in zip(variables, flags, strict=True)}
 

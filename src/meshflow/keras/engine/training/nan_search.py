@@ -79,7 +79,9 @@ class NaNReport:
         if self.rows is not None:
             listed = ", ".join(map(str, self.rows[:_MAX_LISTED_ROWS]))
             more = len(self.rows) - _MAX_LISTED_ROWS
-            lines.append(f"  rows of the batch: {listed}" + (f" and {more} more" if more > 0 else ""))
+            lines.append(
+                f"  rows of the batch: {listed}" + (f" and {more} more" if more > 0 else "")
+            )
         return "\n".join([*lines, *(f"  {line}" for line in self.details)])
 
 
@@ -270,7 +272,9 @@ class NaNSearch:
             traced, operands = compiled.trace_again(captured)
         failed_ids = {id(v) for v in failed}
         results = list(range(traced.num_results))
-        writes = [traced.num_results + i for i, v in enumerate(traced.writes) if id(v) in failed_ids]
+        writes = [
+            traced.num_results + i for i, v in enumerate(traced.writes) if id(v) in failed_ids
+        ]
         outputs = writes if is_loss_finite else results
         origin = find_origin(traced.closed_jaxpr, operands, outputs)
         if origin is None:

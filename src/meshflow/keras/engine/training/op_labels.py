@@ -113,7 +113,11 @@ def _find_source(frame: FrameType | None, end: FrameType) -> SourceLine | None:
         line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
         if is_user_file(code.co_filename):
             return line
-        if own is None and code.co_filename.startswith(_PACKAGE) and not code.co_filename.startswith(_CORE):
+        if (
+            own is None
+            and code.co_filename.startswith(_PACKAGE)
+            and not code.co_filename.startswith(_CORE)
+        ):
             own = line
         frame = frame.f_back
     return own
