@@ -112,7 +112,7 @@ class NaNSearch:
         self._variables: list[Any] = []
         self._read_variables: list[Any] = []
         self._values: list[Any] = []
-        self._constants: list[tuple[Any, Any]] = []
+        self._constants: list[Any] = []
         self._finite_before: np.ndarray = np.zeros(0, bool)
         self._interval = 1
         self._is_new_epoch = False
@@ -143,7 +143,8 @@ class NaNSearch:
     def _has_new_constants(self) -> bool:
         """Check whether a callback changed a variable that steps only read, such as the learning rate."""
         is_new, self._is_new_epoch = self._is_new_epoch, False
-        return is_new and any(c._value is not value for c, value in self._constants)
+        values = _get_values(self._read_variables)
+        return is_new and any(a is not b for a, b in zip(values, self._constants, strict=True))
 
     def check(self) -> bool:
         """Check the steps since the last check; if they are not finite, search and report.
@@ -169,9 +170,8 @@ class NaNSearch:
         if len(programs) != self._num_programs or not programs:
             self._num_programs = len(programs)
             self._find_variables(programs, batch)
-        self._constants = [(c, c._value) for c in self._read_variables]
-        # A step copies a value that another object refers to before it reuses its memory.
-        self._values = [v._value for v in self._variables]
+        self._constants = _get_values(self._read_variables)
+        self._values = _get_values(self._variables)
         self._first_step += len(self._batches)
         self._batches, self._positions, self._results = [], [], []
         size = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(batch))
@@ -193,7 +193,7 @@ class NaNSearch:
         self._variables = list(written.values())
         self._read_variables = [c for key, c in read.items() if key not in written]
         metrics = {id(v) for metric in model.metrics for v in metric.variables}
-        self._finite_before, _ = _check_values([v._value for v in self._variables])
+        self._finite_before, _ = _check_values(_get_values(self._variables))
         self._finite_before &= [id(v) not in metrics for v in self._variables]
 
     def _find_step(self, batch: PyTree) -> CompiledStep | None:
@@ -213,43 +213,37 @@ class NaNSearch:
 
     def _has_new_nan(self, results: Sequence[Any] = ()) -> bool:
         """Check whether a result, or a variable that was finite, is not finite now."""
-        is_finite, are_results_finite = _check_values([v._value for v in self._variables], results)
+        is_finite, are_results_finite = _check_values(_get_values(self._variables), results)
         return not are_results_finite or bool((self._finite_before & ~is_finite).any())
-
-    def _restore(self, values: list[Any]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable._value = value
 
     # ---- search ------------------------------------------------------------------------------
 
     def _search(self) -> NaNReport:
-        current = [(c, c._value) for c, _ in self._constants]
-        for constant, value in self._constants:
-            constant._value = value
+        current = _get_values(self._read_variables)
+        _set_values(self._read_variables, self._constants)
         try:
             return self._repeat_steps()
         finally:
-            for constant, value in current:
-                constant._value = value
+            _set_values(self._read_variables, current)
 
     def _repeat_steps(self) -> NaNReport:
         """Repeat the steps since the kept state, and describe the first one that fails."""
-        self._restore(self._values)
+        _set_values(self._variables, self._values)
         for index, batch in enumerate(self._batches):
-            before = [v._value for v in self._variables]
+            before = _get_values(self._variables)
             loss = _get_loss(self._run([batch]))
-            values = [v._value for v in self._variables]
-            are_finite, is_finite = _check_values(values, [] if loss is None else [loss])
+            results = [] if loss is None else [loss]
+            are_finite, is_finite = _check_values(_get_values(self._variables), results)
             failed = np.flatnonzero(self._finite_before & ~are_finite)
             if is_finite and not failed.size:
                 continue
-            self._restore(before)
+            _set_values(self._variables, before)
             report = NaNReport(self._first_step + index, *self._positions[index])
             try:
                 self._explain(report, batch, [self._variables[i] for i in failed], is_finite)
             except Exception as error:
                 report.details.append(f"The op could not be found: {type(error).__name__}: {error}")
-            self._restore(before)
+            _set_values(self._variables, before)
             return report
         report = NaNReport(self._first_step + len(self._batches) - 1, *self._positions[-1])
         report.details.append(
@@ -324,6 +318,16 @@ class NaNSearch:
             others = [p for p in parts if p in ("loss", "metrics", "optimizer")]
             return others[-1] if others else found
         return found
+
+
+def _get_values(variables: Sequence[Any]) -> list[Any]:
+    """Return the arrays of variables; a step copies them before it reuses their memory."""
+    return [variable._value for variable in variables]
+
+
+def _set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable._value = value
 
 
 def _check_values(values: list[Any], results: Sequence[Any] = ()) -> tuple[np.ndarray, bool]:

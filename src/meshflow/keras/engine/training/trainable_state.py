@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.layer.weights import TrainableChanges
 from meshflow.keras.engine.training.training_steps import TrainingSteps
 
@@ -90,7 +91,7 @@ class TrainableState(TrainingSteps):
         ids = {id(layer) for layer in layers}
         return any(
             model._compile_index > self._compile_index
-            and any(id(layer) in ids for layer in model._flatten_layers())
+            and any(id(layer) in ids for layer in flatten_layers(model))
             for model in list(_compiled_models)
         )
 
