@@ -37,7 +37,7 @@ from meshflow.checkpoint.python_state import PythonState
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 
 _log = logging.getLogger("meshflow")
 # Later restorations have larger numbers: a pending restoration must not overwrite a value that a
@@ -121,6 +121,8 @@ class Restoration:
             stored_children = {
                 name: child for name, child in stored_children.items() if child != index
             }
+            if hasattr(owner[1], "_slot_list_names") and isinstance(item, dict):
+                children_by_name = _match_slots(stored_children, children_by_name, self.nodes)
             matches = [
                 (stored_children[name], children_by_name[name])
                 for name in stored_children
@@ -366,6 +368,27 @@ def _list_children_with_aliases(
                 **named_children,
             }
     return named_children
+
+
+def _match_slots(
+    stored_children: dict[str, int], slots: dict[str, Any], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the slots in a list of an optimizer by their stored indices.
+
+    The indices follow the order in which variables were first trained, which differs from the
+    stored one if layers were unfrozen in between. The names of the slots identify them then.
+    """
+    stored_names = {name: nodes[child].get("full_name") for name, child in stored_children.items()}
+    by_full_name = {get_full_name(slot): slot for slot in slots.values()}
+    known = set(stored_names.values())
+    are_unique = len(by_full_name) == len(slots) and len(known) == len(stored_names)
+    if not are_unique or not (known <= set(by_full_name) or set(by_full_name) <= known):
+        return slots
+    return {
+        name: by_full_name[full_name]
+        for name, full_name in stored_names.items()
+        if full_name in by_full_name
+    }
 
 
 def _renumber_layers(

@@ -10,21 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
-from meshflow.environment.types import Array, JaxprEqn, Literal, Var
-from meshflow.passes.jaxprs import AnyJaxpr, bind_equation
+from meshflow.environment.types import Array, Jaxpr, JaxprEqn, Literal, Var
+from meshflow.passes.jaxprs import bind_equation
 from meshflow.passes.sub_jaxprs import find_regions
 
 __all__ = ["Origin", "find_origin", "has_non_finite"]
 
 # A while loop is searched up to this number of iterations.
 _MAX_ITERATIONS = 10_000
+
+
+class Program(Protocol):
+    """A jaxpr with its constants, such as a `ClosedJaxpr`."""
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        """Return the open jaxpr."""
+
+    @property
+    def consts(self) -> Sequence[Any]:
+        """Return the values of its constants."""
 
 
 @dataclass
@@ -57,9 +69,7 @@ def has_non_finite(value: Array) -> Array:
     return ~jnp.isfinite(value).all()
 
 
-def find_origin(
-    program: AnyJaxpr, operands: Sequence[Any], outputs: Sequence[int]
-) -> Origin | None:
+def find_origin(program: Program, operands: Sequence[Any], outputs: Sequence[int]) -> Origin | None:
     """Find the first NaN, or without a NaN the first infinity, on which outputs depend.
 
     Args:
@@ -77,7 +87,7 @@ def find_origin(
 class _Search:
     """The flags of all values of one run of a program."""
 
-    def __init__(self, program: AnyJaxpr, operands: list[Any]) -> None:
+    def __init__(self, program: Program, operands: list[Any]) -> None:
         self._jaxpr = program.jaxpr
         self._consts = list(program.consts)
         self._operands = operands
@@ -190,15 +200,14 @@ def _search_inside(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
 
 
 def _search_region(region: Any, operands: list[Any]) -> Origin | None:
-    program = _Program(region.jaxpr, region.consts)
-    return find_origin(program, operands, range(len(region.jaxpr.outvars)))  # type: ignore[arg-type]
+    program = _InnerProgram(region.jaxpr, region.consts)
+    return find_origin(program, operands, range(len(region.jaxpr.outvars)))
 
 
-@dataclass
-class _Program:
+class _InnerProgram(NamedTuple):
     """An open jaxpr and its constants."""
 
-    jaxpr: Any
+    jaxpr: Jaxpr
     consts: Sequence[Any]
 
 
@@ -207,7 +216,7 @@ def _search_scan(eqn: JaxprEqn, region: Any, inputs: list[Any]) -> Origin | None
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rows = inputs[num_consts + num_carry :]
     length = eqn.params["length"]
-    step = _make_step(_Program(region.jaxpr, region.consts))
+    step = _make_step(_InnerProgram(region.jaxpr, region.consts))
     for i in range(length):
         index = length - 1 - i if eqn.params["reverse"] else i
         operands = [*consts, *carry, *(row[index] for row in rows)]
@@ -227,8 +236,8 @@ def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
     first, second = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:first], inputs[first : first + second]
     carry = inputs[first + second :]
-    test = _make_step(_Program(params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].consts))
-    body = _Program(params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts)
+    test = _make_step(_InnerProgram(params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].consts))
+    body = _InnerProgram(params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts)
     step = _make_step(body)
     for i in range(_MAX_ITERATIONS):
         if not bool(test(*test_consts, *carry)[0][0]):
@@ -236,7 +245,7 @@ def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
         operands = [*body_consts, *carry]
         outputs, is_bad = step(*operands)
         if is_bad:
-            origin = find_origin(body, operands, range(len(outputs)))  # type: ignore[arg-type]
+            origin = find_origin(body, operands, range(len(outputs)))
             if origin is not None:
                 origin.iteration = i if origin.iteration is None else origin.iteration
                 return origin
@@ -244,7 +253,7 @@ def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
     return None
 
 
-def _make_step(program: _Program) -> Callable[..., tuple[list[Any], Any]]:
+def _make_step(program: Program) -> Callable[..., tuple[list[Any], Any]]:
     """Compile a program that also returns whether an output is not finite."""
 
     def run(*operands: Any) -> tuple[list[Any], Any]:

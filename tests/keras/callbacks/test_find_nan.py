@@ -104,13 +104,14 @@ def check(report, expected):
     assert text is None if expected[4] is None else expected[4] in text
 
 
-@pytest.mark.parametrize("mode", ["plain", "steps_per_execution", "mirrored", "dataset"])
+@pytest.mark.parametrize("mode", ["plain", "eager", "steps_per_execution", "mirrored", "dataset"])
 @pytest.mark.parametrize("name", list(CASES))
 def test_report(name, mode, caplog):
     layers, x, loss, expected = CASES[name]
     strategy = tf.distribute.MirroredStrategy() if mode == "mirrored" else None
     with (strategy or tf.distribute.get_strategy()).scope():
         options = {"steps_per_execution": 4} if mode == "steps_per_execution" else {}
+        options |= {"run_eagerly": True} if mode == "eager" else {}
         model = make_model(layers(), loss, **options)
     finder = tf.keras.callbacks.FindNaN()
     settings = {"shuffle": False, "verbose": 0, "callbacks": [finder], "epochs": 3}

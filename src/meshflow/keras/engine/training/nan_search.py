@@ -226,9 +226,15 @@ class NaNSearch:
         finally:
             _set_values(self._read_variables, current)
 
+    def _restore(self, values: list[Any]) -> None:
+        _set_values(self._variables, values)
+        if not self._num_programs:
+            # Without a program, metrics may have been created after the values were kept.
+            self._model.reset_metrics()
+
     def _repeat_steps(self) -> NaNReport:
         """Repeat the steps since the kept state, and describe the first one that fails."""
-        _set_values(self._variables, self._values)
+        self._restore(self._values)
         for index, batch in enumerate(self._batches):
             before = _get_values(self._variables)
             loss = _get_loss(self._run([batch]))
@@ -237,13 +243,13 @@ class NaNSearch:
             failed = np.flatnonzero(self._finite_before & ~are_finite)
             if is_finite and not failed.size:
                 continue
-            _set_values(self._variables, before)
+            self._restore(before)
             report = NaNReport(self._first_step + index, *self._positions[index])
             try:
                 self._explain(report, batch, [self._variables[i] for i in failed], is_finite)
             except Exception as error:
                 report.details.append(f"The op could not be found: {type(error).__name__}: {error}")
-            _set_values(self._variables, before)
+            self._restore(before)
             return report
         report = NaNReport(self._first_step + len(self._batches) - 1, *self._positions[-1])
         report.details.append(
