@@ -139,7 +139,7 @@ def for_stmt(
             if not can_unroll or elements.count > MAX_LIST_ITERATIONS or maximum_iterations:
                 raise
             # The body reads a list that it also changes.
-            for i in range(elements.count):  # type: ignore[arg-type]
+            for i in range(elements.count):
                 body(_get_element(elements, i))
         for get_element in elements.rest:
             element = get_element(_find_loop_result(get()))
@@ -249,7 +249,7 @@ def _stage_for(
             return result
         if not lists:
             return loops.for_loop(elements, step, start, needed, invariants, test, limit)
-        steps: Any = elements.count if limit is None else min(elements.count, limit)  # type: ignore[type-var]
+        steps: Any = elements.count if limit is None else min(elements.count, limit)
         if steps <= 0:
             return start
 

@@ -222,8 +222,9 @@ class DataHandler:
             batch_size = _check_integer("batch_size", batch_size, 1)
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
-        has_weights = class_weight is not None and len(class_weight) > 0
-        self._class_weights = ClassWeights(class_weight, output_names) if has_weights else None
+        self._class_weights: ClassWeights | None = None
+        if class_weight is not None and len(class_weight) > 0:
+            self._class_weights = ClassWeights(class_weight, output_names)
         # The number of steps of the first epoch that an earlier process did, and the position at
         # which it stopped.
         self._steps_done = 0

@@ -37,8 +37,6 @@ class TrainableState(TrainingSteps):
 
     if TYPE_CHECKING:
         # `Layer` and `CompileMethods` provide these members.
-        name: str
-
         def _flatten_layers(self) -> Iterator[Any]: ...
 
         def _reset_steps(self) -> None: ...

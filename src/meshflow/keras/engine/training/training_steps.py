@@ -46,7 +46,9 @@ class TrainingSteps:
 
     if TYPE_CHECKING:
         # `Trainer` and `Layer` provide these members.
-        name: str
+        @property
+        def name(self) -> str:
+            """Return the name of the model."""
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call the model on a batch of inputs."""
