@@ -188,6 +188,15 @@ class DatasetNode(structure.ElementSource):
         """Iterate over chunks where `vectorize` returns None; return None if there are none."""
         return None
 
+    def record_part(self, part: slice) -> None:
+        """Record at each `shuffle` of the pipeline which part of its elements a pass uses.
+
+        Args:
+          part: The range of this dataset's elements.
+        """
+        for parent in self.parents:
+            parent.record_part(part)
+
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return the elements as a stream of indices, or None if they cannot be gathered by index.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
 import jax
@@ -115,9 +116,10 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
         if outputs is not None:
             return outputs
     values = [_capture(trace, o) for o in operands]
-    if recording:
-        return _execute_with_tapes(op, operands, values, static)
-    return _inline(op, operands, values, static)
+    with nullcontext() if context.label_op is None else context.label_op(op):
+        if recording:
+            return _execute_with_tapes(op, operands, values, static)
+        return _inline(op, operands, values, static)
 
 
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:

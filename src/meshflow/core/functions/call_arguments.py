@@ -194,6 +194,16 @@ class CallArguments:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, p in signature.parameters.items() if p.kind in kinds]
 
+    def label_leaves(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        """Return the leaves of canonical arguments by label, such as `argument 'x'['image']`."""
+        names = self.list_parameter_names()
+        return {
+            _format_label(path, names): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(
+                nest.map_structure(to_spec, (args, kwargs)), is_leaf=lambda leaf: leaf is None
+            )
+        }
+
     def convert_to_signature(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Convert arguments to the declared input signature.
 
@@ -223,6 +233,15 @@ class CallArguments:
             for s, v in zip(nest.flatten(declared), parts, strict=True)
         ]
         return tuple(nest.pack_sequence_as(declared, values)), {}
+
+
+def _format_label(path: tuple[Any, ...], names: list[str]) -> str:
+    """Return the label of a leaf of (args, kwargs)."""
+    is_keyword = path[0].idx == 1
+    first = path[1].key if is_keyword else path[1].idx
+    if not is_keyword:
+        first = names[first] if first < len(names) else first
+    return f"argument {first!r}{jax.tree_util.keystr(path[2:])}"
 
 
 def convert_to_spec(name: str, spec: Any, value: Any) -> Any:

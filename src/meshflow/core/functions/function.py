@@ -236,8 +236,24 @@ class Function:
                 return cached
             concrete = self._trace(args, kwargs, key, runs)
         if runs and self.input_signature is None and not self._reduce_retracing:
-            self._history.add_trace(self._name)
+            owner = None if self._instance is None else self._instance()
+            self._history.add_trace(
+                retracing.describe_function(self._python, owner),
+                lambda: self._explain_trace(concrete, args, kwargs),
+            )
         return concrete
+
+    def _explain_trace(self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs) -> str:
+        """Return the reason why the arguments of a call needed a new trace."""
+        others = [other for other in list(self._cache.values()) if other is not concrete]
+        others.sort(key=lambda other: -other.last_use)
+        return retracing.explain_change(
+            [
+                self._arguments.label_leaves(*other.structured_input_signature)
+                for other in others[: retracing.MAX_COMPARED]
+            ],
+            self._arguments.label_leaves(args, kwargs),
+        )
 
     def _trace(
         self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False

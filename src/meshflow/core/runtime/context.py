@@ -131,6 +131,7 @@ class Context(threading.local):
       in_shard_region: Whether each device computes the traced code on its own shard, where layouts
         have no effect.
       label_layer: Returns the scope that assigns equations to a layer, or None.
+      label_op: Returns the scope that assigns equations to a public op, or None.
       override_read: Returns the tensor that a trace reads instead of a variable's own value, or
         None; see `MeshStrategy`.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
@@ -161,6 +162,7 @@ class Context(threading.local):
         self.worker_closure: Any = None
         self.in_shard_region = False
         self.label_layer: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
+        self.label_op: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.override_read: Callable[[Any], Any] | None = None
         self.on_first_batch: Callable[[Any, Any], None] | None = None
         self.shapes_only = False

@@ -18,15 +18,15 @@ from meshflow.keras.engine.training.global_batch import (
     get_current_strategy,
     model_scope,
 )
+from meshflow.keras.engine.training.trainable_state import TrainableState
 from meshflow.keras.engine.training.training_state import Resumption
-from meshflow.keras.engine.training.training_steps import TrainingSteps
 from meshflow.keras.mixed_precision.policy import Policy
 from meshflow.keras.optimizers import loss_scale
 from meshflow.keras.optimizers.accumulation import set_accumulation_steps
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
 
 
-class CompileMethods(TrainingSteps):
+class CompileMethods(TrainableState):
     """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of `Trainer`."""
 
     _is_compiled = False
@@ -176,6 +176,7 @@ class CompileMethods(TrainingSteps):
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
+        self._record_trainable_state()
         self._reset_steps()
 
     @property

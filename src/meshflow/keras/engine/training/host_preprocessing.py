@@ -226,7 +226,7 @@ class HostPreprocessingStep:
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
         self._model, self._function = model, function
         self._part: HostPart | FeaturesPart | None = None
-        self.compiled = CompiledStep(self._run_rest, name)
+        self.compiled = CompiledStep(self._run_rest, name, model.name)
 
     def __call__(self, batch: PyTree) -> Any:
         """Run one step on a structure of arrays."""
