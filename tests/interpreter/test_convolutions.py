@@ -106,6 +106,12 @@ def test_products():
     check(run, a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_products_of_groups_of_rows():
+    x, w, sizes = make(7, 3), make(3, 3, 4), np.array([2, 0, 3], np.int32)
+    loss = lambda x, w, sizes: jnp.sum(jnp.sin(lax.ragged_dot(x, w, sizes)))
+    check(lambda *xs: (lax.ragged_dot(*xs), jax.grad(loss, (0, 1))(*xs)), x, w, sizes, rtol=1e-5)
+
+
 WINDOWS = [
     windows.Windows((1, 2, 2, 1), (1, 2, 2, 1), ((0, 0),) * 4, (1,) * 4),
     windows.Windows((1, 3, 2, 1), (1, 2, 1, 1), ((0, 0), (1, 1), (0, 1), (0, 0)), (1,) * 4),

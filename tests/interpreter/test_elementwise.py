@@ -1,6 +1,5 @@
 """Elementwise primitives on corner values of each dtype, next to XLA."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest

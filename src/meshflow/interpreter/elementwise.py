@@ -372,3 +372,17 @@ def _compare_totally(equation: Equation) -> Compute:
         return np.where(bits < 0, bits ^ limit, bits)
 
     return lambda x, y: compare(order(x), order(y))
+
+
+@define("one_minus_square")
+def _subtract_square(equation: Equation) -> Compute:
+    """Compute 1 - x^2, accurately near |x| = 1."""
+    return lambda x: (1 - x) * (1 + x)
+
+
+@define("polynomial")
+def _evaluate_polynomial(equation: Equation) -> Compute:
+    def run(x: HostArray, *coefficients: HostArray) -> HostArray:
+        return functools.reduce(lambda total, c: total * x + c, reversed(coefficients))
+
+    return run

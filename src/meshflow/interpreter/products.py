@@ -7,7 +7,14 @@ import math
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
-from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
+from meshflow.interpreter.table import (
+    Compute,
+    Equation,
+    HostArray,
+    UnsupportedPrimitive,
+    Writer,
+    rule,
+)
 
 
 @rule("dot_general", is_writer=True)
@@ -79,3 +86,36 @@ def _make_preparation(
         return (x if is_ordered else x.transpose(order)).reshape(target)
 
     return prepare
+
+
+@rule("ragged_dot_general")
+def _multiply_groups(equation: Equation) -> Compute:
+    """Multiply consecutive groups of rows by one matrix each, or sum their products by group."""
+    numbers, (shape, dtype) = equation.params["ragged_dot_dimension_numbers"], equation.outputs[0]
+    (left_sum, right_sum), (left_batch, _) = numbers.dot_dimension_numbers
+    (ragged,), group_axes = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
+    if left_batch or len(equation.inputs[2].shape) != 1:
+        raise UnsupportedPrimitive([equation.name])
+    wide = FLOAT32 if is_small_float(dtype) else dtype
+    is_summed = ragged in left_sum
+    row_axis = ragged - sum(axis < ragged for axis in left_sum)
+
+    def run(x: HostArray, w: HostArray, sizes: HostArray) -> HostArray:
+        x, w = x.astype(wide, copy=False), w.astype(wide, copy=False)
+        out, start = np.zeros(shape, wide), 0
+        for group, size in enumerate(sizes.tolist()):
+            rows = slice(start, start + size)
+            part = x[(slice(None),) * ragged + (rows,)]
+            if is_summed:
+                axis = right_sum[left_sum.index(ragged)]
+                other = w[(slice(None),) * axis + (rows,)]
+                out[group] = np.tensordot(part, other, (left_sum, right_sum))
+            else:
+                matrix = np.take(w, group, group_axes[0])
+                axes = [axis - (axis > group_axes[0]) for axis in right_sum]
+                target = (slice(None),) * row_axis + (rows,)
+                out[target] = np.tensordot(part, matrix, (left_sum, axes))
+            start += size
+        return out.astype(dtype, copy=False)
+
+    return run

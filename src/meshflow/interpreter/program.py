@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import expand_high_level, jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
@@ -143,8 +143,12 @@ class Program:
             return operands
         else:
             found = RULES.get(name)
-            if found is None and eqn.primitive in composites:
-                return self._inline_composite(eqn, operands)
+            composite = composites.get(eqn.primitive)
+            function = expand_high_level(eqn)
+            if found is None and composite is not None:
+                function = functools.partial(composite, **eqn.params)
+            if function is not None:
+                return self._inline_function(function, eqn, operands)
         if name not in KEY_PRIMITIVES and not all(
             isinstance(a.aval.dtype, np.dtype)  # type: ignore[attr-defined]
             for a in (*eqn.invars, *eqn.outvars)
@@ -169,10 +173,11 @@ class Program:
         self._nodes.append(node)
         return outputs
 
-    def _inline_composite(self, eqn: JaxprEqn, operands: list[int]) -> list[int]:
-        """Add the equations that one of our own primitives represents."""
+    def _inline_function(
+        self, function: Callable[..., Any], eqn: JaxprEqn, operands: list[int]
+    ) -> list[int]:
+        """Add the equations of the function of arrays that an equation represents."""
         specs = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in eqn.invars]  # type: ignore[attr-defined]
-        function = functools.partial(composites[eqn.primitive], **eqn.params)
         closed = jax.make_jaxpr(function)(*specs)
         return self._inline(closed.jaxpr, closed.consts, operands)
 
