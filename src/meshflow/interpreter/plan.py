@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshflow.environment.types import ClosedJaxpr
+from meshflow.interpreter.blas_threads import single_thread_blas
 from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
 from meshflow.interpreter.symbolic_sizes import InputSizes
 from meshflow.interpreter.table import Allocate
@@ -55,7 +56,7 @@ class Plan:
                 if not arrays[i].flags.writeable:
                     arrays[i] = arrays[i].copy()
         bound = self._bind(arrays)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), single_thread_blas:
             results = bound.run(arrays)
         is_copied = self._program.is_copied
         return [
