@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.interpreter.symbolic_sizes import SymbolicShape
 from meshflow.interpreter.table import Rule
 
 
 class ValueType(NamedTuple):
-    """Shape and dtype of a value; sizes may be symbols (`symbolic_sizes.Symbol`)."""
+    """Shape and dtype of a value; sizes may be symbols."""
 
-    shape: tuple[int, ...]
+    shape: SymbolicShape
     dtype: np.dtype
 
 

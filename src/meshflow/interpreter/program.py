@@ -188,7 +188,9 @@ class Program:
             and node.rule.is_pure
             and all(i in self.constants for i in node.inputs)
             and not any(type(n) is Symbol for shape in shapes for n in shape)
-            and (node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE)
+            and (
+                node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE  # type: ignore[arg-type]
+            )
         )
 
     def _compute(self, node: Node) -> list[Any]:
@@ -202,10 +204,10 @@ class Program:
         """Return an equation with known sizes."""
 
         def make_spec(slot: int) -> Spec:
-            shape, dtype = self._values[slot]
             if node.is_static:
-                return Spec(shape, dtype)
-            return Spec(tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
+                # Rules of static nodes do not read symbols in shapes.
+                return Spec(*self._values[slot])  # type: ignore[arg-type]
+            return self._bind_type(slot, sizes)
 
         params = node.params
         if not node.is_static and any(map(has_symbolic_size, params.values())):
@@ -285,17 +287,18 @@ class Program:
             or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES
         ):
             return compute
-        types = [self._values[o] for o in node.outputs]
-        specs = [
-            (tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
-            for shape, dtype in types
-        ]
+        specs = [self._bind_type(o, sizes) for o in node.outputs]
         write = compute.write
         return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in specs]), write)
 
     def _count_bytes(self, slot: int, sizes: Sequence[int]) -> int:
+        shape, dtype = self._bind_type(slot, sizes)
+        return math.prod(shape) * dtype.itemsize
+
+    def _bind_type(self, slot: int, sizes: Sequence[int]) -> Spec:
+        """Return the type of a value for values of the symbolic sizes."""
         shape, dtype = self._values[slot]
-        return math.prod(sizes[n] if type(n) is Symbol else n for n in shape) * dtype.itemsize
+        return Spec(self.symbols.bind_shape(shape, sizes), dtype)
 
 
 class BoundProgram:
