@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -72,8 +72,9 @@ class Program:
         allocate: Allocate | None = None,
     ) -> None:
         self.symbols: Symbols = outer.symbols if outer else Symbols()
-        # Programs of inner jaxprs by id, with the jaxprs, because ids are reused.
-        self._programs: dict[int, tuple[AnyJaxpr, Program]] = outer._programs if outer else {}
+        # Programs of inner jaxprs by id and donated inputs, with the jaxprs, because ids are reused.
+        self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, Program]]
+        self._programs = outer._programs if outer else {}
         self._allocate = allocate
         self._values: list[ValueType] = []
         self.constants: dict[int, np.ndarray] = {}
@@ -218,13 +219,15 @@ class Program:
             tuple(map(make_spec, node.inputs)),
             tuple(map(make_spec, node.outputs)),
             tuple(map(self.constants.get, node.inputs)),
-            lambda inner: self._make_inner_program(inner).bind(sizes),
+            lambda inner, donated=(): self._make_inner_program(inner, donated).bind(sizes),
+            node.is_static,
         )
 
-    def _make_inner_program(self, jaxpr: AnyJaxpr) -> Program:
-        found = self._programs.get(id(jaxpr))
+    def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:
+        key = id(jaxpr), tuple(donated)
+        found = self._programs.get(key)
         if found is None:
-            found = self._programs[id(jaxpr)] = (jaxpr, Program(jaxpr, outer=self))
+            found = self._programs[key] = (jaxpr, Program(jaxpr, key[1], self))
         return found[1]
 
     def _remove_dead_nodes(self) -> None:
@@ -307,6 +310,7 @@ class BoundProgram:
     def __init__(self, program: Program, steps: list[Step]) -> None:
         self.steps = steps
         self.inputs, self.outputs = program.inputs, program.outputs
+        self.is_copied = program.is_copied
         self._initial: list[Any] = [None] * program.num_slots
         for slot, constant in program.constants.items():
             self._initial[slot] = constant

@@ -136,7 +136,7 @@ def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> C
 def _reduce_windows_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"]).run
+    combine = equation.bind(equation.params["jaxpr"], ()).run
     geometry = read_geometry(equation)
 
     def run(*arrays: HostArray) -> list[HostArray]:
@@ -222,7 +222,7 @@ def _gather_from_extremes(equation: Equation) -> Compute:
 def _reduce_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"]).run
+    combine = equation.bind(equation.params["jaxpr"], ()).run
     axes = tuple(sorted(equation.params["dimensions"]))
 
     def run(*arrays: HostArray) -> list[HostArray]:
