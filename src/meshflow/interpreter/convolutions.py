@@ -21,6 +21,9 @@ MAX_WINDOW_BYTES = 1 << 25
 # Multiply-adds from which oneDNN is used. It generates code for each shape, which takes a few milliseconds,
 # so the limit is higher if shapes vary.
 MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 26
+# Multiply-adds up to which one thread is used: on a busy machine, threads that wait for each other take
+# several times as long.
+MAX_INLINE_WORK = 1 << 28
 
 
 @rule("conv_general_dilated")
@@ -76,12 +79,15 @@ def _find_kernel(equation: Equation) -> Compute | None:
     """Return a function that calls oneDNN, or None if the convolution is small or unsupported."""
     specs = [jax.ShapeDtypeStruct(*spec) for spec in (*equation.inputs, *equation.outputs)]
     limit = MIN_KERNEL_WORK if equation.is_static else MIN_VARIABLE_WORK
-    if lowerings.count_multiply_adds(*specs, equation.params) < limit:
+    work = lowerings.count_multiply_adds(*specs, equation.params)
+    if work < limit:
         return None
     loaded, code = library.load(), lowerings.choose_code(*specs, equation.params)
     if loaded is None or code is None:
         return None
     descriptor, ((left_type, right_type), out_type) = code
+    if work <= MAX_INLINE_WORK:
+        descriptor = descriptors.with_inline_flag(descriptor)
     names = [np.dtype(t).name for t in (left_type, right_type, out_type)]
     call = loaded.make_call(descriptor, names)
     if call is None:

@@ -21,7 +21,7 @@ from meshflow.interpreter.table import CALL_RULES
 __all__ = ["CostEstimate", "Costs", "estimate_costs"]
 
 # Seconds that NumPy needs for an equation, an operation and a byte, on one core.
-SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 1.2e-6, 2e-11, 8e-11
+SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 1.2e-6, 1e-11, 5e-11
 # Seconds that XLA needs to compile a program, each of its equations, and each of its loops.
 SECONDS_PER_PROGRAM, SECONDS_PER_COMPILED_EQUATION, SECONDS_PER_LOOP = 0.03, 3e-3, 0.2
 # Assumed number of iterations of a `while` loop.

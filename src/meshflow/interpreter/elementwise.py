@@ -224,11 +224,11 @@ def _round(equation: Equation) -> Compute:
 @define("select_n")
 def _select(equation: Equation) -> Compute:
     if equation.inputs[0].dtype == np.bool_ and len(equation.inputs) == 3:
-        return _make_selection(equation.outputs[0].dtype)
+        return make_selection(equation.outputs[0].dtype)
     return lambda which, *cases: np.choose(which.astype(np.intp), cases)
 
 
-def _make_selection(dtype: np.dtype) -> Compute:
+def make_selection(dtype: np.dtype) -> Compute:
     """Return a function of a predicate and two cases.
 
     It combines bits, because `numpy.where` has a branch for each element.
