@@ -78,11 +78,12 @@ def _convolve(equation: Equation) -> Compute:
 def _find_kernel(equation: Equation) -> Compute | None:
     """Return a function that calls oneDNN, or None if the convolution is small or unsupported."""
     specs = [jax.ShapeDtypeStruct(*spec) for spec in (*equation.inputs, *equation.outputs)]
+    image, kernel, result = specs
     limit = MIN_KERNEL_WORK if equation.is_static else MIN_VARIABLE_WORK
-    work = lowerings.count_multiply_adds(*specs, equation.params)
+    work = lowerings.count_multiply_adds(image, kernel, result, equation.params)
     if work < limit:
         return None
-    loaded, code = library.load(), lowerings.choose_code(*specs, equation.params)
+    loaded, code = library.load(), lowerings.choose_code(image, kernel, result, equation.params)
     if loaded is None or code is None:
         return None
     descriptor, ((left_type, right_type), out_type) = code

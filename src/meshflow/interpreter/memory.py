@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ class Node(NamedTuple):
 
     name: str
     rule: Rule
-    params: Mapping[str, Any]
+    params: dict[str, Any]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     is_static: bool

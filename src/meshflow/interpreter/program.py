@@ -98,6 +98,12 @@ class Program:
                 self._make_step(i, ())
 
     @property
+    def names(self) -> set[str]:
+        """Return the names of the primitives of this program and of those inside."""
+        programs = [self, *(program for _, program in self._programs.values())]
+        return {node.name for program in programs for node in program._nodes}
+
+    @property
     def num_slots(self) -> int:
         """Return the number of values."""
         return len(self._values)
@@ -210,6 +216,9 @@ class Program:
                 return Spec(*self._values[slot])  # type: ignore[arg-type]
             return self._bind_type(slot, sizes)
 
+        def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
+            return self._make_inner_program(jaxpr, donated).bind(sizes)
+
         params = node.params
         if not node.is_static and any(map(has_symbolic_size, params.values())):
             params = {k: self.symbols.replace(v, sizes) for k, v in params.items()}
@@ -219,7 +228,7 @@ class Program:
             tuple(map(make_spec, node.inputs)),
             tuple(map(make_spec, node.outputs)),
             tuple(map(self.constants.get, node.inputs)),
-            lambda inner, donated=(): self._make_inner_program(inner, donated).bind(sizes),
+            bind,
             node.is_static,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -58,7 +58,7 @@ class Equation(NamedTuple):
     """
 
     name: str
-    params: Mapping[str, Any]
+    params: dict[str, Any]
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...] = ()
