@@ -44,7 +44,7 @@ INTEGER_UNARY = [lax.bitwise_not, lax.population_count, lax.clz, lambda x: lax.i
 
 
 def make_values(dtype):
-    if dtype == bool:
+    if dtype.kind == "b":
         return np.array([False, True])
     if jnp.issubdtype(dtype, np.complexfloating):
         return np.array([0, 1, -1, 2 + 3j, -0.5 - 2j, 1j, -3j], dtype)

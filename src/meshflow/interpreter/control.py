@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import numpy as np
 
@@ -9,25 +11,35 @@ from meshflow.environment.jax_internals import count_scan_operands
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
+def _own(arrays: Sequence[HostArray], is_copied: Sequence[bool]) -> list[HostArray]:
+    """Copy the arrays that may share memory with others, so that the next iteration may overwrite all."""
+    return [np.array(a) if copies else a for a, copies in zip(arrays, is_copied, strict=True)]
+
+
 @rule("scan")
 def _scan(equation: Equation) -> Compute:
     p = equation.params
     assert equation.bind is not None
-    run_body = equation.bind(p["jaxpr"]).run
     num_consts, num_carry = count_scan_operands(p)
     length, first = p["length"], num_consts + num_carry
-    order = range(length - 1, -1, -1) if p["reverse"] else range(length)
-    rows = equation.outputs[num_carry:]
+    body = equation.bind(p["jaxpr"], range(num_consts, first))
+    run_body, is_copied = body.run, body.is_copied[:num_carry]
+    is_reverse = p["reverse"]
+    order = range(length - 1, -1, -1) if is_reverse else range(length)
+    specs = equation.outputs[num_carry:]
 
     def run(*arrays: HostArray) -> list[HostArray]:
-        fixed, carry, xs = arrays[:num_consts], list(arrays[num_consts:first]), arrays[first:]
-        ys = [np.empty(shape, dtype) for shape, dtype in rows]
+        fixed, xs = arrays[:num_consts], arrays[first:]
+        carry = [np.array(a) for a in arrays[num_consts:first]]
+        ys = [np.empty(shape, dtype) for shape, dtype in specs]
+        # Iteration over an array is faster than reads by index.
+        rows = zip(*[x[::-1] if is_reverse else x for x in xs], strict=True)
         for i in order:
-            results = run_body([*fixed, *carry, *[x[i] for x in xs]])
-            carry = results[:num_carry]
+            results = run_body([*fixed, *carry, *next(rows, ())])
             for y, result in zip(ys, results[num_carry:], strict=True):
                 y[i] = result
-        return [np.array(c) for c in carry] + ys
+            carry = _own(results[:num_carry], is_copied)
+        return carry + ys
 
     return run
 
@@ -36,22 +48,25 @@ def _scan(equation: Equation) -> Compute:
 def _loop(equation: Equation) -> Compute:
     p = equation.params
     assert equation.bind is not None
-    test, body = equation.bind(p["cond_jaxpr"]).run, equation.bind(p["body_jaxpr"]).run
     num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
+    num_carry = len(equation.outputs)
+    test = equation.bind(p["cond_jaxpr"], ()).run
+    loop_body = equation.bind(p["body_jaxpr"], range(num_body, num_body + num_carry))
+    body, is_copied = loop_body.run, loop_body.is_copied
 
     def run(*arrays: HostArray) -> list[HostArray]:
         test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
-        carry = list(arrays[num_test + num_body :])
+        carry = [np.array(a) for a in arrays[num_test + num_body :]]
         while test([*test_consts, *carry])[0]:
-            carry = body([*body_consts, *carry])
-        return [np.array(c) for c in carry]
+            carry = _own(body([*body_consts, *carry]), is_copied)
+        return carry
 
     def run_batch(*arrays: HostArray) -> list[HostArray]:
         test_consts, body_consts = arrays[:num_test], arrays[num_test : num_test + num_body]
         carry = list(arrays[num_test + num_body :])
         while (active := test([*test_consts, *carry])[0]).any():
             # Elements of the batch for which the loop has ended keep their values.
-            results = body([*body_consts, *carry])
+            results = body([*body_consts, *[np.array(c) for c in carry]])
             carry = [
                 np.where(active.reshape(active.shape + (1,) * (np.ndim(r) - active.ndim)), r, c)
                 for r, c in zip(results, carry, strict=True)
@@ -66,7 +81,7 @@ def _loop(equation: Equation) -> Compute:
 @rule("cond")
 def _branch(equation: Equation) -> Compute:
     assert equation.bind is not None
-    branches = [equation.bind(branch).run for branch in equation.params["branches"]]
+    branches = [equation.bind(branch, ()).run for branch in equation.params["branches"]]
     last = len(branches) - 1
 
     def run(index: HostArray, *arrays: HostArray) -> list[HostArray]:

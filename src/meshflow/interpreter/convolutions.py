@@ -9,18 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import jax
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+from meshflow.kernels import descriptors, library, lowerings
 
 # Bytes of the matrix of windows above which the batch is processed in parts.
 MAX_WINDOW_BYTES = 1 << 25
+# Multiply-adds from which oneDNN is used. It generates code for each shape, which takes a few milliseconds,
+# so the limit is higher if shapes vary.
+MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 26
+# Multiply-adds up to which one thread is used: on a busy machine, threads that wait for each other take
+# several times as long.
+MAX_INLINE_WORK = 1 << 28
 
 
 @rule("conv_general_dilated")
 def _convolve(equation: Equation) -> Compute:
     p, dtype = equation.params, equation.outputs[0].dtype
+    kernel = _find_kernel(equation)
+    if kernel is not None:
+        return kernel
     left_spec, right_spec, out_spec = p["dimension_numbers"]
     strides, dilations = p["window_strides"], p["rhs_dilation"]
     groups, batch_groups = p["feature_group_count"], p["batch_group_count"]
@@ -60,6 +71,37 @@ def _convolve(equation: Equation) -> Compute:
                 -1,
             )
         return y.transpose(out_order).astype(dtype, copy=False)
+
+    return run
+
+
+def _find_kernel(equation: Equation) -> Compute | None:
+    """Return a function that calls oneDNN, or None if the convolution is small or unsupported."""
+    specs = [jax.ShapeDtypeStruct(*spec) for spec in (*equation.inputs, *equation.outputs)]
+    image, kernel, result = specs
+    limit = MIN_KERNEL_WORK if equation.is_static else MIN_VARIABLE_WORK
+    work = lowerings.count_multiply_adds(image, kernel, result, equation.params)
+    if work < limit:
+        return None
+    loaded, code = library.load(), lowerings.choose_code(image, kernel, result, equation.params)
+    if loaded is None or code is None:
+        return None
+    descriptor, ((left_type, right_type), out_type) = code
+    if work <= MAX_INLINE_WORK:
+        descriptor = descriptors.with_inline_flag(descriptor)
+    names = [np.dtype(t).name for t in (left_type, right_type, out_type)]
+    call = loaded.make_call(descriptor, names)
+    if call is None:
+        return None
+    shape, dtype = equation.outputs[0]
+    is_flipped = descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT
+    axes = equation.params["dimension_numbers"].rhs_spec[2:]
+
+    def run(x: HostArray, w: HostArray) -> HostArray:
+        out = np.empty(shape, out_type)
+        w = np.flip(w, axes) if is_flipped else w
+        call(np.ascontiguousarray(x, left_type), np.ascontiguousarray(w, right_type), out)
+        return out.astype(dtype, copy=False)
 
     return run
 

@@ -16,13 +16,14 @@ from jax.export import is_symbolic_dim
 from meshflow.environment.types import JaxprEqn
 from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.interpreter.symbolic_sizes import InputSizes
+from meshflow.interpreter.table import CALL_RULES
 
 __all__ = ["CostEstimate", "Costs", "estimate_costs"]
 
 # Seconds that NumPy needs for an equation, an operation and a byte, on one core.
-SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 2.5e-6, 2.5e-11, 1.5e-10
-# Seconds that XLA needs to compile a program, and each of its equations.
-SECONDS_PER_PROGRAM, SECONDS_PER_COMPILED_EQUATION = 0.05, 3.5e-3
+SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 1.2e-6, 1e-11, 5e-11
+# Seconds that XLA needs to compile a program, each of its equations, and each of its loops.
+SECONDS_PER_PROGRAM, SECONDS_PER_COMPILED_EQUATION, SECONDS_PER_LOOP = 0.03, 3e-3, 0.2
 # Assumed number of iterations of a `while` loop.
 WHILE_ITERATIONS = 16
 # Operations per element of elementwise primitives that are no single instruction.
@@ -35,6 +36,7 @@ _EXPENSIVE = dict.fromkeys(
     + ["argmax", "argmin", "threefry2x32", "random_bits", "gather", "scatter", "scatter-add"],
     80,
 )
+_CALL_FLOPS = 200
 _MATRIX = frozenset(
     ["cholesky", "qr", "lu", "eigh", "eig", "svd", "triangular_solve", "householder_product"]
 )
@@ -56,12 +58,14 @@ class Costs(NamedTuple):
       bytes: Bytes read and written.
       equations: Equations that run, with the iterations of loops.
       static_equations: Equations to compile; those of a loop count once.
+      loops: Loops to compile.
     """
 
     flops: float
     bytes: float
     equations: float
     static_equations: float
+    loops: int
 
     @property
     def run_seconds(self) -> float:
@@ -75,7 +79,11 @@ class Costs(NamedTuple):
     @property
     def compile_seconds(self) -> float:
         """Return the estimated time to compile the program."""
-        return SECONDS_PER_PROGRAM + SECONDS_PER_COMPILED_EQUATION * self.static_equations
+        return (
+            SECONDS_PER_PROGRAM
+            + SECONDS_PER_COMPILED_EQUATION * self.static_equations
+            + SECONDS_PER_LOOP * self.loops
+        )
 
 
 class CostEstimate:
@@ -96,7 +104,7 @@ class CostEstimate:
         self._flops: _Polynomial = {}
         self._bytes: _Polynomial = {}
         self._equations: _Polynomial = {}
-        self._static_equations = 0.0
+        self._static_equations, self._loops = 0.0, 0
         self._visit(closed, (1.0, ()))
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> Costs:
@@ -117,7 +125,7 @@ class CostEstimate:
             return total
 
         flops, size, equations = map(evaluate, (self._flops, self._bytes, self._equations))
-        return Costs(flops, size, equations, self._static_equations)
+        return Costs(flops, size, equations, self._static_equations, self._loops)
 
     @property
     def flops(self) -> float:
@@ -142,17 +150,18 @@ class CostEstimate:
     @property
     def compile_seconds(self) -> float:
         """Return the estimated time to compile the program, for any sizes."""
-        return Costs(0, 0, 0, self._static_equations).compile_seconds
+        return Costs(0, 0, 0, self._static_equations, self._loops).compile_seconds
 
     def _visit(self, jaxpr: AnyJaxpr, factor: tuple[float, _Term]) -> None:
         for eqn in to_open_jaxpr(jaxpr).eqns:
             name, inner = eqn.primitive.name, find_inner_jaxprs(eqn)
-            if name in INLINED:
+            if name in INLINED and eqn.params.get("name", "") not in CALL_RULES:
                 self._visit(inner[0], factor)
                 continue
             self._static_equations += 1
             self._add(self._equations, 1.0, (), factor)
             if name in ("scan", "while", "cond"):
+                self._loops += name != "cond"
                 for program in inner:
                     self._visit(program, _scale(factor, eqn, len(inner)))
                 continue
@@ -218,7 +227,9 @@ def _count_flops(eqn: JaxprEqn) -> list[tuple[float, Sequence[Any]]]:
         grid = min(shapes, key=lambda s: len(s) and math.prod(n for n in s if isinstance(n, int)))
         return [(2.0, [*(grid or out), *window])]
     largest = max(shapes, key=_order_sizes) if shapes else ()
-    return [(float(_EXPENSIVE.get(name, 1)), largest)]
+    # A called function with a rule draws random numbers.
+    cost = _CALL_FLOPS if name in INLINED else _EXPENSIVE.get(name, 1)
+    return [(float(cost), largest)]
 
 
 def _order_sizes(shape: Sequence[Any]) -> tuple[int, int]:

@@ -36,8 +36,8 @@ def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) ->
     return run
 
 
-# These read the bits of small floating-point numbers.
-_EXACT = frozenset(["eq_to", "lt_to", "le_to", "nextafter"])
+# These do not round, so that small floating-point numbers need no conversion.
+_EXACT = frozenset(["eq_to", "lt_to", "le_to", "nextafter", "select_n"])
 
 
 def adapt(function: Compute, equation: Equation) -> Compute | Writer:
@@ -224,8 +224,33 @@ def _round(equation: Equation) -> Compute:
 @define("select_n")
 def _select(equation: Equation) -> Compute:
     if equation.inputs[0].dtype == np.bool_ and len(equation.inputs) == 3:
-        return lambda p, a, b: np.where(p, b, a)
+        return make_selection(equation.outputs[0].dtype)
     return lambda which, *cases: np.choose(which.astype(np.intp), cases)
+
+
+def make_selection(dtype: np.dtype) -> Compute:
+    """Return a function of a predicate and two cases.
+
+    It combines bits, because `numpy.where` has a branch for each element.
+    """
+    if dtype.itemsize > 8:
+        return lambda p, a, b: np.where(p, b, a)
+    integer = np.dtype(f"i{dtype.itemsize}")
+
+    def select(p: HostArray, a: HostArray, b: HostArray) -> HostArray:
+        if p.ndim == 0:
+            return np.array(b if p else a)
+        mask = np.negative(p.view(np.int8)).astype(integer, copy=False)
+        a_bits = a.view(integer)
+        bits = np.bitwise_xor(a_bits, b.view(integer))
+        if bits.shape != mask.shape:
+            bits = np.bitwise_and(bits, mask)
+        else:
+            np.bitwise_and(bits, mask, bits)
+        np.bitwise_xor(bits, a_bits, bits)
+        return bits.view(dtype)
+
+    return select
 
 
 @define("clamp")

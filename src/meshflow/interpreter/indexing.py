@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.elementwise import is_small_float
-from meshflow.interpreter.table import Compute, Equation, HostArray, rule
+from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 _Mode = jax.lax.GatherScatterMode
 
@@ -30,21 +30,23 @@ def _slice(equation: Equation) -> Compute:
     return run
 
 
-@rule("dynamic_update_slice")
-def _update_slice(equation: Equation) -> Compute:
-    sizes = equation.inputs[1].shape
-    limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
+@rule("dynamic_update_slice", is_writer=True, is_elementwise=True)
+def _update_slice(equation: Equation) -> Writer:
+    (shape, dtype), sizes = equation.outputs[0], equation.inputs[1].shape
+    limits = [n - s for n, s in zip(shape, sizes, strict=True)]
 
-    def run(x: HostArray, update: HostArray, *starts: HostArray) -> HostArray:
+    def write(x: HostArray, update: HostArray, *rest: HostArray) -> HostArray:
+        *starts, out = rest
         index = []
         for start, size, limit in zip(starts, sizes, limits, strict=True):
             first = min(max(int(start), 0), limit)
             index.append(slice(first, first + size))
-        out = np.array(x)
+        if out is not x and sizes != shape:
+            out[...] = x
         out[tuple(index)] = update
         return out
 
-    return run
+    return Writer(lambda *xs: write(*xs, np.empty(shape, dtype)), write)
 
 
 def _list_starts(

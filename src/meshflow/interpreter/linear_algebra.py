@@ -184,7 +184,7 @@ def _solve_tridiagonal(equation: Equation) -> Compute:
 def _solve(equation: Equation) -> Compute:
     counts, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
     assert equation.bind is not None
-    solve = equation.bind(jaxprs.solve).run
+    solve = equation.bind(jaxprs.solve, ()).run
     start = counts.matvec + counts.vecmat
     stop, end = start + counts.solve, sum(counts)
     return lambda *xs: [np.array(r) for r in solve([*xs[start:stop], *xs[end:]])]

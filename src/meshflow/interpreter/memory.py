@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.interpreter.symbolic_sizes import SymbolicShape
 from meshflow.interpreter.table import Rule
 
 
 class ValueType(NamedTuple):
-    """Shape and dtype of a value; sizes may be symbols (`symbolic_sizes.Symbol`)."""
+    """Shape and dtype of a value; sizes may be symbols."""
 
-    shape: tuple[int, ...]
+    shape: SymbolicShape
     dtype: np.dtype
 
 
@@ -32,7 +33,7 @@ class Node(NamedTuple):
 
     name: str
     rule: Rule
-    params: Mapping[str, Any]
+    params: dict[str, Any]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     is_static: bool

@@ -8,14 +8,22 @@ them are made once. A run calls the closures in order on a list of values.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from meshflow.environment.types import ClosedJaxpr
+from meshflow.interpreter.blas_threads import single_thread_blas
 from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
 from meshflow.interpreter.symbolic_sizes import InputSizes
 from meshflow.interpreter.table import Allocate
+
+# Primitives that use BLAS or LAPACK.
+_PRODUCTS = frozenset(
+    ["dot_general", "conv_general_dilated", "ragged_dot_general", "triangular_solve", "lu", "qr"]
+    + ["cholesky", "eigh", "eig", "svd"]
+)
 
 __all__ = ["Plan", "build_plan"]
 
@@ -38,6 +46,8 @@ class Plan:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
         self._program = Program(closed, donated, allocate=allocate)
         self._donated = tuple(donated)
+        has_products = not _PRODUCTS.isdisjoint(self._program.names)
+        self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()
         self._bindings: dict[tuple[int, ...], BoundProgram] = {}
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -55,7 +65,7 @@ class Plan:
                 if not arrays[i].flags.writeable:
                     arrays[i] = arrays[i].copy()
         bound = self._bind(arrays)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), self._blas_scope:
             results = bound.run(arrays)
         is_copied = self._program.is_copied
         return [

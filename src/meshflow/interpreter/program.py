@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -72,8 +72,9 @@ class Program:
         allocate: Allocate | None = None,
     ) -> None:
         self.symbols: Symbols = outer.symbols if outer else Symbols()
-        # Programs of inner jaxprs by id, with the jaxprs, because ids are reused.
-        self._programs: dict[int, tuple[AnyJaxpr, Program]] = outer._programs if outer else {}
+        # Programs of inner jaxprs by id and donated inputs, with the jaxprs, because ids are reused.
+        self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, Program]]
+        self._programs = outer._programs if outer else {}
         self._allocate = allocate
         self._values: list[ValueType] = []
         self.constants: dict[int, np.ndarray] = {}
@@ -95,6 +96,12 @@ class Program:
         for i, node in enumerate(self._nodes):
             if node.is_static:
                 self._make_step(i, ())
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of the primitives of this program and of those inside."""
+        programs = [self, *(program for _, program in self._programs.values())]
+        return {node.name for program in programs for node in program._nodes}
 
     @property
     def num_slots(self) -> int:
@@ -188,7 +195,9 @@ class Program:
             and node.rule.is_pure
             and all(i in self.constants for i in node.inputs)
             and not any(type(n) is Symbol for shape in shapes for n in shape)
-            and (node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE)
+            and (
+                node.rule.is_view or sum(map(math.prod, shapes)) <= MAX_CONSTANT_SIZE  # type: ignore[arg-type]
+            )
         )
 
     def _compute(self, node: Node) -> list[Any]:
@@ -202,10 +211,13 @@ class Program:
         """Return an equation with known sizes."""
 
         def make_spec(slot: int) -> Spec:
-            shape, dtype = self._values[slot]
             if node.is_static:
-                return Spec(shape, dtype)
-            return Spec(tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
+                # Rules of static nodes do not read symbols in shapes.
+                return Spec(*self._values[slot])  # type: ignore[arg-type]
+            return self._bind_type(slot, sizes)
+
+        def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
+            return self._make_inner_program(jaxpr, donated).bind(sizes)
 
         params = node.params
         if not node.is_static and any(map(has_symbolic_size, params.values())):
@@ -216,13 +228,15 @@ class Program:
             tuple(map(make_spec, node.inputs)),
             tuple(map(make_spec, node.outputs)),
             tuple(map(self.constants.get, node.inputs)),
-            lambda inner: self._make_inner_program(inner).bind(sizes),
+            bind,
+            node.is_static,
         )
 
-    def _make_inner_program(self, jaxpr: AnyJaxpr) -> Program:
-        found = self._programs.get(id(jaxpr))
+    def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:
+        key = id(jaxpr), tuple(donated)
+        found = self._programs.get(key)
         if found is None:
-            found = self._programs[id(jaxpr)] = (jaxpr, Program(jaxpr, outer=self))
+            found = self._programs[key] = (jaxpr, Program(jaxpr, key[1], self))
         return found[1]
 
     def _remove_dead_nodes(self) -> None:
@@ -285,17 +299,18 @@ class Program:
             or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES
         ):
             return compute
-        types = [self._values[o] for o in node.outputs]
-        specs = [
-            (tuple([sizes[n] if type(n) is Symbol else n for n in shape]), dtype)
-            for shape, dtype in types
-        ]
+        specs = [self._bind_type(o, sizes) for o in node.outputs]
         write = compute.write
         return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in specs]), write)
 
     def _count_bytes(self, slot: int, sizes: Sequence[int]) -> int:
+        shape, dtype = self._bind_type(slot, sizes)
+        return math.prod(shape) * dtype.itemsize
+
+    def _bind_type(self, slot: int, sizes: Sequence[int]) -> Spec:
+        """Return the type of a value for values of the symbolic sizes."""
         shape, dtype = self._values[slot]
-        return math.prod(sizes[n] if type(n) is Symbol else n for n in shape) * dtype.itemsize
+        return Spec(self.symbols.bind_shape(shape, sizes), dtype)
 
 
 class BoundProgram:
@@ -304,6 +319,7 @@ class BoundProgram:
     def __init__(self, program: Program, steps: list[Step]) -> None:
         self.steps = steps
         self.inputs, self.outputs = program.inputs, program.outputs
+        self.is_copied = program.is_copied
         self._initial: list[Any] = [None] * program.num_slots
         for slot, constant in program.constants.items():
             self._initial[slot] = constant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +11,9 @@ import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
+
+# Elements of a row from which a reduction of the leading axes is fast.
+MIN_ROW_SIZE = 1 << 10
 
 
 def _register_reductions() -> None:
@@ -51,9 +55,23 @@ def _reduce(function: np.ufunc, equation: Equation) -> Compute | Writer:
     reduce = function.reduce
     if is_small_float(dtype):
         return widen(lambda x: reduce(x, axis=axes), dtype)
-    if function is np.add and len(axes) == 1 and axes[0] == len(shape) - 1 and dtype == FLOAT32:
-        pass
+    inner = math.prod(shape[len(axes) :])
+    if sorted(axes) == list(range(len(axes))) and 0 < inner < MIN_ROW_SIZE:
+        outer, result = math.prod(shape[: len(axes)]), equation.outputs[0].shape
+        if outer * inner >= 4 * MIN_ROW_SIZE and result:
+            return lambda x: _reduce_rows(reduce, x, outer, inner).reshape(result)
     return Writer(lambda x: reduce(x, axes, dtype), lambda x, out: reduce(x, axes, dtype, out))
+
+
+def _reduce_rows(reduce: Any, x: HostArray, outer: int, inner: int) -> HostArray:
+    """Reduce the leading axes; several short rows are combined, because each takes a fixed time."""
+    count = MIN_ROW_SIZE // inner
+    main = outer // count * count
+    rows = x.reshape(outer, inner)
+    total = reduce(rows[:main].reshape(-1, count * inner), 0, x.dtype).reshape(count, inner)
+    if main < outer:
+        total = np.concatenate([total, rows[main:]])
+    return reduce(total, 0, x.dtype)
 
 
 _register_reductions()

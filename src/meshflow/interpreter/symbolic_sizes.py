@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from jax.export import is_symbolic_dim
 
 
-class Symbol(int):
-    """The index of a symbolic size among those of a program."""
+class Symbol:
+    """A symbolic size of a program; it differs from every integer.
+
+    Attributes:
+      index: Its index among the symbolic sizes of the program.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+# A shape with symbols.
+SymbolicShape: TypeAlias = tuple[int | Symbol, ...]
 
 
 class Symbols:
@@ -23,7 +34,7 @@ class Symbols:
         self.expressions: list[Any] = []
         self._indices: dict[Any, Symbol] = {}
 
-    def intern(self, size: Any) -> int:
+    def intern(self, size: Any) -> int | Symbol:
         """Return an integer size, or the symbol of a symbolic one."""
         if not is_symbolic_dim(size):
             return int(size)
@@ -46,7 +57,11 @@ class Symbols:
         if isinstance(value, (tuple, list)):
             items = [self.replace(item, sizes) for item in value]
             return getattr(value, "_make", type(value))(items)
-        return sizes[self._indices[value]] if is_symbolic_dim(value) else value
+        return sizes[self._indices[value].index] if is_symbolic_dim(value) else value
+
+    def bind_shape(self, shape: SymbolicShape, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return a shape with the values of its symbols."""
+        return tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
 
     def evaluate(self, dims: Mapping[str, int]) -> list[int]:
         """Return the values of all sizes, given those of the dimensions by name."""

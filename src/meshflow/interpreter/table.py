@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -19,7 +19,13 @@ Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class InnerProgram(Protocol):
-    """An inner program for known sizes."""
+    """An inner program for known sizes.
+
+    Attributes:
+      is_copied: For each result, whether it may share memory with other values.
+    """
+
+    is_copied: list[bool]
 
     def run(self, arrays: Sequence[HostArray]) -> list[HostArray]:
         """Run the program; results may be scalars, and may share memory with operands."""
@@ -46,15 +52,18 @@ class Equation(NamedTuple):
       inputs: Specs of the operands.
       outputs: Specs of the results.
       constants: For each operand, its value if it is constant, otherwise None.
-      bind: Returns the closures of an inner program.
+      bind: Returns an inner program, given its jaxpr and the indices of the inputs that it may
+        overwrite.
+      is_static: Whether the sizes are the same in all runs of the program.
     """
 
     name: str
-    params: Mapping[str, Any]
+    params: dict[str, Any]
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     constants: tuple[np.ndarray | None, ...] = ()
-    bind: Callable[[AnyJaxpr], InnerProgram] | None = None
+    bind: Callable[[AnyJaxpr, Iterable[int]], InnerProgram] | None = None
+    is_static: bool = True
 
 
 class Writer(NamedTuple):
@@ -106,6 +115,8 @@ COMPILED = frozenset(
     + ["axis_index"]
     # Effects on references and tokens.
     + ["after_all", "create_token", "get", "swap"]
+    # Programs of StableHLO.
+    + ["call_exported"]
     # Rare ones.
     + ["igamma_grad_a", "random_gamma", "rng_bit_generator", "rng_uniform", "select_and_scatter"]
     + ["hessenberg", "tridiagonal"]

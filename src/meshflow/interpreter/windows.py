@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
+from meshflow.interpreter.elementwise import FLOAT32, is_small_float, make_selection, widen
 from meshflow.interpreter.reductions import get_identity
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
@@ -136,7 +136,7 @@ def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> C
 def _reduce_windows_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"]).run
+    combine = equation.bind(equation.params["jaxpr"], ()).run
     geometry = read_geometry(equation)
 
     def run(*arrays: HostArray) -> list[HostArray]:
@@ -222,7 +222,7 @@ def _gather_from_extremes(equation: Equation) -> Compute:
 def _reduce_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
     assert equation.bind is not None
-    combine = equation.bind(equation.params["jaxpr"]).run
+    combine = equation.bind(equation.params["jaxpr"], ()).run
     axes = tuple(sorted(equation.params["dimensions"]))
 
     def run(*arrays: HostArray) -> list[HostArray]:
@@ -244,20 +244,27 @@ def _take_maxima(equation: Equation) -> Compute:
     geometry = Geometry(
         shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
     )
-    identity = get_identity(np.maximum, wide)
     if equation.name == "max_windows":
         run = reduce_windows(geometry, np.maximum, wide)
         return widen(run, dtype) if wide != dtype else run
+    # Padding never equals a maximum, and windows with NaN have none.
+    padding = wide.type(np.nan) if wide.kind == "f" else get_identity(np.maximum, wide)
+    select = make_selection(wide)
+    zero = np.zeros((1,) * len(shape), wide)
 
     def scatter(x: HostArray, y: HostArray, g: HostArray) -> HostArray:
-        x = x.astype(wide, copy=False)
-        _, first = find_extremes(x, geometry, np.greater_equal, identity)
-        # Windows with NaN have no maximum.
-        nan = reduce_windows(geometry, np.maximum, wide)(x)
-        first[nan != nan] = -1
-        result = scatter_windows(g.astype(wide, copy=False), first, geometry)
+        x, y, g = (a.astype(wide, copy=False) for a in (x, y, g))
+        padded_x = geometry.pad(x, padding)
+        total = np.zeros(geometry.padded_shape, wide)
+        is_pending = np.ones(y.shape, np.bool_)
+        for index in geometry.iter_offsets():
+            is_first = np.equal(padded_x[index], y)
+            np.logical_and(is_first, is_pending, is_first)
+            np.logical_xor(is_pending, is_first, is_pending)
+            total[index] += select(is_first, zero, g)
+        result = total[geometry.inner]
         if equation.name == "max_windows_gated_gradient":
-            result = np.where(x > 0, result, wide.type(0))
+            result = select(x > 0, zero, result)
         return np.array(result, dtype)
 
     return scatter

@@ -156,6 +156,7 @@ class Library:
             self._query = self.compiled.meshflow_onednn_query
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
+            self._run = getattr(self.compiled, "meshflow_onednn_run", None)
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)
             self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
@@ -172,6 +173,8 @@ class Library:
         if self.take_bounds_failure is not None:
             self.take_bounds_failure.argtypes = [ctypes.c_char_p, ctypes.c_int64]
             self.take_bounds_failure.restype = ctypes.c_int64
+        if self._run is not None:
+            self._run.argtypes = [*descriptor, ctypes.c_void_p]
         if self._release is not None:
             self._release.restype = ctypes.c_int64
         if self._offer is not None:
@@ -274,6 +277,30 @@ class Library:
             return 0
         integers, codes = np.array(descriptor, np.int64), "".join(TYPE_CODES[t] for t in types)
         return int(self._packed_bytes(integers.ctypes.data, len(descriptor), codes.encode()))
+
+    def make_call(
+        self, descriptor: Sequence[int], types: Sequence[str]
+    ) -> Callable[..., None] | None:
+        """Return a function that runs a descriptor without XLA, or None if the library is older.
+
+        Its arguments are arrays of the operands and of the results, all row-major.
+
+        Args:
+          descriptor: The descriptor.
+          types: NumPy names of the element types of the operands, then of the results.
+        """
+        run = self._run
+        if run is None:
+            return None
+        integers, codes = np.array(descriptor, np.int64), "".join(TYPE_CODES[t] for t in types)
+        fixed = integers.ctypes.data, len(integers), codes.encode()
+        pointers = ctypes.c_void_p * len(types)
+
+        def call(*arrays: np.ndarray, integers: np.ndarray = integers) -> None:
+            if run(*fixed, pointers(*[a.__array_interface__["data"][0] for a in arrays])):
+                raise RuntimeError(f"oneDNN could not run the descriptor {integers.tolist()}.")
+
+        return call
 
     def _query_implementation(self, descriptor: tuple[int, ...], types: str) -> str | None:
         integers = np.array(descriptor, np.int64)

@@ -337,6 +337,16 @@ extern "C" int meshflow_onednn_query(const int64_t* descriptor, int64_t size, co
   });
 }
 
+// Runs the computation of a descriptor without XLA, on the operands and results at `buffers`; returns 0 on success.
+extern "C" int meshflow_onednn_run(const int64_t* descriptor, int64_t size, const char* types,
+                                   void* const* buffers) noexcept {
+  return guarded(1, [&] {
+    auto kernel = asked(descriptor, size, types);
+    kernel->run(std::vector<void*>(buffers, buffers + kernel->operands.size()));
+    return 0;
+  });
+}
+
 // Returns the bytes of a descriptor's packed weights; 0 if they are not packed or nothing is fast.
 extern "C" int64_t meshflow_onednn_packed_bytes(const int64_t* descriptor, int64_t size, const char* types) noexcept {
   return guarded<int64_t>(0, [&] { return asked(descriptor, size, types)->packed_bytes; });

@@ -306,14 +306,14 @@ class ConcreteFunction(SignedFunction):
             self._compiled = cache_program(self._compiled, closed, self._donated_indices, self.name)
         self._is_lowered = False
 
-    def _rewrite(
-        self, apply_passes: Callable[[ClosedJaxpr], ClosedJaxpr] = apply_all_passes
-    ) -> ClosedJaxpr:
-        """Return the program after the passes."""
+    def _rewrite(self, compiles: bool = True) -> ClosedJaxpr:
+        """Return the program after the passes: all that precede compilation, or the installed ones."""
         closed = self.traced.closed_jaxpr
+        if not compiles:
+            return apply_installed_passes(closed)
         if self._has_bounds_checks and self._donated:
             closed = self.early_checks.replace_checks(closed)
-        return apply_passes(closed, self.traced.allows_simplification)
+        return apply_all_passes(closed, self.traced.allows_simplification)
 
     @functools.cached_property
     def _can_run_op_by_op(self) -> bool:
@@ -326,6 +326,7 @@ class ConcreteFunction(SignedFunction):
             or traced.infeeds
             or in_host_memory
             or traced.sets_initial_values
+            or traced.allows_simplification
         )
 
     @functools.cached_property
@@ -348,7 +349,7 @@ class ConcreteFunction(SignedFunction):
             return False
         program = self._op_by_op
         if program is None:
-            program = self._op_by_op = OpByOpProgram(self._rewrite(apply_installed_passes))
+            program = self._op_by_op = OpByOpProgram(self._rewrite(compiles=False))
         operands = [*arrays, *[c._value for c in self.traced.captures]]
         limit = program.estimate_limit(operands)
         if not limit:

@@ -9,11 +9,11 @@ the values while the program runs; on accelerators, the check is only compiled u
 from __future__ import annotations
 
 import ctypes
-import dataclasses
+import functools
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from meshflow.core.runtime.errors import (
     OpError,
 )
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
+from meshflow.interpreter.table import Compute, Equation, rule
 from meshflow.kernels import library, lowerings
 
 __all__ = [
@@ -74,17 +75,17 @@ class BoundsChecking:
     mode: bool | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class BoundsCheck:
-    """A range of allowed integers.
+class BoundsCheck(NamedTuple):
+    """A range of allowed integers, which may be symbolic while a function is traced.
 
     Attributes:
-      message: The error message, in which {position} and {value} are replaced.
+      message: The error message, in which {position}, {value} and {sizes} are replaced.
       lower: Smallest allowed value; a value for each column (the last axis) of coordinates.
       upper: Values above the largest allowed one. Without limits, only 0 is not allowed.
       num_negative: Added to negative values in the message.
       total: Difference to the value that replaces {remaining} in `alternative`.
       alternative: Message for values from 0 to `total`, or empty.
+      sizes: Integers that replace {sizes} in the messages.
       is_replaced: Whether a program that records a failure continues with an allowed value. Scatters ignore the others.
       error: Name of the error class.
     """
@@ -95,6 +96,7 @@ class BoundsCheck:
     num_negative: int = 0
     total: int = 0
     alternative: str = ""
+    sizes: tuple[int, ...] = ()
     is_replaced: bool = True
     error: str = "InvalidArgumentError"
 
@@ -114,7 +116,7 @@ class BoundsCheck:
 
     def to_json(self) -> str:
         """Return the fields as JSON."""
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(self._asdict())
 
     def _find_offset(self, array: np.ndarray) -> int | None:
         if not array.size:
@@ -156,13 +158,16 @@ class BoundsCheck:
         message = self.message.replace("{position}", text).replace("{value}", str(value))
         if self.alternative and 0 <= int(values[0]) <= self.total:
             message = self.alternative.replace("{remaining}", str(self.total - int(values[0])))
+        message = message.replace("{total}", str(self.total))
+        message = message.replace("{sizes}", ",".join(map(str, self.sizes)))
         return _ERROR_CLASSES[self.error](message)
 
 
 def check_indices(indices: Any, size: int, is_gather: bool = True) -> Any:
     """Check that the indices of a gather or scatter are in [0, size), and return them."""
-    message = f"indices{{position}} = {{value}} is not in [0, {size})"
-    return check_bounds(indices, BoundsCheck(message, (0,), (size,), is_replaced=is_gather))
+    message = "indices{position} = {value} is not in [0, {sizes})"
+    check = BoundsCheck(message, (0,), (size,), sizes=(size,), is_replaced=is_gather)
+    return check_bounds(indices, check)
 
 
 def check_columns(indices: Any, shape: Sequence[int], is_gather: bool = False) -> Any:
@@ -177,17 +182,22 @@ def check_columns(indices: Any, shape: Sequence[int], is_gather: bool = False) -
     if not columns:
         return indices
     subject = "param shape" if is_gather else "shape"
-    sizes = ",".join(map(str, shape))
-    message = f"indices{{position}} = [{{value}}] does not index into {subject} [{sizes}]"
+    message = f"indices{{position}} = [{{value}}] does not index into {subject} [{{sizes}}]"
     limits = (0,) * columns, tuple(shape[:columns])
-    return check_bounds(indices, BoundsCheck(message, *limits, is_replaced=is_gather))
+    check = BoundsCheck(message, *limits, sizes=tuple(shape), is_replaced=is_gather)
+    return check_bounds(indices, check)
 
 
 def check_begin(begin: Any, size: int, total: int, axis: int) -> Any:
     """Check that a slice of `size` elements that starts at `begin` is inside an axis; return the start."""
-    message = f"Expected begin[{axis}] in [0, {total}], but got {{value}}"
-    alternative = f"Expected size[{axis}] in [0, {{remaining}}], but got {size}"
-    check = BoundsCheck(message, (0,), (total - size + 1,), total=total, alternative=alternative)
+    check = BoundsCheck(
+        f"Expected begin[{axis}] in [0, {{total}}], but got {{value}}",
+        (0,),
+        (total - size + 1,),
+        total=total,
+        alternative=f"Expected size[{axis}] in [0, {{remaining}}], but got {{sizes}}",
+        sizes=(size,),
+    )
     return check_bounds(begin, check)
 
 
@@ -199,8 +209,9 @@ def check_slice_index(index: Any, size: int, axis: int) -> Any:
 
 def check_segment_ids(ids: Any, num_segments: int) -> Any:
     """Check that segment ids, which may be negative, are below a number of segments; return them."""
-    message = f"segment_ids{{position}} = {{value}} is out of range [0, {num_segments})"
-    return check_bounds(ids, BoundsCheck(message, (_MIN_INT64,), (num_segments,)))
+    message = "segment_ids{position} = {value} is out of range [0, {sizes})"
+    limits = (_MIN_INT64,), (num_segments,)
+    return check_bounds(ids, BoundsCheck(message, *limits, sizes=(num_segments,)))
 
 
 def check_exponent(exponent: Any) -> Any:
@@ -242,8 +253,9 @@ def check_bounds(values: Any, check: BoundsCheck) -> Any:
       OpError: If a known value is not allowed.
     """
     array = getattr(values, "array", values)
-    if not all(isinstance(size, int) for size in (*array.shape, *check.upper)):
-        return values  # the program is exported for any size
+    is_symbolic = not all(isinstance(size, int) for size in (*array.shape, *check.upper))
+    if is_symbolic and context.exporting:
+        return values  # Other runtimes have no checks.
     if isinstance(array, jax.core.Tracer):
         if context.exporting or BoundsChecking.mode is False or not array.size:
             return values
@@ -330,7 +342,8 @@ def _batch(operands: Sequence[Any], axes: Sequence[int], **parameters: Any) -> A
 
 
 def _check_concrete(values: Any, *, check: BoundsCheck, mode: str) -> Any:
-    failure = check.find_failure(np.asarray(values)) if mode != NONE else None
+    is_made = mode != NONE and BoundsChecking.mode is not False
+    failure = check.find_failure(np.asarray(values)) if is_made else None
     if failure is not None:
         raise failure
     return values
@@ -344,6 +357,11 @@ mlir.register_lowering(bounds_check_p, _lower_elsewhere)
 mlir.register_lowering(bounds_check_p, _lower, platform="cpu")
 
 
+@rule(bounds_check_p.name, uses_shapes=False, is_pure=False, is_view=True)
+def _make_interpreted_check(equation: Equation) -> Compute:
+    return functools.partial(_check_concrete, **equation.params)
+
+
 _FAILURE = re.compile(r"meshflow_bounds:(\d+):([-\d,]*):([\d,]*):(\{.*?\});", re.DOTALL)
 
 
@@ -354,7 +372,7 @@ def translate_bounds_failure(error: object) -> OpError | None:
         return None
     offset, values, shape, description = found.groups()
     fields = json.loads(description)
-    limits = {name: tuple(fields[name]) for name in ("lower", "upper")}
+    limits = {name: tuple(fields[name]) for name in ("lower", "upper", "sizes")}
     check = BoundsCheck(**{**fields, **limits})
     sizes = [int(n) for n in shape.split(",") if n]
     return check.make_error(sizes, int(offset), [int(v) for v in values.split(",")])

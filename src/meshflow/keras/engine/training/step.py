@@ -24,7 +24,6 @@ from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.pass_pipeline import apply_all_passes
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -286,10 +285,8 @@ class StepLoop(ConcreteFunction):
         arrays = stacked if self._place is None else self._place(stacked)
         return self.run_arrays(arrays, is_checked=True)
 
-    def _rewrite(
-        self, apply_passes: Callable[[ClosedJaxpr], ClosedJaxpr] = apply_all_passes
-    ) -> ClosedJaxpr:
-        closed, captures = super()._rewrite(apply_passes), self.traced.captures
+    def _rewrite(self, compiles: bool = True) -> ClosedJaxpr:
+        closed, captures = super()._rewrite(compiles), self.traced.captures
         offset = len(closed.in_avals) - len(captures)
         written = [id(v) for v in self.traced.writes]
         indices = {id(c): offset + i for i, c in enumerate(captures)}

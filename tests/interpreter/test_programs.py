@@ -1,0 +1,188 @@
+"""Random programs, training steps and symbolic dimensions, next to XLA."""
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export, lax
+
+import meshflow as tf
+from interpreter.comparison import check, check_memory, find_difference
+from meshflow.interpreter import build_plan, estimate_costs
+
+RANDOM = np.random.RandomState(2)
+SHAPES = [(4, 6), (6, 4), (2, 2, 6), (24,)]
+
+# Each function maps arrays [4, 6] to such an array.
+OPERATIONS = [
+    *(jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, lambda a, b: a / (1 + jnp.abs(b))),
+    *(lambda a, b: jnp.tanh(a), lambda a, b: jax.nn.sigmoid(a), lambda a, b: -a),
+    lambda a, b: jnp.where(a > b, a, b * 2),
+    lambda a, b: a.T.reshape(4, 6) + b,
+    lambda a, b: jnp.tanh(a.T @ b @ a.T).T,
+    lambda a, b: jnp.broadcast_to(a.sum(1, keepdims=True), (4, 6)) - b.max(0),
+    lambda a, b: lax.dynamic_update_slice(a, b[:2, 1:3], (1, 2)),
+    lambda a, b: jnp.concatenate([a[1:], b[:1]]),
+    lambda a, b: a.at[jnp.array([0, 2, 0])].add(b[:3]),
+    lambda a, b: a[jnp.array([3, 1, 1, 0])] * b[:, ::-1],
+    lambda a, b: lax.scan(lambda c, r: (jnp.tanh(c + r), c * r), a[0], b)[1],
+    lambda a, b: lax.fori_loop(0, 3, lambda i, c: c * 0.5 + b, a),
+    lambda a, b: lax.cond(a[0, 0] > 0, lambda: a + b, lambda: a - b),
+    lambda a, b: jnp.sort(a, 1) + jnp.cumsum(b, 0) / 4,
+    lambda a, b: jax.grad(lambda x: jnp.sum(jnp.sin(x) * b))(a),
+    lambda a, b: a.astype(jnp.bfloat16).astype(np.float32) + b,
+    lambda a, b: jnp.pad(a, ((1, 0), (0, 2)))[:4, 2:] + b,
+]
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 99)] * 3), min_size=1, max_size=12),
+    st.lists(st.integers(0, 99), min_size=1, max_size=4),
+    st.sets(st.integers(0, 1)),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_random_programs(steps, results, donated):
+    def run(a, b):
+        values = [a, b]
+        for operation, i, j in steps:
+            f = OPERATIONS[operation % len(OPERATIONS)]
+            values.append(f(values[i % len(values)], values[j % len(values)]))
+        return [values[-1 - i % len(values)] for i in results]
+
+    arrays = [RANDOM.randn(4, 6).astype(np.float32) for _ in range(2)]
+    check(run, *arrays, rtol=1e-4, atol=1e-4, donated=tuple(donated))
+
+
+def test_donated_and_allocated_memory():
+    closed = jax.make_jaxpr(lambda w, m, x: (w - m * 0.1, m * 0.9 + x, (x * 2).T))(
+        *[jax.ShapeDtypeStruct((64, 32), np.float32)] * 3
+    )
+    made = []
+
+    def allocate(shape, dtype):
+        made.append(np.empty(shape, dtype))
+        return made[-1]
+
+    arrays = [RANDOM.randn(64, 32).astype(np.float32) for _ in range(3)]
+    w, m, x = (a.copy() for a in arrays)
+    results = build_plan(closed, donated=(0, 1), allocate=allocate).run(arrays)
+    assert np.shares_memory(results[1], arrays[1]) or np.shares_memory(results[1], arrays[0])
+    np.testing.assert_allclose(results[0], w - m * np.float32(0.1), rtol=1e-6)
+    np.testing.assert_allclose(results[1], m * np.float32(0.9) + x, rtol=1e-6)
+    np.testing.assert_array_equal(results[2], (x * 2).T)
+    np.testing.assert_array_equal(arrays[2], x)
+    check_memory(results, arrays[2:])
+    results = build_plan(closed, allocate=allocate).run([w, m, x])
+    assert [any(r is a for a in made) for r in results] == [True, True, False]
+    # Read-only arrays are copied even if they are donated.
+    m.flags.writeable = w.flags.writeable = False
+    check_memory(build_plan(closed, donated=(0, 1)).run([w, m, x]), [w, m, x])
+
+
+L = tf.keras.layers
+
+
+def make_transformer():
+    ids = tf.keras.Input((None,), dtype="int32")
+    x = L.Embedding(30, 8)(ids)
+    x = L.LayerNormalization()(x + L.MultiHeadAttention(2, 4)(x, x, use_causal_mask=True))
+    x = x + L.Dense(8)(L.Dropout(0.2, seed=1)(L.Dense(16, "gelu")(x)))
+    return tf.keras.Model(ids, L.Dense(3)(L.GlobalAveragePooling1D()(x)))
+
+
+MODELS = {
+    "mlp": lambda: tf.keras.Sequential([L.Dense(16, "relu"), L.BatchNormalization(), L.Dense(3)]),
+    "cnn": lambda: tf.keras.Sequential(
+        [L.Reshape((6, 5, 1)), L.Conv2D(4, 3, padding="same", activation="relu")]
+        + [L.MaxPooling2D(3, 2, padding="same"), L.DepthwiseConv2D(2), L.Flatten(), L.Dense(3)]
+    ),
+    "lstm": lambda: tf.keras.Sequential(
+        [L.Embedding(30, 8, mask_zero=True), L.Bidirectional(L.LSTM(4)), L.Dense(3)]
+    ),
+    "gru": lambda: tf.keras.Sequential([L.Embedding(30, 8), L.GRU(4), L.Dense(3)]),
+    "transformer": make_transformer,
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_training_steps(name):
+    tf.keras.utils.set_random_seed(3)
+    model = MODELS[name]()
+    x = RANDOM.randint(0, 30, (8, 30)) if name not in ("mlp", "cnn") else RANDOM.rand(8, 30)
+    y = RANDOM.randint(0, 3, 8)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = tf.keras.optimizers.Adam(0.01, epsilon=0.01)
+    model(x[:1])
+    optimizer.build(model.trainable_variables)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            value = loss(y, model(x, training=True))
+        optimizer.apply_gradients(
+            zip(tape.gradient(value, model.trainable_variables), model.trainable_variables)
+        )
+        return value
+
+    concrete = step.get_concrete_function(tf.constant(x), tf.constant(y))
+    closed = concrete.graph
+    arrays = [np.asarray(a) for a in (x, y)]
+    arrays += [np.array(c.numpy()) for c in concrete.captured_inputs]
+    arrays = [a.astype(v.dtype).reshape(v.shape) for a, v in zip(arrays, closed.in_avals)]
+    expected = jax.jit(jax.extend.core.jaxpr_as_fun(closed))(*arrays)
+    results = build_plan(closed).run(arrays)
+    check_memory(results, arrays)
+    for result, value in zip(results, expected, strict=True):
+        assert find_difference(result, np.asarray(value), rtol=1e-3, atol=1e-5) is None
+
+
+def test_symbolic_dimensions():
+    (batch, length) = export.symbolic_shape("b, t")
+    w = RANDOM.randn(8, 8).astype(np.float32)
+    table = RANDOM.randn(20, 8).astype(np.float32)
+
+    def loss(w, table, ids):
+        x = table[ids] @ w
+        mask = jnp.tril(jnp.ones((ids.shape[1], ids.shape[1]), np.float32))
+        scores = jnp.einsum("bid,bjd->bij", x, x) - 1e9 * (1 - mask)
+        x = jax.nn.softmax(scores) @ x
+        x = lax.conv_general_dilated(
+            x, w[None, :, :], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+        )
+        (last, _) = lax.scan(lambda c, r: (jnp.tanh(c @ w + r), None), x[:, 0], x.swapaxes(0, 1))
+        tail = jnp.concatenate([last[:, None], x[:, 1:]], 1).reshape(-1, 8)
+        return jnp.mean(tail**2) + x.shape[1]
+
+    step = lambda *xs: jax.value_and_grad(loss, (0, 1))(*xs)
+    spec = jax.ShapeDtypeStruct((batch, length), np.int32)
+    closed = jax.make_jaxpr(step)(w, table, spec)
+    plan, estimate = build_plan(closed), estimate_costs(closed)
+    seconds = []
+    for shape in [(2, 5), (3, 9), (2, 5), (1, 1), (4, 30)]:
+        ids = RANDOM.randint(0, 20, shape).astype(np.int32)
+        expected = jax.tree.leaves(jax.jit(step)(w, table, ids))
+        results = plan.run([w, table, ids])
+        check_memory(results, [w, table, ids])
+        for result, value in zip(results, expected, strict=True):
+            assert find_difference(result, np.asarray(value), rtol=1e-3, atol=1e-4) is None
+        seconds.append(estimate.bind([w.shape, table.shape, ids.shape]).run_seconds)
+    assert seconds[3] < seconds[0] == seconds[2] < seconds[1] < seconds[4]
+    (k,) = export.symbolic_shape("k")
+    specs = [jax.ShapeDtypeStruct((2 * k,), np.float32)] * 2
+    two = jax.make_jaxpr(lambda a, b: a.sum() + b.sum())(*specs)
+    with pytest.raises(ValueError, match="size"):
+        build_plan(two).run([np.ones(4, np.float32), np.ones(6, np.float32)])
+
+
+def test_costs_count_loops_and_products():
+    x = np.zeros((10, 10), np.float32)
+    product = estimate_costs(jax.make_jaxpr(lambda a: a @ a)(x)).bind([x.shape])
+    assert (product.flops, product.bytes, product.equations) == (2000, 1200, 1)
+    body = lambda a: lax.scan(lambda c, _: (c @ c, None), a, None, length=7)[0]
+    loop = estimate_costs(jax.make_jaxpr(body)(x)).bind([x.shape])
+    assert (loop.flops, loop.equations, loop.static_equations) == (14000, 8, 2)
+    assert loop.run_seconds > product.run_seconds
+    assert loop.compile_seconds > product.compile_seconds
