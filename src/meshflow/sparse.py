@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
-import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
+from meshflow.ops.array.shaping import normalize_axis
+from meshflow.ops.coordinates import (
+    add_elements,
+    check_bounds,
+    get_row_ids,
+    get_static_indices,
+    has_static_indices,
+    map_indices,
+    multiply_elements,
+    reduce_elements,
+    sort_elements,
+    unique_rows,
+)
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
-from meshflow.ops.sparse_elements import multiply_elements
 
 __all__ = [
     *_elements,
@@ -59,28 +73,21 @@ def to_dense(
        [ 6 -1]]
     """
     shape = sp_input.shape.as_list()
-    if validate_indices and not isinstance(sp_input.indices.array, jax.core.Tracer):
-        _check_indices(np.asarray(sp_input.indices.array), shape)
+    if validate_indices and has_static_indices(sp_input):
+        check_bounds(sp_input)
+        _check_order(np.asarray(sp_input.indices.array), shape)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
         empty = array.fill(shape, convert_to_tensor(default_value, dtype=sp_input.dtype))
-    return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
+    if sp_input.dtype is string:
+        return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
+    return add_elements(empty, sp_input.indices, sp_input.values, True)
 
 
-def _check_bounds(indices: np.ndarray, shape: list[int]) -> None:
-    outside = np.any((indices < 0) | (indices >= shape), axis=1)
-    for i in np.flatnonzero(outside)[:1]:
-        location, bounds = (",".join(map(str, v)) for v in (indices[i], shape))
-        raise InvalidArgumentError(
-            f"indices[{i}] = [{location}] is out of bounds: need 0 <= index < [{bounds}]"
-        )
-
-
-def _check_indices(indices: np.ndarray, shape: list[int]) -> None:
+def _check_order(indices: np.ndarray, shape: list[int]) -> None:
     if not len(indices):
         return
-    _check_bounds(indices, shape)
     flat = np.ravel_multi_index(tuple(indices.T), shape, mode="clip") if shape else np.zeros(1, int)
     unsorted: np.ndarray = np.diff(flat, prepend=-1) <= 0
     for i in np.flatnonzero(unsorted)[:1]:
@@ -154,8 +161,7 @@ def sparse_dense_matmul(
     if len(shape) == len(b.shape) == 2:
         num_rows, size = reversed(shape) if adjoint_a else shape
         if b.shape[1 if adjoint_b else 0] == size:
-            if not isinstance(sp_a.indices.array, jax.core.Tracer):
-                _check_bounds(np.asarray(sp_a.indices.array), shape)
+            check_bounds(sp_a)
             if adjoint_b:
                 b = array.transpose(b, conjugate=True)
             return multiply_elements(sp_a.indices, sp_a.values, b, num_rows, adjoint_a)
@@ -184,8 +190,32 @@ def reduce_sum(
       >>> print(tf.sparse.reduce_sum(tf.sparse.from_dense([[1, 0, 2], [0, 3, 0]]), axis=1).numpy())
       [3 3]
     """
-    result = math.reduce_sum(to_dense(sp_input), axis, bool(keepdims))
-    return from_dense(result) if output_is_sparse else result
+    return _reduce(sp_input, axis, keepdims, output_is_sparse, "sum")
+
+
+def _reduce(
+    sparse: SparseTensor, axis: Any, keepdims: bool | None, is_sparse: bool, reduction: str
+) -> Tensor | SparseTensor:
+    sizes = sparse.shape.as_list()
+    rank = len(sizes)
+    axes = to_static_value(axis, "axis")
+    if axes is None:
+        axes = tuple(range(rank))
+    name = f"sparse.reduce_{reduction}"
+    axes = [normalize_axis(a, rank, name) for a in (axes if isinstance(axes, tuple) else (axes,))]
+    kept = tuple(d for d in range(rank) if d not in axes)
+    shape = tuple(1 if d in axes else n for d, n in enumerate(sizes) if keepdims or d not in axes)
+    if not is_sparse:
+        return reduce_elements(sparse.indices, sparse.values, tuple(sizes), kept, shape, reduction)
+    indices = get_static_indices(sparse, f"reduce_{reduction}")
+    rows, owner = unique_rows(indices[:, kept])
+    count = len(rows)
+    values = reduce_elements(owner[:, None], sparse.values, (count,), (0,), (count,), reduction)
+    if keepdims:
+        indices = np.zeros((count, rank), np.int64)
+        indices[:, kept] = rows
+        rows = indices
+    return SparseTensor(rows, values, np.array(shape, np.int64))
 
 
 def reduce_max(
@@ -209,12 +239,7 @@ def reduce_max(
       >>> print(tf.sparse.reduce_max(tf.sparse.from_dense([[1, 0, 2], [0, -3, 0]]), axis=1).numpy())
       [ 2 -3]
     """
-    kind = sp_input.dtype
-    result = math.reduce_max(to_dense(sp_input, kind.min), axis, bool(keepdims))
-    stored = to_dense(sp_input.with_values(array.ones_like(sp_input.values)))
-    has_elements = math.reduce_max(stored, axis, bool(keepdims)) > 0
-    result = array.where(has_elements, result, array.zeros_like(result))
-    return from_dense(result) if output_is_sparse else result
+    return _reduce(sp_input, axis, keepdims, output_is_sparse, "max")
 
 
 def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -226,14 +251,7 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.reorder(a).values.numpy())
       [5 6]
     """
-    order = np.lexsort(sp_input.indices.numpy().T[::-1])
-    return _reorder_elements(sp_input, sp_input.indices.numpy(), order, sp_input.shape.as_list())
-
-
-def _reorder_elements(
-    sp_input: SparseTensor, indices: np.ndarray, order: np.ndarray, shape: Sequence[int]
-) -> SparseTensor:
-    return SparseTensor(indices[order], array.gather(sp_input.values, order), shape)
+    return sort_elements(sp_input.indices, sp_input.values, sp_input.shape.as_list())
 
 
 def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None) -> SparseTensor:
@@ -245,12 +263,11 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
       >>> print(tf.sparse.to_dense(tf.sparse.transpose(a)).numpy().tolist())
       [[1], [2], [0]]
     """
-    indices = sp_input.indices.numpy()
-    rank = indices.shape[1]
+    rank = len(sp_input.shape)
     perm = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
-    moved = indices[:, perm]
+    indices = map_indices(lambda xp, i: i[:, np.array(perm, np.int64)], sp_input.indices)
     shape = [sp_input.shape.as_list()[p] for p in perm]
-    return _reorder_elements(sp_input, moved, np.lexsort(moved.T[::-1]), shape)
+    return sort_elements(indices, sp_input.values, shape)
 
 
 def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
@@ -271,9 +288,20 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
         raise InvalidValueError(
             f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
         )
-    flat = np.ravel_multi_index(tuple(sp_input.indices.numpy().T), old)
-    indices = np.stack(np.unravel_index(flat, new), 1).astype(np.int64)
-    return SparseTensor(indices, sp_input.values, new)
+    strides = np.cumprod([1, *new[:0:-1]])[::-1]
+
+    def change_indices(xp: ModuleType, indices: Array) -> Array:
+        ids = get_row_ids(xp, indices, old)
+        # The first index has no limit, so elements outside of the shape remain outside.
+        if not new:
+            return indices[:, :0]
+        columns = [
+            ids // strides[0],
+            *[ids // s % n for s, n in zip(strides[1:], new[1:], strict=True)],
+        ]
+        return xp.stack(columns, 1)
+
+    return SparseTensor(map_indices(change_indices, sp_input.indices), sp_input.values, new)
 
 
 def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
@@ -287,7 +315,7 @@ def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = Non
     shape = sp_input.shape.as_list()
     axis = -1 if axis is None else int(axis)
     axis = axis if axis >= 0 else len(shape) + 1 + axis
-    indices = np.insert(sp_input.indices.numpy(), axis, 0, axis=1)
+    indices = map_indices(lambda xp, i: xp.insert(i, axis, 0, axis=1), sp_input.indices)
     return SparseTensor(indices, sp_input.values, [*shape[:axis], 1, *shape[axis:]])
 
 
@@ -324,6 +352,6 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
       >>> left.indices.numpy().tolist(), left.values.numpy().tolist()
       ([4, 9], [[1.0], [3.0]])
     """
-    indices = a.indices.numpy()
+    indices = a.indices.require_value("indices of tf.sparse.mask")
     rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
     return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)

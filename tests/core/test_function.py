@@ -587,7 +587,7 @@ def test_functions_made_in_a_loop_are_warned_of_twice(caplog):
 
     for i in range(10):
         run(i)
-    assert caplog.text.count("calls to made_in_a_loop triggered") == 2
+    assert caplog.text.count("calls to made_in_a_loop (test_function.py:") == 2
     relaxed = tf.function(lambda x: x, reduce_retracing=True)
     for i in range(10):
         relaxed(tf.zeros([i]))

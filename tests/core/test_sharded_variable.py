@@ -143,7 +143,14 @@ def test_lookup_of_rows_that_do_not_exist():
         tf.nn.embedding_lookup(table(), [5])
     with pytest.raises(TypeError, match="indices must be integers"):
         tf.nn.embedding_lookup(table(), [1.0])
-    found = tf.function(lambda ids: tf.nn.embedding_lookup(table(), ids))(tf.constant([5, 1]))
+    look_up = tf.function(lambda ids: tf.nn.embedding_lookup(table(), ids))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"= 5 is not in \[0, 5\)"):
+        np.asarray(look_up(tf.constant([1, 5])))
+    tf.debugging.disable_bounds_check()
+    try:
+        found = look_up(tf.constant([5, 1]))
+    finally:
+        tf.debugging.reset_bounds_check()
     assert np.isnan(found[0]).all() and not np.isnan(found[1]).any()
     np.testing.assert_allclose(
         tf.norm(tf.nn.embedding_lookup(table(), [1, 4], max_norm=1.0), axis=1), [1, 1], 1e-6

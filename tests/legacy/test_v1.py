@@ -65,3 +65,89 @@ def test_lookups_deal_rows_out_to_tables():
     assert found == [[1, 0, 0], [0, 2, 3], [0, 0]]
     with pytest.raises(ValueError, match="'mod' or 'div'"):
         nn.embedding_lookup(tables, [0], "other")
+
+
+PIXELS = (np.arange(24) ** 2 % 17).reshape(1, 4, 3, 2).astype("float32")
+# Name, size, align_corners, half_pixel_centers, and every ninth or each number of TensorFlow 2.21.
+RESIZED = [
+    (
+        "resize_bilinear",
+        (7, 5),
+        False,
+        False,
+        [0.0, 8.0, 15.4286, 3.7143, 6.0286, 6.0571, 8.6, 11.2],
+    ),
+    ("resize_bilinear", (7, 5), True, False, [0.0, 8.0, 15.5, 7.5, 9.5, 4.0, 9.0, 10.0]),
+    ("resize_bilinear", (7, 5), False, True, [0.0, 8.0, 15.6429, 6.5429, 9.2, 4.8571, 9.0, 8.8]),
+    ("resize_nearest_neighbor", (7, 5), False, False, [0.0, 8.0, 16.0, 13.0, 13.0, 4.0, 9.0, 4.0]),
+    ("resize_nearest_neighbor", (7, 5), True, False, [0.0, 8.0, 15.0, 2.0, 1.0, 4.0, 9.0, 16.0]),
+    ("resize_nearest_neighbor", (7, 5), False, True, [0.0, 8.0, 16.0, 2.0, 1.0, 4.0, 9.0, 4.0]),
+    (
+        "resize_bicubic",
+        (7, 5),
+        False,
+        False,
+        [0.0, 7.892, 17.6718, 3.0619, 5.1233, 4.5033, 9.2742, 13.2446],
+    ),
+    (
+        "resize_bicubic",
+        (7, 5),
+        True,
+        False,
+        [0.0, 8.0, 16.8125, 7.3125, 10.1094, 4.0, 8.625, 11.3125],
+    ),
+    (
+        "resize_bicubic",
+        (7, 5),
+        False,
+        True,
+        [-0.4187, 8.4596, 16.9396, 6.0566, 9.1958, 4.2659, 8.8471, 8.5947],
+    ),
+    ("resize_area", (7, 5), False, False, [0.0, 8.0, 15.75, 5.6667, 9.0, 4.0, 9.0, 8.0]),
+    ("resize_area", (7, 5), True, False, [0.0, 8.0, 16.0, 13.0, 13.0, 4.0, 9.0, 4.0]),
+    ("resize_area", (2, 2), False, False, [3.5, 9.0, 13.1667, 7.0, 6.0, 10.0, 6.0, 4.0]),
+    ("resize_area", (2, 2), True, False, [6.0, 9.6667, 10.6667, 3.3333, 5.0, 10.0, 8.0, 2.0]),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "corners", "halves", "expected"), RESIZED)
+def test_resized_images(name, size, corners, halves, expected):
+    resize = getattr(tf.compat.v1.image, name)
+    options = {"half_pixel_centers": True} if halves else {}
+    pixels = resize(PIXELS, size, align_corners=corners, **options).numpy().ravel()
+    np.testing.assert_allclose(pixels[:: 9 if size == (7, 5) else 1], expected, atol=2e-4)
+    traced = tf.function(lambda x: resize(x, size, corners, **options))
+    np.testing.assert_allclose(traced(PIXELS).numpy().ravel(), pixels, atol=1e-6)
+
+
+def test_resize_images_and_its_errors(tmp_path):
+    image = tf.compat.v1.image
+    bytes_image = tf.cast(PIXELS[0], tf.uint8)
+    nearest = image.resize(bytes_image, (3, 2), image.ResizeMethod.NEAREST_NEIGHBOR, True)
+    assert nearest.dtype == tf.uint8
+    assert nearest.numpy().ravel().tolist() == [0, 1, 16, 8, 8, 16, 1, 0, 1, 4, 8, 2]
+    assert image.resize_images(bytes_image, (4, 3)).dtype == tf.uint8
+    assert image.resize_images(PIXELS, (8, 3), preserve_aspect_ratio=True).shape == [1, 4, 3, 2]
+    padded = image.resize_image_with_pad(PIXELS[0], 6, 6, align_corners=True)
+    np.testing.assert_allclose(padded[1, 1], [6.6667, 10.7333], atol=1e-4)
+    for arguments, error in [
+        ((PIXELS[0], (2, 2)), tf.errors.InvalidArgumentError),
+        ((PIXELS, (0, 2)), tf.errors.InvalidArgumentError),
+        ((PIXELS, (2, 2, 2)), tf.errors.InvalidArgumentError),
+        ((PIXELS, (2, 2), True, None, True), tf.errors.InvalidArgumentError),
+    ]:
+        with pytest.raises(error):
+            image.resize_bilinear(*arguments)
+    with pytest.raises(ValueError, match="not implemented: lanczos3"):
+        image.resize_images(PIXELS, (2, 2), "lanczos3")
+    x = tf.Variable(PIXELS)
+    with tf.GradientTape() as tape:
+        y = tf.reduce_sum(image.resize_bicubic(x, (7, 5), align_corners=True) ** 2)
+    expected = [-1.7425, 13.1024, 36.2742, 55.0858]
+    np.testing.assert_allclose(tf.reshape(tape.gradient(y, x), [-1])[:4], expected, rtol=1e-4)
+    inputs = tf.keras.Input((4, 3, 2))
+    model = tf.keras.Model(inputs, image.resize_bilinear(inputs, (5, 6), align_corners=True))
+    assert model.layers[1].get_config()["function"] == "compat.v1.image.resize_bilinear"
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(PIXELS), model(PIXELS))

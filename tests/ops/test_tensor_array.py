@@ -176,8 +176,7 @@ def test_errors():
             i += 1
         return ta.stack()
 
-    with pytest.raises(tf.errors.OutOfRangeError, match="XLA needs the size beforehand"):
-        unknown(tf.constant(3))
+    assert unknown(tf.constant(3)).numpy().tolist() == [0, 1, 2]
 
 
 def test_elements_that_were_not_written_are_zeros():
@@ -208,3 +207,85 @@ def test_functions_that_run_op_by_op_do_not_clear():
         return tf.boolean_mask(ta.read(0) + ta.read(0) + x, x > 1)
 
     assert twice(tf.constant([1.0, 2.0])).numpy().tolist() == [4]
+
+
+def write_each(values, make=lambda v: v, dtype=tf.string):
+    array = tf.TensorArray(dtype, size=0, dynamic_size=True)
+    for v in values:
+        if make(v) != make(values[1]):
+            array = array.write(array.size(), v)
+    return array.stack(), array.size()
+
+
+def write_in_branches(x):
+    array = tf.TensorArray(tf.string, size=0, dynamic_size=True)
+    if x > 0:
+        array = array.write(0, "a").write(1, "b")
+    return array.size(), array.stack()
+
+
+def join_in_loops(words):
+    array = tf.TensorArray(tf.string, size=3)
+    for i in tf.range(3):
+        array = array.write(i, words[i])
+    text = tf.constant("")
+    for i in tf.range(3):
+        text += array.read(2 - i)
+    return text, array.gather([1, 1])
+
+
+def use_parts(words):
+    array = tf.TensorArray(tf.string, 0, True, infer_shape=False, element_shape=[None])
+    array = array.write(0, words[:2]).write(1, words)
+    other = tf.TensorArray(tf.string, size=0, dynamic_size=True).unstack(words)
+    if tf.size(words) > 2:
+        other = other.write(other.size(), "end")
+    last = other.read(other.size() - 1)
+    return array.concat(), last, tf.TensorArray(tf.string, 3).scatter([2, 0, 1], words).stack()
+
+
+def grow_in_cond(x):
+    array = tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    array = tf.cond(x > 0, lambda: array.write(0, x), lambda: array.write(0, x * 2).write(1, x))
+    return array.size(), array.stack()
+
+
+def grow_in_while_loop(n):
+    array = tf.TensorArray(tf.int32, size=0, dynamic_size=True)
+    _, array = tf.while_loop(
+        lambda i, _: i < n, lambda i, a: (i + 1, a.write(a.size(), i * 2)), [0, array]
+    )
+    return array.size(), array.gather([0, 1])
+
+
+def write_beyond_a_stacked_array(x):
+    array = tf.TensorArray(tf.float32, size=0, dynamic_size=True).unstack(x)
+    return array.write(3, 9.0).stack()
+
+
+WORDS = ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "expected"),
+    [
+        (write_each, WORDS, [[b"a", b"c"], 2]),
+        (lambda v: write_each(v, dtype=tf.float32), [1.0, 2.0, 3.0], [[1, 3], 2]),
+        (write_in_branches, 1, [2, [b"a", b"b"]]),
+        (write_in_branches, -1, [0, []]),
+        (join_in_loops, WORDS, [b"cba", [b"b", b"b"]]),
+        (use_parts, WORDS, [[b"a", b"b", b"a", b"b", b"c"], b"end", [b"b", b"c", b"a"]]),
+        (grow_in_cond, 3.0, [1, [3]]),
+        (grow_in_cond, -3.0, [2, [-6, -3]]),
+        (grow_in_while_loop, 4, [4, [0, 2]]),
+        (write_beyond_a_stacked_array, [1.0, 2.0], [[1, 2, 0, 9]]),
+    ],
+)
+def test_sizes_that_depend_on_values_and_strings(function, argument, expected):
+    """The expected values are those of TensorFlow 2.21."""
+    results = tf.nest.flatten(tf.function(function)(tf.constant(argument)))
+    values = [np.asarray(r.numpy()).tolist() for r in results]
+    assert values == expected
+    if function not in (write_each, join_in_loops):  # Eager tensors take other paths.
+        eager = tf.nest.flatten(function(tf.constant(argument)))
+        assert [np.asarray(r.numpy()).tolist() for r in eager] == expected

@@ -127,8 +127,7 @@ def parse_object_graph(message: bytes) -> dict[str, Any]:
 
     Returns:
       A dictionary. `nodes`: for each object the indices of its children, and the keys of its values
-      by attribute. `slots`: for
-      each slot the indices of the optimizer and the variable, its name and its key.
+      by attribute, and the name of a variable. `slots`: for each slot the indices of the optimizer and the variable, its name and its key.
 
     Raises:
       ValueError: If the bytes are not such a message.
@@ -148,6 +147,7 @@ def parse_object_graph(message: bytes) -> dict[str, Any]:
             "children": node.children,
             # The value of a slot is described in `slots`.
             "values": {} if i in slot_nodes else {a.name: a.key for a in node.attributes},
+            "full_name": next((a.full_name for a in node.attributes if a.full_name), ""),
         }
         for i, node in enumerate(nodes)
     ]

@@ -37,7 +37,7 @@ from meshflow.checkpoint.python_state import PythonState
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.sharded_variable import ShardedVariable
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_full_name
 
 _log = logging.getLogger("meshflow")
 # Later restorations have larger numbers: a pending restoration must not overwrite a value that a
@@ -102,10 +102,11 @@ class Restoration:
 
     def _match_children(self, pairs: Iterable[tuple[int, Any]]) -> None:
         """Match nodes with objects and, from there, children with children."""
-        queue = list(pairs)
+        # Each entry has the innermost node and object around it that is not a container.
+        queue = [(index, item, (index, item)) for index, item in pairs]
         seen: set[tuple[int, int]] = set()
         while queue:
-            index, item = queue.pop(0)
+            index, item, owner = queue.pop(0)
             if (index, id(item)) in seen:
                 continue
             seen.add((index, id(item)))
@@ -120,15 +121,20 @@ class Restoration:
             stored_children = {
                 name: child for name, child in stored_children.items() if child != index
             }
+            if hasattr(owner[1], "_slot_list_names") and isinstance(item, dict):
+                children_by_name = _match_slots(stored_children, children_by_name, self.nodes)
             matches = [
                 (stored_children[name], children_by_name[name])
                 for name in stored_children
                 if name in children_by_name
             ]
             self._has_matches |= bool(matches)
-            queue.extend(matches)
+            if not isinstance(item, _CONTAINERS):
+                owner = index, item
+            queue.extend((child, value, owner) for child, value in matches)
             if len(matches) < len(stored_children):
-                self._resume_after_build(index, item)
+                # The slots of an optimizer are in lists, to which it adds slots of new variables.
+                self._resume_after_build(*owner)
                 # The `Checkpoint` may be garbage-collected before its root.
                 if root is not item:
                     self._resume_after_build(index, root)
@@ -362,6 +368,27 @@ def _list_children_with_aliases(
                 **named_children,
             }
     return named_children
+
+
+def _match_slots(
+    stored_children: dict[str, int], slots: dict[str, Any], nodes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the slots in a list of an optimizer by their stored indices.
+
+    The indices follow the order in which variables were first trained, which differs from the
+    stored one if layers were unfrozen in between. The names of the slots identify them then.
+    """
+    stored_names = {name: nodes[child].get("full_name") for name, child in stored_children.items()}
+    by_full_name = {get_full_name(slot): slot for slot in slots.values()}
+    known = set(stored_names.values())
+    are_unique = len(by_full_name) == len(slots) and len(known) == len(stored_names)
+    if not are_unique or not (known <= set(by_full_name) or set(by_full_name) <= known):
+        return slots
+    return {
+        name: by_full_name[full_name]
+        for name, full_name in stored_names.items()
+        if full_name in by_full_name
+    }
 
 
 def _renumber_layers(

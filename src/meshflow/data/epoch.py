@@ -60,6 +60,9 @@ class PipelineNode(Protocol):
     def infer_static_shapes(self) -> StaticShapes | None:
         """Return the shapes of all elements, or None if a compiled loop could not rely on them."""
 
+    def record_part(self, part: slice) -> None:
+        """Record at each `shuffle` of the pipeline which part of its elements a pass uses."""
+
 
 class RandomNode(Protocol):
     """A dataset that draws random numbers.
@@ -113,6 +116,8 @@ class Epoch:
         self._inner_passes: dict[str, tuple[Iterator[int], Callable[[], list[int]]]] = {}
         self.seeds: dict[str, list[Any]] = {} if seeds is None else seeds
         self._num_epochs: dict[str, int] = {}
+        if measures_time:
+            root.record_part(slice(0, None))
 
     def _get_key(self, node: object) -> str:
         return self._keys.get(id(node), f"inner {id(node)}")

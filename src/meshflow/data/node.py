@@ -125,7 +125,11 @@ class DatasetNode(structure.ElementSource):
             first = next(elements, None)
         finally:
             elements.close()
-        return None if first is None else structure.relax_spec(structure.infer_spec(first))
+        return None if first is None else self._relax_spec(structure.infer_spec(first))
+
+    def _relax_spec(self, first: PyTree) -> PyTree:
+        """Return the spec of all elements for the spec of the first one."""
+        return structure.relax_spec(first)
 
     def _infer_spec_without_elements(self) -> PyTree:
         """Return the spec if it is known without computing an element, else None."""
@@ -183,6 +187,15 @@ class DatasetNode(structure.ElementSource):
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         """Iterate over chunks where `vectorize` returns None; return None if there are none."""
         return None
+
+    def record_part(self, part: slice) -> None:
+        """Record at each `shuffle` of the pipeline which part of its elements a pass uses.
+
+        Args:
+          part: The range of this dataset's elements.
+        """
+        for parent in self.parents:
+            parent.record_part(part)
 
     def vectorize(self, epoch: Epoch) -> IndexStream | None:
         """Return the elements as a stream of indices, or None if they cannot be gathered by index.

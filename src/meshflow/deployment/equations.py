@@ -44,7 +44,14 @@ ELEMENTWISE = frozenset({
     "sub", "tan", "tanh", "xor",
 })  # fmt: skip
 _IDENTITY_PRIMITIVES = frozenset(
-    {"stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint"}
+    [
+        "stop_gradient",
+        "copy",
+        "copy_p",
+        "optimization_barrier",
+        "sharding_constraint",
+        "bounds_check",
+    ]
 )
 _CALL_PRIMITIVES = frozenset({
     "jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2",

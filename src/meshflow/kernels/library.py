@@ -31,10 +31,11 @@ SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
 RENEW = "meshflow_renew"
+BOUNDS_CHECK = "meshflow_bounds_check"
 # All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
-    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, BOUNDS_CHECK),
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"
@@ -123,6 +124,7 @@ class Library:
       tiles: Whether bfloat16 convolutions may use matrix tiles, including emulated ones.
       huge_pages: Whether XLA's large buffers are allocated in huge pages.
       accepts_offers: Whether XLA's buffers may be placed in offered memory.
+      take_bounds_failure: Takes the failure that a bounds check recorded, or None.
 
     Raises:
       KernelsUnavailableError: The library or oneDNN is missing or damaged, or needs a newer jaxlib.
@@ -158,6 +160,7 @@ class Library:
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)
             self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
+            self.take_bounds_failure = getattr(self.compiled, "meshflow_take_bounds_failure", None)
         except (OSError, AttributeError) as error:
             raise KernelsUnavailableError(
                 f"{path} does not load ({error}); {installation.suggest_remedy()}"
@@ -169,6 +172,9 @@ class Library:
             self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
         if self._run is not None:
             self._run.argtypes = [*descriptor, ctypes.c_void_p]
+        if self.take_bounds_failure is not None:
+            self.take_bounds_failure.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+            self.take_bounds_failure.restype = ctypes.c_int64
         if self._release is not None:
             self._release.restype = ctypes.c_int64
         if self._offer is not None:

@@ -273,9 +273,9 @@ def while_loop(
     """Repeat `loop_vars = body(*loop_vars)` while `cond(*loop_vars)` is true.
 
     The loop supports reverse-mode derivatives of any order. If `maximum_iterations` is static, the
-    states of all iterations are stored for the backward pass. Otherwise the states of some
-    iterations are stored and the others are recomputed, which takes the time of two to three
-    forward runs for up to 4,096 iterations, and more beyond (see `core.staging.dynamic_loop`).
+    states of all iterations are stored for the backward pass. Otherwise at most 128 states are stored
+    at a time, and the others are recomputed: once for up to about 4,000 iterations, twice for up to
+    70,000 (see `core.staging.dynamic_loop`).
 
     Args:
       cond: Maps the loop variables to a scalar bool.

@@ -14,8 +14,10 @@ import numpy as np
 
 from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
+from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
+from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.tracing import host_callbacks, pass_pipeline
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32
@@ -50,8 +52,10 @@ __all__ = [
     "assert_shapes",
     "assert_type",
     "check_numerics",
+    "disable_bounds_check",
     "disable_check_numerics",
     "disable_traceback_filtering",
+    "enable_bounds_check",
     "enable_check_numerics",
     "enable_traceback_filtering",
     "get_log_device_placement",
@@ -59,6 +63,7 @@ __all__ = [
     "is_numeric_tensor",
     "is_strictly_increasing",
     "is_traceback_filtering_enabled",
+    "reset_bounds_check",
     "set_log_device_placement",
 ]
 
@@ -338,7 +343,7 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
     """Raise an error whenever an op returns NaN or infinity.
 
     Results of eager ops are checked directly, those of compiled functions by JAX (`jax_debug_nans`,
-    `jax_debug_infs`).
+    `jax_debug_infs`). Like `enable_bounds_check`, this checks indices and divisors in all compiled functions.
 
     Both arguments are ignored.
 
@@ -363,8 +368,66 @@ def _set_numerics_checks(enabled: bool) -> None:
     if enabled != jax.config.jax_debug_infs:  # type: ignore[attr-defined]  # JAX defines its options at run time
         pass_pipeline.invalidate_programs()
     dispatch.check_output = _check_output if enabled else None
+    BoundsChecking.mode = True if enabled else None
     jax.config.update("jax_debug_nans", enabled)
     jax.config.update("jax_debug_infs", enabled)
+
+
+def enable_bounds_check() -> None:
+    """Check all indices and divisors in compiled functions, before variables change.
+
+    By default, compiled functions raise TensorFlow's errors for indices that are out of range and integer divisions by
+    zero where the check is free: on CPUs, and for the arguments of steps and functions. If a function that assigns
+    variables computes an invalid index itself, the error follows the assignments. On GPUs and TPUs, such an index is not
+    checked.
+
+    After this call, functions check all of them on every device, and a function that fails assigns nothing. Functions
+    that update large variables then need more memory and time, because they do not reuse the buffers of the old values.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.enable_bounds_check()
+      >>> pick = tf.function(lambda x, i: tf.gather(x, i))
+      >>> pick(tf.constant([1, 2]), tf.constant([0, 5]))  # doctest: +IGNORE_EXCEPTION_DETAIL
+      Traceback (most recent call last):
+        ...
+      InvalidArgumentError: indices[1] = 5 is not in [0, 2)
+      >>> tf.debugging.reset_bounds_check()
+    """
+    _set_bounds_checks(True)
+
+
+def disable_bounds_check() -> None:
+    """Check no indices and divisors, also not in `fit`, `evaluate`, `predict` and eager ops.
+
+    Gathers then return NaN for an invalid index (integers: the nearest element), and scatters ignore it.
+    `reset_bounds_check` restores the default.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.disable_bounds_check()
+      >>> print(tf.function(lambda x, i: tf.gather(x, i))(tf.constant([1.0, 2.0]), 5).numpy())
+      nan
+      >>> tf.debugging.reset_bounds_check()
+    """
+    _set_bounds_checks(False)
+
+
+def reset_bounds_check() -> None:
+    """Undo `enable_bounds_check` or `disable_bounds_check`: check where it is free.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.debugging.enable_bounds_check()
+      >>> tf.debugging.reset_bounds_check()
+    """
+    _set_bounds_checks(None)
+
+
+def _set_bounds_checks(mode: bool | None) -> None:
+    if mode is not BoundsChecking.mode:
+        BoundsChecking.mode = mode
+        pass_pipeline.invalidate_programs()
 
 
 def _check_output(array: Array) -> None:
@@ -583,7 +646,7 @@ def get_log_device_placement() -> bool:
 
 
 def enable_traceback_filtering() -> None:
-    """Hide JAX's frames in tracebacks, as JAX does by default."""
+    """Hide the frames of Meshflow and JAX in tracebacks, which is the default."""
     jax.config.update("jax_traceback_filtering", "auto")
 
 
@@ -593,6 +656,5 @@ def disable_traceback_filtering() -> None:
 
 
 def is_traceback_filtering_enabled() -> bool:
-    """Check whether tracebacks hide JAX's frames."""
-    # JAX defines its options at run time.
-    return jax.config.jax_traceback_filtering != "off"  # type: ignore[attr-defined]
+    """Check whether tracebacks hide the frames of Meshflow and JAX."""
+    return is_filtering()

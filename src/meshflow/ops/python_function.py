@@ -13,12 +13,12 @@ from jax.experimental import io_callback
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.gradients.tape import GradientTape
-from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ValueNeededError, convert_python_error
+from meshflow.core.runtime.context import SizeSource, context
+from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError, convert_python_error
 from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
@@ -32,11 +32,22 @@ _ResultTypes = DTypeLike | TensorSpec | Sequence[DTypeLike | TensorSpec] | None
 def _make_specs(Tout: _ResultTypes, name: str) -> list[TensorSpec]:
     specs = []
     for item in Tout if isinstance(Tout, (list, tuple)) else [Tout]:
-        spec = item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
+        spec = _to_spec(item)
         if not spec.shape.is_fully_defined():
             spec = _use_scalar_shape(spec, name)
         specs.append(spec)
     return specs
+
+
+def _to_spec(item: object) -> TensorSpec:
+    return item if isinstance(item, TensorSpec) else TensorSpec(None, as_dtype(item))
+
+
+def _make_placeholders(Tout: _ResultTypes, probe: SizeSource) -> list[Tensor] | Tensor:
+    """Return placeholders for results while only shapes are determined."""
+    items = Tout if isinstance(Tout, (list, tuple)) else [Tout]
+    results = [probe.make_result(_to_spec(item)) for item in items if item is not None]
+    return results if isinstance(Tout, (list, tuple)) or not results else results[0]
 
 
 def _use_scalar_shape(spec: TensorSpec, name: str) -> TensorSpec:
@@ -59,19 +70,49 @@ def _use_scalar_shape(spec: TensorSpec, name: str) -> TensorSpec:
     return TensorSpec([], spec.dtype)
 
 
-def _check_results(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+def _check_count(name: str, results: Sequence[Any], specs: Sequence[Any]) -> None:
+    if len(results) != len(specs):
+        raise InvalidValueError(
+            f"{name}: the Python function returned {len(results)} results, Tout declares {len(specs)}."
+        )
+
+
+def _convert_result(name: str, index: int, result: Any, dtype: DType, is_exact: bool) -> Tensor:
+    """Convert a result of a Python function to a tensor of the declared dtype.
+
+    Args:
+      name: Name of the op.
+      index: Index of the result, for errors.
+      result: The result.
+      dtype: The declared dtype.
+      is_exact: Whether NumPy's dtype of the result must be the declared one, as `numpy_function`
+        requires in graphs. Otherwise NumPy arrays and Python numbers are converted.
+
+    Raises:
+      InvalidArgumentError: If the dtypes differ.
+    """
+    hint = None if is_exact else dtype
+    tensor = convert_to_tensor(np.asarray(result) if is_exact else result, dtype_hint=hint)
+    if tensor.dtype is not dtype:
+        raise InvalidValueError(
+            f"{name}: result {index} of the Python function is {tensor.dtype.name}, but Tout declares "
+            f"{dtype.name}. Convert the result, for example with astype, or change Tout."
+        )
+    return tensor
+
+
+def _check_results(
+    name: str, results: PyTree, specs: Sequence[TensorSpec], is_exact: bool = False
+) -> list[np.ndarray]:
     """Convert the results of a Python function to arrays, which must have the declared specs."""
     if not specs:
         return []
     flat = list(results) if isinstance(results, (list, tuple)) else [results]
-    if len(flat) != len(specs):
-        raise ValueError(
-            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(specs)}."
-        )
+    _check_count(name, flat, specs)
     arrays = []
-    for result, spec in zip(flat, specs, strict=True):
-        array = np.asarray(convert_to_tensor(result, dtype_hint=spec.dtype).array)
-        if array.shape != tuple(spec.shape.as_list()) or array.dtype != spec.dtype.dtype:
+    for i, (result, spec) in enumerate(zip(flat, specs, strict=True)):
+        array = np.asarray(_convert_result(name, i, result, spec.dtype, is_exact).array)
+        if array.shape != tuple(spec.shape.as_list()):
             raise ValueError(
                 f"{name}: the Python function returned {array.dtype}{list(array.shape)} where "
                 f"{spec.dtype.name}{spec.shape.as_list()} was declared. In a compiled function declare "
@@ -82,23 +123,23 @@ def _check_results(name: str, results: PyTree, specs: Sequence[TensorSpec]) -> l
 
 
 def _convert_eager_results(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
+    # Here plain Python runs instead of a function that TensorFlow would compile.
+    in_graph = context.emulates_graph or context.computes_on_host
     if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
         return []
     items = list(Tout) if isinstance(Tout, (list, tuple)) else [Tout]
-    dtypes = [i.dtype if isinstance(i, TensorSpec) else as_dtype(i) for i in items]
+    dtypes = [_to_spec(item).dtype for item in items]
     has_list = isinstance(Tout, (list, tuple))
-    is_list = isinstance(results, (list, tuple)) and (has_list or len(results) == 1)
+    is_exact = in_graph and name == "numpy_function"
+    is_list = isinstance(results, (list, tuple)) and (has_list or is_exact or len(results) == 1)
     flat = list(results) if is_list else [results]
-    if len(flat) != len(dtypes):
-        raise ValueError(
-            f"{name}: the Python function returned {len(flat)} results, Tout declares {len(dtypes)}."
-        )
-    tensors = [convert_to_tensor(r, dtype_hint=d) for r, d in zip(flat, dtypes, strict=True)]
-    for tensor, dtype in zip(tensors, dtypes, strict=True):
-        if tensor.dtype is not dtype:
-            raise ValueError(
-                f"{name}: the Python function returned {tensor.dtype.name}, expected {dtype.name}."
-            )
+    _check_count(name, flat, dtypes)
+    tensors = [
+        _convert_result(name, i, result, dtype, is_exact)
+        for i, (result, dtype) in enumerate(zip(flat, dtypes, strict=True))
+    ]
+    if context.size_probe is not None:
+        context.size_probe.specs.extend(TensorSpec(t.shape, t.dtype) for t in tensors)
     return tensors if has_list else tensors[0]
 
 
@@ -164,7 +205,8 @@ def py_function(
       A tensor, or a list if `Tout` is a list.
 
     Raises:
-      ValueError: If a result does not have the declared shape or dtype.
+      ValueError: If a result does not have the declared shape.
+      InvalidArgumentError: If a result does not have the declared dtype.
       InvalidArgumentError: If the function raises a ValueError or TypeError; for most other errors,
         an UnknownError. Both are also instances of the class that the function raised.
 
@@ -182,6 +224,8 @@ def py_function(
         return _convert_eager_results(
             "py_function", func(*[convert_to_tensor(i) for i in inp]), Tout
         )
+    if context.size_probe is not None and context.size_probe.size:
+        return _make_placeholders(Tout, context.size_probe)
     specs = _make_specs(Tout, "py_function")
 
     def forward(*arrays: Array) -> list[np.ndarray]:
@@ -252,7 +296,8 @@ def numpy_function(
       A tensor, or a list if `Tout` is a list.
 
     Raises:
-      ValueError: If a result does not have the declared shape or dtype.
+      ValueError: If a result does not have the declared shape.
+      InvalidArgumentError: If a result does not have the declared dtype.
 
     Example:
       >>> import meshflow as tf
@@ -271,10 +316,13 @@ def numpy_function(
         return _convert_eager_results(
             "numpy_function", func(*[convert_to_tensor(i).numpy() for i in inp]), Tout
         )
+    if context.size_probe is not None and context.size_probe.size:
+        return _make_placeholders(Tout, context.size_probe)
     specs = _make_specs(Tout, "numpy_function")
 
     def run(*arrays: Array) -> list[np.ndarray]:
-        return _check_results("numpy_function", func(*[np.asarray(a) for a in arrays]), specs)
+        results = func(*[np.asarray(a) for a in arrays])
+        return _check_results("numpy_function", results, specs, is_exact=True)
 
     # Python's side effects must occur in program order.
     ordered = are_callbacks_ordered()

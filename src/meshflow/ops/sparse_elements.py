@@ -1,26 +1,38 @@
-"""Ops of sparse tensors, with indices on the host and values as tensors.
+"""Ops of sparse tensors that compute with their elements only.
 
-The number of elements of a result depends on the indices, so they must be static.
+Where the number of elements of a result depends on the indices, these must be static: a function
+with traced indices runs op by op.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
-from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
+from meshflow.ops.coordinates import (
+    add_elements,
+    check_bounds,
+    get_row_ids,
+    get_static_indices,
+    has_static_indices,
+    is_inside,
+    map_indices,
+    sort_elements,
+    take_elements,
+    unique_rows,
+)
 from meshflow.ops.signatures import RowSegments
 
 __all__ = [
@@ -43,38 +55,21 @@ __all__ = [
 ]
 
 
-@op(same=("values", "b"), name="sparse_dense_matmul")
-def multiply_elements(
-    indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
-) -> Tensor:
-    """Multiply the elements of a sparse matrix or its adjoint with a dense matrix."""
-    rows, columns = indices.T[::-1] if is_adjoint else indices.T
-    values = jnp.conj(values) if is_adjoint else values
-    products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
-    return jax.ops.segment_sum(products, rows, num_rows)
-
-
 def _check_sparse(value: object, name: str) -> SparseTensor:
     if not isinstance(value, SparseTensor):
         raise TypeError(f"{name} must be a SparseTensor, got {type(value).__name__}.")
     return value
 
 
-def _sort_elements(indices: np.ndarray, values: Tensor, shape: Sequence[int]) -> SparseTensor:
-    order = np.lexsort(indices.T[::-1])
-    return SparseTensor(indices[order], array.gather(values, order), shape)
-
-
 def _combine(
-    a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor]
+    a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> SparseTensor:
     """Combine two sparse tensors; an element that is missing in one of them is 0."""
     if a.shape.as_list() != b.shape.as_list():
         raise InvalidValueError(f"Operands' shapes do not match: {a.shape} and {b.shape}.")
-    both = np.concatenate([a.indices.numpy(), b.indices.numpy()])
-    indices, owner = np.unique(both, axis=0, return_inverse=True)
-    count = len(a.indices.numpy())
-    owner = owner.reshape(-1)
+    first = get_static_indices(a, name)
+    indices, owner = unique_rows(np.concatenate([first, get_static_indices(b, name)]))
+    count = len(first)
     left = array.scatter_nd(owner[:count, None], a.values, [len(indices)])
     right = array.scatter_nd(owner[count:, None], b.values, [len(indices)])
     return SparseTensor(indices, combine(left, right), a.shape.as_list())
@@ -109,17 +104,22 @@ def add(
       [6 0 7] [2 1 1]
     """
     if isinstance(a, SparseTensor) and isinstance(b, SparseTensor):
-        total = _combine(a, b, math.add)
+        total = _combine(a, b, math.add, "add")
         limit = to_static_value(threshold, "threshold")
         if not limit:
             return total
         # The threshold only applies to elements that exist in both tensors.
-        counts = _combine(_replace_by_ones(a), _replace_by_ones(b), math.add).values.numpy()
-        return retain(total, (np.abs(total.values.numpy()) >= limit) | (counts < 2))
+        counts = _combine(_replace_by_ones(a), _replace_by_ones(b), math.add, "add").values
+        sums = total.values.require_value("sums that tf.sparse.add compares with a threshold")
+        return retain(total, (np.abs(sums) >= limit) | (np.asarray(counts.array) < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("tf.sparse.add: at least one argument must be a SparseTensor.")
     sparse, dense = (a, b) if isinstance(a, SparseTensor) else (b, a)
-    return array.tensor_scatter_nd_add(dense, sparse.indices, sparse.values)
+    dense = convert_to_tensor(dense, dtype_hint=sparse.dtype)
+    if dense.shape != sparse.shape:
+        raise InvalidValueError(f"Operands' shapes do not match: {dense.shape} and {sparse.shape}.")
+    check_bounds(sparse)
+    return add_elements(dense, sparse.indices, sparse.values, False)
 
 
 def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -131,7 +131,9 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.maximum(a, b)).numpy())
       [6 0 0]
     """
-    return _combine(_check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.maximum)
+    return _combine(
+        _check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.maximum, "maximum"
+    )
 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -143,7 +145,9 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.minimum(a, b)).numpy())
       [ 4 -1  0]
     """
-    return _combine(_check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.minimum)
+    return _combine(
+        _check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.minimum, "minimum"
+    )
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
@@ -172,11 +176,17 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
     if not sparse:
         raise ValueError("No SparseTensor in argument list of map_values")
     for other in sparse[1:]:
-        if not np.array_equal(other.indices.numpy(), sparse[0].indices.numpy()):
+        if not _may_have_equal_indices(other, sparse[0]):
             raise InvalidValueError("map_values: sparse arguments must have the same indices.")
     values = [v.values if isinstance(v, SparseTensor) else v for v in args]
     named = {k: v.values if isinstance(v, SparseTensor) else v for k, v in kwargs.items()}
     return sparse[0].with_values(op(*values, **named))
+
+
+def _may_have_equal_indices(a: SparseTensor, b: SparseTensor) -> bool:
+    if not (has_static_indices(a) and has_static_indices(b)):
+        return a.indices.shape == b.indices.shape
+    return np.array_equal(np.asarray(a.indices.array), np.asarray(b.indices.array))
 
 
 def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
@@ -202,7 +212,7 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
         )
     order = np.flatnonzero(mask)
     return SparseTensor(
-        sp_input.indices.numpy()[order],
+        map_indices(lambda xp, i: i[order], sp_input.indices),
         array.gather(sp_input.values, order),
         sp_input.shape.as_list(),
     )
@@ -245,13 +255,20 @@ def concat(
         )
     shape = shapes.max(0)
     shape[axis] = shapes[:, axis].sum()
-    indices = []
-    for start, part in zip(np.cumsum(shapes[:, axis]) - shapes[:, axis], sp_inputs, strict=True):
-        shifted = part.indices.numpy().copy()
-        shifted[:, axis] += start
-        indices.append(shifted)
+    starts = np.cumsum(shapes[:, axis]) - shapes[:, axis]
+
+    def join(xp: ModuleType, *parts: Array) -> Array:
+        offsets = np.zeros((len(parts), rank), np.int64)
+        offsets[:, axis] = starts
+        rows = zip(parts, shapes, offsets, strict=True)
+        # Elements outside of a part must not become elements of another one.
+        return xp.concatenate(
+            [i + xp.where(is_inside(xp, i, n)[:, None], o, shape) for i, n, o in rows]
+        )
+
+    indices = map_indices(join, *[s.indices for s in sp_inputs])
     values = array.concat([s.values for s in sp_inputs], 0)
-    return _sort_elements(np.concatenate(indices), values, shape.tolist())
+    return sort_elements(indices, values, shape.tolist())
 
 
 def slice(
@@ -275,9 +292,9 @@ def slice(
     first = np.asarray(to_static_value(start, "start"))
     shape = np.asarray(sp_input.shape.as_list())
     sizes = np.maximum(np.minimum(np.asarray(to_static_value(size, "size")), shape - first), 0)
-    indices = sp_input.indices.numpy()
+    indices = get_static_indices(sp_input, "slice")
     order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
-    values = array.gather(sp_input.values, order)
+    values = take_elements(sp_input.values, Tensor(order))
     return SparseTensor(indices[order] - first, values, sizes.tolist())
 
 
@@ -333,8 +350,9 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
       >>> tf.sparse.reset_shape(a).shape, tf.sparse.reset_shape(a, [8, 9]).shape
       (TensorShape([1, 2]), TensorShape([8, 9]))
     """
-    indices, old_shape = sp_input.indices.numpy(), sp_input.shape.as_list()
+    old_shape = sp_input.shape.as_list()
     if new_shape is None:
+        indices = get_static_indices(sp_input, "reset_shape")
         tight = (indices.max(0) + 1).tolist() if len(indices) else [0] * len(old_shape)
         return SparseTensor(indices, sp_input.values, tight)
     shape = list(to_static_value(new_shape, "new_shape"))
@@ -342,7 +360,7 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
         raise InvalidValueError(
             f"tf.sparse.reset_shape: new_shape must not be smaller than {old_shape}, got {shape}."
         )
-    return SparseTensor(indices, sp_input.values, shape)
+    return SparseTensor(sp_input.indices, sp_input.values, shape)
 
 
 def fill_empty_rows(
@@ -365,13 +383,13 @@ def fill_empty_rows(
       [[1, 2], [-1, 0]] [False  True]
     """
     _check_sparse(sp_input, "sp_input")
-    indices, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
+    indices, shape = get_static_indices(sp_input, "fill_empty_rows"), sp_input.shape.as_list()
     rows = np.setdiff1d(np.arange(shape[0]), indices[:, 0])
     extra = np.zeros((len(rows), len(shape)), np.int64)
     extra[:, 0] = rows
     filler = array.fill([len(rows)], convert_to_tensor(default_value, dtype=sp_input.dtype))
     values = array.concat([sp_input.values, filler], 0)
-    filled = _sort_elements(np.concatenate([indices, extra]), values, shape)
+    filled = sort_elements(Tensor(np.concatenate([indices, extra])), values, shape)
     return filled, convert_to_tensor(np.isin(np.arange(shape[0]), rows))
 
 
@@ -384,17 +402,22 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
       [[0.5 0.5 0. ]]
     """
-    indices, shape = sp_input.indices.numpy(), sp_input.shape.as_list()
-    rows = indices[:, :-1]
-    if not len(rows):
+    sizes = sp_input.shape.as_list()[:-1]
+    count = sp_input.values.shape[0]
+    owner = map_indices(
+        lambda xp, i: xp.unique(
+            get_row_ids(xp, i, sizes),
+            return_inverse=True,
+            **({} if xp is np else {"size": count}),
+        )[1].reshape(-1),
+        sp_input.indices,
+    )
+    if not count:
         return sp_input
-    _, owner = np.unique(rows, axis=0, return_inverse=True)
-    owner = owner.reshape(-1)
-    count = int(owner.max()) + 1
     largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, count))
     powers = math.exp(sp_input.values - array.gather(largest, owner))
     total = math.unsorted_segment_sum(powers, owner, count)
-    return SparseTensor(indices, powers / array.gather(total, owner), shape)
+    return sp_input.with_values(powers / array.gather(total, owner))
 
 
 def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = None) -> Tensor:
@@ -416,12 +439,11 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
        [False  True False]]
     """
     shape = [*sp_input.shape.as_list()[:-1], int(vocab_size)]
-    indices = sp_input.indices.numpy().copy()
-    indices[:, -1] = sp_input.values.numpy()
-    mask = np.zeros(shape, bool)
-    inside = (indices[:, -1] >= 0) & (indices[:, -1] < vocab_size)
-    mask[tuple(indices[inside].T)] = True
-    return convert_to_tensor(mask)
+    indices = array.concat(
+        [sp_input.indices[:, :-1], math.cast(sp_input.values, int64)[:, None]], 1
+    )
+    is_in_vocabulary = map_indices(lambda xp, i: i[:, -1] >= 0, indices)
+    return add_elements(array.zeros(shape, "bool"), indices, is_in_vocabulary, True)
 
 
 def bincount(
@@ -455,15 +477,16 @@ def bincount(
     if axis not in (0, -1):
         raise ValueError(f"tf.sparse.bincount: axis must be 0 or -1, got {axis}.")
     if isinstance(values, SparseTensor):
-        integers, owner = values.values.numpy(), values.indices.numpy()[:, 0]
+        integers = values.values.require_value("values of tf.sparse.bincount")
+        owner = get_static_indices(values, "bincount")[:, 0]
         rows, by_row = values.shape.as_list()[0], axis == -1 and len(values.shape) > 1
-        amounts = None if weights is None else weights.values.numpy()
+        amounts = None if weights is None else _get_weights(weights.values)
     else:
         dense = np.asarray(convert_to_tensor(values).require_value("values of tf.sparse.bincount"))
         rows, by_row = (len(dense) if dense.ndim else 1), axis == -1 and dense.ndim > 1
         integers = dense.reshape(-1)
         owner = np.repeat(np.arange(rows), integers.size // max(rows, 1))
-        amounts = None if weights is None else np.asarray(convert_to_tensor(weights)).reshape(-1)
+        amounts = None if weights is None else _get_weights(weights).reshape(-1)
     if (integers < 0).any():
         raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
     size = max(int(integers.max(initial=-1)) + 1, minlength or 0)
@@ -480,6 +503,10 @@ def bincount(
     if by_row:
         return SparseTensor(indices, counts, [rows, size])
     return SparseTensor(indices[:, 1:], counts, [size])
+
+
+def _get_weights(weights: TensorLike) -> np.ndarray:
+    return convert_to_tensor(weights).require_value("weights of tf.sparse.bincount")
 
 
 def _make_row_segments(reduction: str, example_result: str) -> RowSegments:

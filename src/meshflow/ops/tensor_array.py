@@ -3,7 +3,8 @@
 While indices are static, an array is a Python list of tensors. In a staged loop with traced indices
 it is one tensor with a leading axis, and `write` replaces one of its rows. The size must then be
 static; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that writes
-element `i` in every iteration.
+element `i` in every iteration. Where the size depends on values, and for strings, the function runs
+op by op instead of compiled.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
 from meshflow.core.staging.growing_accumulators import get_index_count
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
 
@@ -32,21 +34,48 @@ _write = Op(
     "tensor_array_write",
     lambda o, _: lax.dynamic_update_index_in_dim(jnp.asarray(o[0]), o[1], o[2], 0),
     heavy=True,
+    strings="moves",
 )
 _read = Op(
     "tensor_array_read",
     lambda o, _: lax.dynamic_index_in_dim(jnp.asarray(o[0]), o[1], 0, False),
     heavy=True,
+    strings="moves",
 )
 _gather = Op(
-    "tensor_array_gather", lambda o, _: jnp.take(jnp.asarray(o[0]), o[1], axis=0), heavy=True
+    "tensor_array_gather",
+    lambda o, _: jnp.take(jnp.asarray(o[0]), o[1], axis=0),
+    heavy=True,
+    strings="moves",
 )
-_scatter = Op("tensor_array_scatter", lambda o, _: jnp.asarray(o[0]).at[o[1]].set(o[2]), heavy=True)
-_stack = Op("tensor_array_stack", lambda o, _: jnp.stack(o[0]), heavy=True)
-_concat = Op("tensor_array_concat", lambda o, _: jnp.concatenate(o[0]), heavy=True)
-_flatten = Op("tensor_array_concat", lambda o, _: jnp.reshape(o[0], (-1, *jnp.shape(o[0])[2:])))
-_split_rows = Op("tensor_array_split", lambda o, bounds: [o[0][a:b] for a, b in bounds], heavy=True)
+_scatter = Op(
+    "tensor_array_scatter",
+    lambda o, _: jnp.asarray(o[0]).at[o[1]].set(o[2]),
+    heavy=True,
+    strings="moves",
+)
+_stack = Op("tensor_array_stack", lambda o, _: jnp.stack(o[0]), heavy=True, strings="moves")
+_concat = Op("tensor_array_concat", lambda o, _: jnp.concatenate(o[0]), heavy=True, strings="moves")
+_flatten = Op(
+    "tensor_array_concat",
+    lambda o, _: jnp.reshape(o[0], (-1, *jnp.shape(o[0])[2:])),
+    strings="moves",
+)
+_split_rows = Op(
+    "tensor_array_split",
+    lambda o, bounds: [o[0][a:b] for a, b in bounds],
+    heavy=True,
+    strings="moves",
+)
 _zeros = Op("zeros", lambda o, static: jnp.zeros(static[0], static[1]), differentiable=False)
+
+
+def _make_zeros(shape: tuple[int, ...], dtype: DType) -> Tensor:
+    """Return zeros, or empty strings."""
+    if dtype is string:
+        return Tensor(np.full(shape, b"", object))
+    zeros: Tensor = apply(_zeros, (), (shape, dtype.dtype))
+    return zeros
 
 
 class _SharedState:
@@ -64,11 +93,22 @@ class _SharedState:
         self.dtype = dtype
         self.size = size
         self.dynamic = dynamic
+        # Whether the caller chose a size. Writes at traced indices are then within this size.
+        self.has_initial_size = size > 0
         self.infer_shape = infer_shape
         self.element_shape = element_shape
         # Whether reading an element removes it, and the indices of the elements that were removed.
         self.clears_after_read = clears
         self.cleared: set[int] = set()
+
+
+def _check_index(index: TensorLike, buffer: Tensor, action: str) -> Tensor:
+    """Return the index of an element after checking that it exists."""
+    count = buffer.array.shape[0]
+    message = f"Trying to {action} element {{value}} in a list with {count} elements."
+    check = BoundsCheck(message, (0,), (count,))
+    checked: Tensor = check_bounds(convert_to_tensor(index), check)
+    return checked
 
 
 class TensorArray:
@@ -131,6 +171,8 @@ class TensorArray:
         # Exactly one of `_elements` and `_buffer` is used.
         self._elements: list[Tensor | None] | None = [None] * count
         self._buffer: Tensor | None = None
+        # Whether a loop changes the array, so that its size differs between iterations.
+        self._is_loop_state = False
 
     def _replace_contents(
         self, elements: list[Tensor | None] | None, buffer: Tensor | None
@@ -146,6 +188,7 @@ class TensorArray:
     ) -> TensorArray:
         result = object.__new__(TensorArray)
         result._spec, result._elements, result._buffer = self._spec, elements, buffer
+        result._is_loop_state = self._is_loop_state
         return result
 
     # ---- properties -------------------------------------------------------------------------
@@ -177,7 +220,16 @@ class TensorArray:
 
     def size(self, name: str | None = None) -> Tensor:
         """Return the number of elements, an int32 scalar."""
+        self._check_size_is_static("size")
         return convert_to_tensor(np.int32(len(self)))
+
+    def _check_size_is_static(self, method: str) -> None:
+        """Raise a ValueNeededError if the number of elements differs between iterations of a loop."""
+        if self._is_loop_state and self._spec.dynamic:
+            raise errors.ValueNeededError(
+                f"TensorArray.{method} depends on the iteration of a loop, because dynamic_size=True. Pass "
+                "`size=` without dynamic_size to keep the function compiled."
+            )
 
     def __len__(self) -> int:
         return len(self._elements) if self._elements is not None else self._buffer.shape[0]  # type: ignore[union-attr]
@@ -200,9 +252,11 @@ class TensorArray:
           np.int32(5)
         """
         tensor = self._convert_element(value)
-        if is_symbolic(index) or (self._buffer is not None and context.trace is not None):
+        if is_symbolic(index):
             return self._write_row(index, tensor)
         position = int(to_static_value(index, "index"))
+        if self._buffer is not None and context.trace is not None and 0 <= position < len(self):
+            return self._write_row(index, tensor)
         elements = self._list_elements()
         if position < 0 or (position >= len(elements) and not self._spec.dynamic):
             raise errors.OutOfRangeError(
@@ -222,7 +276,8 @@ class TensorArray:
           ValueError: If the element was not written and the element shape is unknown.
         """
         if is_symbolic(index):
-            result: Tensor = apply(_read, (self._to_buffer(), convert_to_tensor(index)))
+            buffer = self._to_buffer()
+            result: Tensor = apply(_read, (buffer, _check_index(index, buffer, "access")))
             return result
         position = int(to_static_value(index, "index"))
         if not 0 <= position < len(self):
@@ -287,19 +342,31 @@ class TensorArray:
         position = convert_to_tensor(index)
         if spec.dynamic:
             self._grow(position)
-        if spec.size == 0:
+        elif spec.size == 0:
             raise errors.OutOfRangeError(
                 "TensorArray: tried to write at an index that is only known when the function runs, but the "
-                "array has size 0. XLA needs the size beforehand: pass `size=`, or write element `i` in every "
-                "iteration of a loop `for i in tf.range(n)`."
+                "array has size 0. Pass `size=` or dynamic_size=True."
             )
-        return self._replace_contents(None, apply(_write, (self._to_buffer(), value, position)))
+        buffer = self._to_buffer()
+        if not spec.dynamic:
+            position = _check_index(position, buffer, "modify")
+        return self._replace_contents(None, apply(_write, (buffer, value, position)))
 
     def _grow(self, index: Tensor) -> None:
-        """Set the size to n in a loop over 0 ... n-1 that writes element i in each iteration."""
+        """Set the size to n in a loop over 0 ... n-1 that writes element i in each iteration.
+
+        Raises:
+          ValueNeededError: If the size depends on the index.
+        """
         count = get_index_count(index)
-        if count is not None and count > self._spec.size:
-            self._spec.size = count
+        if count is not None:
+            self._spec.size = max(self._spec.size, count)
+        elif not self._spec.has_initial_size:
+            raise errors.ValueNeededError(
+                "The size of a TensorArray depends on an index that is only known when the function runs. To "
+                "keep the function compiled, pass `size=`, or write element `i` in every iteration of a loop "
+                "`for i in tf.range(n)`."
+            )
 
     # ---- the two representations ------------------------------------------------------------
 
@@ -337,13 +404,18 @@ class TensorArray:
                 "element first."
             )
         shape = tuple(spec.element_shape.as_list())
-        zeros: Tensor = apply(
-            _zeros, (), (shape if count is None else (count, *shape), spec.dtype.dtype)
-        )
-        return zeros
+        return _make_zeros(shape if count is None else (count, *shape), spec.dtype)
 
     def _state_parts(self) -> list[Tensor]:
-        """Return the tensors that a staged block carries; none while the element shape is unknown."""
+        """Return the tensors that a staged block carries; none while the element shape is unknown.
+
+        Raises:
+          ValueNeededError: If the elements are strings, which no program can carry.
+        """
+        if self._spec.dtype is string and context.trace is not None:
+            raise errors.ValueNeededError(
+                "A TensorArray of strings is changed in a loop or branch, and XLA has no strings."
+            )
         if self._buffer is None and not self._spec.element_shape.is_fully_defined():
             return []
         if self._spec.size == 0 and len(self) == 0:
@@ -352,8 +424,11 @@ class TensorArray:
 
     def _with_state_parts(self, parts: Sequence[Tensor]) -> TensorArray:
         if parts:
-            return self._copy_with(None, parts[0])
-        return self._copy_with(list(self._elements or []), None)
+            result = self._copy_with(None, parts[0])
+        else:
+            result = self._copy_with(list(self._elements or []), None)
+        result._is_loop_state = context.trace is not None and context.trace.is_loop_body
+        return result
 
     # ---- all elements -----------------------------------------------------------------------
 
@@ -368,9 +443,9 @@ class TensorArray:
           >>> tf.TensorArray(tf.int32, size=0, dynamic_size=True).write(0, [1, 2]).stack().numpy()
           array([[1, 2]], dtype=int32)
         """
+        self._check_size_is_static("stack")
         if not len(self) and self._spec.size == 0 and self._spec.element_shape.rank is None:
-            empty: Tensor = apply(_zeros, (), ((0,), self._spec.dtype.dtype))
-            return empty
+            return _make_zeros((0,), self._spec.dtype)
         return self._to_buffer()
 
     def gather(self, indices: TensorLike, name: str | None = None) -> Tensor:
@@ -380,6 +455,7 @@ class TensorArray:
 
     def concat(self, name: str | None = None) -> Tensor:
         """Concatenate all elements along their first axis."""
+        self._check_size_is_static("concat")
         self._remove_cleared()
         if self._elements is None:
             joined: Tensor = apply(_flatten, (self._buffer,))

@@ -190,14 +190,22 @@ def rewrite_equations(
             return jaxpr
         eqns = list(jaxpr.eqns)
         for i in summary.nested:
-            eqns[i] = rewrite_equation(eqns[i])
+            eqns[i] = rewrite_inner_jaxprs(eqns[i], rewrite_jaxpr)
         changed = rewrite(jaxpr, eqns)
-        return jaxpr if _are_same_objects(changed, jaxpr.eqns) else jaxpr.replace(eqns=changed)
+        return jaxpr if are_same_objects(changed, jaxpr.eqns) else jaxpr.replace(eqns=changed)
+
+    jaxpr = rewrite_jaxpr(closed.jaxpr)
+    return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def rewrite_inner_jaxprs(eqn: JaxprEqn, rewrite: Callable[[Jaxpr], Jaxpr]) -> JaxprEqn:
+    """Rewrite the jaxprs in an equation's parameters; return the same object if none change."""
 
     def rewrite_item(item: object) -> object:
         if isinstance(item, jex_core.ClosedJaxpr):
-            return rewrite_equations(item, rewrite, primitives)
-        return rewrite_jaxpr(item) if isinstance(item, jex_core.Jaxpr) else item
+            jaxpr = rewrite(item.jaxpr)
+            return item if jaxpr is item.jaxpr else jex_core.ClosedJaxpr(jaxpr, item.consts)
+        return rewrite(item) if isinstance(item, jex_core.Jaxpr) else item
 
     def rebuild(value: object, items: list[object]) -> object:
         if not isinstance(value, (tuple, list)):
@@ -205,18 +213,15 @@ def rewrite_equations(
         # Named tuples take their fields as separate arguments.
         return getattr(value, "_make", type(value))(items)
 
-    def rewrite_equation(eqn: JaxprEqn) -> JaxprEqn:
-        changed = {}
-        for name, value in eqn.params.items():
-            items = value if isinstance(value, (tuple, list)) else (value,)
-            new = [rewrite_item(item) for item in items]
-            if not _are_same_objects(new, items):
-                changed[name] = rebuild(value, new)
-        return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
-
-    jaxpr = rewrite_jaxpr(closed.jaxpr)
-    return closed if jaxpr is closed.jaxpr else jex_core.ClosedJaxpr(jaxpr, closed.consts)
+    changed = {}
+    for name, value in eqn.params.items():
+        items = value if isinstance(value, (tuple, list)) else (value,)
+        new = [rewrite_item(item) for item in items]
+        if not are_same_objects(new, items):
+            changed[name] = rebuild(value, new)
+    return eqn.replace(params={**eqn.params, **changed}) if changed else eqn
 
 
-def _are_same_objects(some: Sequence[object], others: Sequence[object]) -> bool:
+def are_same_objects(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Check whether two sequences consist of the same objects."""
     return len(some) == len(others) and all(map(operator.is_, some, others))

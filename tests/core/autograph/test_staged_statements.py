@@ -745,7 +745,7 @@ def test_error_state_changes_form():
     with pytest.raises(
         ValueError, match=r"'items' is a list that tensors are added to.*TensorArray"
     ):
-        run(grows, 3)
+        tf.function(grows, jit_compile=True)(tf.constant(3))
     with pytest.raises(ValueError, match="'best' is None before the loop"):
         run(none, 3)
 

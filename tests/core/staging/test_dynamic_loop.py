@@ -26,7 +26,7 @@ def unrolled(x, a, n):
     return x
 
 
-@pytest.mark.parametrize("checkpoints", [2, 3, 64])
+@pytest.mark.parametrize("checkpoints", [1, 2, 3, 5, 64])
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 9, 10, 27])
 def test_gradients_for_any_number_of_iterations(monkeypatch, checkpoints, n):
     monkeypatch.setattr(dynamic_loop, "NUM_CHECKPOINTS", checkpoints)
@@ -43,10 +43,32 @@ def test_second_and_third_order():
     np.testing.assert_allclose(
         second, jax.grad(jax.grad(lambda x: unrolled(x, a, 5)))(x), rtol=1e-12
     )
-    third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: looped(x, a, jnp.int32(3), 4)))))(x)
-    np.testing.assert_allclose(
-        third, jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x), rtol=1e-12
-    )
+    expected = jax.grad(jax.grad(jax.grad(lambda x: unrolled(x, a, 3))))(x)
+    for limit in (None, 4):
+        third = jax.jit(jax.grad(jax.grad(jax.grad(lambda x: looped(x, a, jnp.int32(3), limit)))))
+        np.testing.assert_allclose(third(x), expected, rtol=1e-12)
+
+
+def test_no_state_is_recomputed_while_all_fit(monkeypatch):
+    calls = []
+
+    def step(carry, consts):
+        jax.debug.callback(lambda: calls.append(1))
+        return [carry[0] + 1, jnp.sin(carry[1])]
+
+    def loop(x, n):
+        run = dynamic_loop.while_loop
+        return run(lambda carry, consts: carry[0] < consts[0], step, [jnp.int32(0), x], [n])[1]
+
+    counts = []
+    for checkpoints in (8, 4):
+        monkeypatch.setattr(dynamic_loop, "NUM_CHECKPOINTS", checkpoints)
+        calls.clear()
+        jax.block_until_ready(jax.jit(jax.grad(loop))(jnp.float64(0.3), jnp.int32(9)))
+        jax.effects_barrier()
+        counts.append(len(calls))
+    # 9 steps forwards, 8 to the last state, and 9 within the gradients of steps.
+    assert counts[0] == 26 < counts[1] <= 35
 
 
 def test_limit_ends_the_loop():

@@ -122,8 +122,6 @@ def test_what_is_not_available_says_so():
         layers.Resizing(2, 2, interpolation="foo")
     with pytest.raises(NotImplementedError, match="Ragged tensors are not available"):
         layers.TextVectorization(ragged=True)
-    with pytest.raises(NotImplementedError, match="sparse=True is not available"):
-        layers.CategoryEncoding(3, sparse=True)
 
 
 LEARNT = {

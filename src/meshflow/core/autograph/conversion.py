@@ -8,7 +8,8 @@ from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from meshflow.core.autograph import compiler, policy, status, tracebacks
+from meshflow.core.autograph import compiler, policy, status
+from meshflow.core.runtime import tracebacks
 
 # The module that converted code refers to as `ag__`.
 _runtime: list[ModuleType] = []
@@ -47,7 +48,7 @@ def convert(fn: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return converted(*args, **kwargs)
             except Exception as error:
-                error.__traceback__ = tracebacks.filter_traceback(error.__traceback__)
+                tracebacks.hide_frames(error)
                 raise
 
     run.ag_do_not_convert = True  # type: ignore[attr-defined]

@@ -11,6 +11,8 @@ Their keys are the source text of the changed expression.
 from __future__ import annotations
 
 import ast
+import collections
+from collections.abc import Iterable
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SCOPES = (*FUNCTIONS, ast.Lambda, ast.ClassDef)
@@ -218,3 +220,28 @@ def find_free_names(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -
     names = NameUsage(*body)
     bound = (set(get_parameter_names(node.args)) | names.writes) - names.outer
     return (names.reads | names.captured | names.nonlocals) - bound
+
+
+def find_appended_names(nodes: Iterable[ast.AST], names: Iterable[str]) -> list[str]:
+    """Return the variables that statements use only to append to a list.
+
+    Args:
+      nodes: The statements.
+      names: The variables to consider.
+    """
+    loads: collections.Counter[str] = collections.Counter()
+    appends: collections.Counter[str] = collections.Counter()
+    captured: set[str] = set()
+    for root in nodes:
+        captured |= NameUsage(root).captured
+        for node in ast.walk(root):
+            if isinstance(node, ast.Name):
+                loads[node.id] += 1
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("append", "extend")
+                and isinstance(node.func.value, ast.Name)
+            ):
+                appends[node.func.value.id] += 1
+    return [name for name in names if 0 < appends[name] == loads[name] and name not in captured]

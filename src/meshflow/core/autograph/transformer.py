@@ -16,11 +16,16 @@ the program does exactly the same as before.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from meshflow.core.autograph import ast_nodes, control_flow_lowering, liveness
 from meshflow.core.autograph.block_state import BlockState
 from meshflow.core.autograph.expressions import ExpressionTransformer, is_static
-from meshflow.core.autograph.name_usage import NameUsage, get_parameter_names
+from meshflow.core.autograph.name_usage import (
+    NameUsage,
+    find_appended_names,
+    get_parameter_names,
+)
 
 # Functions that inspect the frame of their caller.
 _FRAME_READERS = frozenset({"locals", "eval", "exec", "vars", "dir"})
@@ -224,6 +229,7 @@ class _FunctionTransformer(ExpressionTransformer):
         names = NameUsage(node.target, *node.body)
         options, body = self._take_loop_options(node.body)
         state = BlockState.from_names(names, node.ag_after, node.ag_before)  # type: ignore[attr-defined]
+        appended = find_appended_names([node.target, *node.body], state.containers)
         index = self._next_index()
         declarations = self._declare_shared(names.writes)
         iterated = self.rewrite_expression(node.iter)
@@ -250,6 +256,7 @@ class _FunctionTransformer(ExpressionTransformer):
                     state.make_getter(),
                     ast_nodes.load_name(setter.name),
                     *state.make_arguments(),
+                    ast_nodes.make_thunk(_read_all(appended)),
                     **options,
                 )
             ),
@@ -288,6 +295,17 @@ class _FunctionTransformer(ExpressionTransformer):
     def _next_index(self) -> int:
         self.num_blocks += 1
         return self.num_blocks
+
+
+def _read_all(names: Sequence[str]) -> ast.expr:
+    """Return a tuple of variables; those without a value are `ag__.undefined`."""
+    return ast.Tuple(
+        [
+            ast_nodes.call_runtime("read_part", ast_nodes.make_thunk(ast_nodes.load_name(name)))
+            for name in names
+        ],
+        ast.Load(),
+    )
 
 
 def _remove_declarations(body: list[ast.stmt]) -> list[ast.stmt]:

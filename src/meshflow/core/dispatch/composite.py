@@ -37,7 +37,18 @@ _flatten_rows = Op(
     ),
 )
 _concatenate = Op("concat", lambda o, _: jnp.concatenate(o[0]))
-_gather_elements = Op("gather_nd", lambda o, shape: jnp.broadcast_to(o[0], shape)[tuple(o[1].T)])
+
+
+def _gather_broadcast(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+    """Gather elements of a tensor as if it were broadcast to the shape of the indices."""
+    dense, indices = operands
+    offset = indices.shape[1] - dense.ndim
+    columns = [0 if n == 1 else indices[:, offset + k] for k, n in enumerate(dense.shape)]
+    gathered = dense.at[tuple(columns)].get(mode="clip") if columns else dense
+    return jnp.broadcast_to(gathered, indices.shape[:1])
+
+
+_gather_elements = Op("gather_nd", _gather_broadcast)
 
 
 class IndexedSlices:
@@ -254,17 +265,17 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
     return IndexedSlices(values, flat_indices, np.array(table.array.shape, np.int32))
 
 
-def accept_indexed_slices(public: F) -> F:
-    """Make a public op accept `tf.IndexedSlices` as its first argument.
+def accept_composites(public: F) -> F:
+    """Make a public op accept `tf.IndexedSlices` and `tf.SparseTensor` as its first argument.
 
-    The op is then applied to the rows.
+    The op is then applied to the rows or elements.
     """
     first = next(iter(inspect.signature(public).parameters))
 
     @functools.wraps(public)
     def function(*args: Any, **kwargs: Any) -> Any:
         rows = args[0] if args else kwargs.get(first)
-        if isinstance(rows, IndexedSlices):
+        if isinstance(rows, (IndexedSlices, SparseTensor)):
             kwargs.pop(first, None)
             return rows.with_values(public(rows.values, *args[1:], **kwargs))
         return public(*args, **kwargs)
@@ -363,9 +374,11 @@ class SparseTensorSpec(TypeSpec):
 
 
 class SparseTensor:
-    """The nonzero elements of a tensor, for data on the host.
+    """The nonzero elements of a tensor.
 
-    Layers and ops take the result of `tf.sparse.to_dense`.
+    `tf.sparse`, `Dense` layers and `fit` compute with the elements only. Other layers and ops take
+    the result of `tf.sparse.to_dense`. In a compiled function, the number of elements and the dense
+    shape are static.
 
     Args:
       indices: Coordinates of the elements, int64 of shape [n, rank].
@@ -421,7 +434,9 @@ class SparseTensor:
 
     @property
     def shape(self) -> TensorShape:
-        """Return the shape of the full tensor."""
+        """Return the shape of the full tensor; sizes are None if a program computes them."""
+        if isinstance(self._dense_shape.array, jax.core.Tracer):
+            return TensorShape([None] * self._dense_shape.array.shape[0])
         return TensorShape(self._dense_shape.numpy().tolist())
 
     @property
@@ -439,11 +454,27 @@ class SparseTensor:
     def _components(self) -> list[Tensor]:
         return [self._values]
 
+    def _state_parts(self) -> list[Tensor]:
+        return [self._values, self._indices, self._dense_shape]
+
+    @classmethod
+    def _with_state_parts(cls, parts: Sequence[Any]) -> SparseTensor:
+        sparse = cls.__new__(cls)
+        sparse._values, sparse._indices, sparse._dense_shape = parts
+        return sparse
+
     def _combine_elements(
         self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
     ) -> SparseTensor:
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
-        factors = apply(_gather_elements, (dense, self._indices), tuple(self.shape.as_list()))
+        sizes = self.shape.as_list()[max(len(self.shape) - dense.ndim, 0) :]
+        if len(sizes) != dense.ndim or any(
+            n not in (1, size) for n, size in zip(dense.shape, sizes, strict=True)
+        ):
+            raise InvalidArgumentError(
+                f"SparseTensor: a dense operand of shape {dense.shape} does not broadcast to {self.shape}."
+            )
+        factors = apply(_gather_elements, (dense, self._indices))
         return self.with_values(combine(self._values, factors))
 
     def __mul__(self, other: Any) -> SparseTensor:
@@ -454,8 +485,7 @@ class SparseTensor:
 
     def _as_tensor(self) -> Tensor:
         raise TypeError(
-            "A SparseTensor is no tensor: convert it with tf.sparse.to_dense. Sparse computation is not "
-            "available (XLA has dense arrays only)."
+            "A SparseTensor is no tensor: convert it with tf.sparse.to_dense, or use the ops of tf.sparse."
         )
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
 import jax
@@ -39,10 +40,12 @@ from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.dispatch.recorded_op import RecordedOp
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.annotations import get_current_scope
+from meshflow.core.runtime.bounds_checks import translate_bounds_failure
 from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
+from meshflow.core.runtime.tracebacks import hide_frames, is_filtering
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
@@ -88,7 +91,9 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
             ) from None
         raise
     except (MemoryError, RuntimeError) as error:
-        translated = translate_memory_error(error, f"{op.name} [Op:{op.name}]")
+        translated = translate_bounds_failure(error) or translate_memory_error(
+            error, f"{op.name} [Op:{op.name}]"
+        )
         if translated is None:
             raise
         raise translated from error
@@ -111,9 +116,10 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
         if outputs is not None:
             return outputs
     values = [_capture(trace, o) for o in operands]
-    if recording:
-        return _execute_with_tapes(op, operands, values, static)
-    return _inline(op, operands, values, static)
+    with nullcontext() if context.label_op is None else context.label_op(op):
+        if recording:
+            return _execute_with_tapes(op, operands, values, static)
+        return _inline(op, operands, values, static)
 
 
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
@@ -408,7 +414,7 @@ def op(
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
         if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-            return symbolic_calls.handler(public, args, kwargs)  # type: ignore[misc]
+            return symbolic_calls.call_symbolically(public, args, kwargs)
         if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
             return context.host_recorder.call(public, args, kwargs)
         values = [*args, *defaults[len(args) :]]
@@ -438,8 +444,22 @@ def op(
                 check_integers(static[k], names[static_indices[k]], public_name)
         try:
             return apply(the_op, operands, static)
-        except (TypeError, ValueError, IndexError, ArithmeticError) as error:
-            raise translate_error(public_name, error, operands) from error
+        except Exception as error:
+            is_argument_error = isinstance(
+                error, (TypeError, ValueError, IndexError, ArithmeticError)
+            )
+            if is_argument_error and context.size_probe is not None:
+                run = functools.partial(apply, the_op, static=static)
+                result = context.size_probe.retry_op(public_name, run, operands, static)
+                if result is not None:
+                    return result
+            hide_frames(error)
+            translated = error
+            if is_argument_error:
+                translated = translate_error(public_name, error, operands)
+            if translated is error:
+                raise
+            raise translated from (None if is_filtering() else error)
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]

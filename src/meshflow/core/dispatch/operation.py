@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.environment.types import PyTree
 
 T = TypeVar("T")
@@ -246,11 +247,18 @@ class GradientOp(Op):
         self.differentiated_op = op
         self.root_op: Op = op.root_op if isinstance(op, GradientOp) else op
 
-        def call(operands: Any, _: Any) -> Any:
-            inputs, cotangents = operands
+        def compute(inputs: Any, cotangents: Any) -> Any:
             outputs, pullback = compute_with_pullback(run, requested, *inputs)
             inexact = [o for o in jax.tree.leaves(outputs) if is_inexact(o)]
             return list(apply_pullback(pullback, inexact, cotangents))
+
+        # JAX caches the program of the gradient for shapes and dtypes, and the derivatives of the
+        # program, so equal layers and gradients of higher orders are traced quickly.
+        inlined = jax.jit(compute, inline=True)
+
+        def call(operands: Any, _: Any) -> Any:
+            is_cached = not (op.is_opaque or context.exporting)
+            return (inlined if is_cached else compute)(*operands)
 
         super().__init__(
             f"grad_{op.name}", call, is_foldable=op.is_foldable, is_opaque=op.is_opaque

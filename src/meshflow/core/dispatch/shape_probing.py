@@ -1,20 +1,26 @@
-"""Placeholder values for traced tensors while only the shape of a result is determined.
+"""Placeholders for values and sizes while only the shape of a result is determined.
 
-The result shape of some layers depends on values (`tf.boolean_mask`). Such a layer is traced twice,
-with different placeholder values. Sizes that differ between the traces are unknown.
+The result shape of some layers depends on values (`tf.boolean_mask`), and that of a Python function
+on its code. Such a function is traced twice, with different placeholders. Sizes that differ between
+the traces are unknown.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.operands import flatten_tensors
 from meshflow.core.runtime.context import context
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array, PyTree
 
-__all__ = ["ShapeProbe", "probe_shapes"]
+__all__ = ["ShapeProbe", "SizeProbe", "probe_shapes", "probe_sizes"]
 
 
 class ShapeProbe:
@@ -55,3 +61,106 @@ def probe_shapes(probe: ShapeProbe) -> Iterator[None]:
         yield
     finally:
         context.value_probe = saved
+
+
+class SizeProbe:
+    """Sizes for the unknown shapes of one trace.
+
+    Args:
+      size: The size that replaces unknown ones; None to only record the results of Python functions.
+      results: Traced placeholders for the results of Python functions, None for strings.
+      specs: Specs of these results in an earlier run, which determine the ranks.
+
+    Attributes:
+      specs: The specs that were passed, or were recorded.
+    """
+
+    def __init__(
+        self,
+        size: int | None = None,
+        results: Sequence[Tensor | None] = (),
+        specs: Sequence[TensorSpec] = (),
+    ) -> None:
+        self.size, self.specs = size, list(specs)
+        self._results = iter(zip(results, specs, strict=True))
+
+    def make_result(self, spec: TensorSpec) -> Tensor:
+        """Return a placeholder for the next result of a Python function.
+
+        Args:
+          spec: The declared spec.
+
+        Raises:
+          ValueError: If the earlier run had no such result.
+        """
+        tensor, observed = next(self._results, (None, None))
+        if observed is None or observed.dtype is not spec.dtype:
+            raise ValueError("The results of Python functions differ between two runs.")
+        if tensor is None:
+            tensor = Tensor(np.full([self.size] * len(observed.shape), b"", object))
+        tensor.set_shape(spec.shape)
+        return tensor
+
+    def refine_array(self, array: Array, shape: ShapeLike) -> Array:
+        """Return the array, or one of the declared shape if the probe sizes contradict it."""
+        declared = TensorShape(shape)
+        if declared.rank is None or self.size is None or declared.is_compatible_with(array.shape):
+            return array
+        is_same_rank = declared.rank == len(array.shape)
+        old = array.shape if is_same_rank else [self.size] * declared.rank
+        sizes = [o if n is None else n for o, n in zip(old, declared.as_list(), strict=True)]
+        if array.dtype == object:
+            return np.full(sizes, b"", object)
+        return jnp.zeros(sizes, array.dtype)
+
+    def retry_op(
+        self,
+        name: str,
+        run: Callable[[list[PyTree]], PyTree],
+        operands: Sequence[PyTree],
+        static: tuple[PyTree, ...],
+    ) -> Tensor | None:
+        """Determine the result of an op whose operands the probe sizes made incompatible.
+
+        Probe sizes are replaced by 1, which is compatible with any size of another operand.
+
+        Args:
+          name: Name of the op.
+          run: Runs the op.
+          operands: Its operands, tensors or None.
+          static: Its static arguments.
+
+        Returns:
+          A placeholder for the result, or None if the op fails.
+        """
+        if self.size is None:
+            return None
+        if name == "reshape":
+            sizes = [self.size if n == -1 else n for n in static[0]]
+            return Tensor(jnp.zeros(sizes, operands[0].array.dtype))
+        rank = max((len(t.shape) for t in flatten_tensors(operands)), default=0)
+
+        def shrink(operand: PyTree) -> PyTree:
+            if not isinstance(operand, Tensor):
+                return operand
+            sizes = [1 if n == self.size else n for n in operand.shape.as_list()]
+            return Tensor(jnp.zeros(sizes, operand.array.dtype))
+
+        try:
+            result = run([shrink(operand) for operand in operands])
+        except (TypeError, ValueError, IndexError, ArithmeticError):
+            return None
+        if not isinstance(result, Tensor) or len(result.shape) != rank:
+            return None
+        sizes = [self.size if n == 1 else n for n in result.shape.as_list()]
+        return Tensor(jnp.zeros(sizes, result.array.dtype))
+
+
+@contextlib.contextmanager
+def probe_sizes(probe: SizeProbe) -> Iterator[SizeProbe]:
+    """Use or record shapes that only a running Python function determines."""
+    saved, context.size_probe = context.size_probe, probe
+    try:
+        yield probe
+    finally:
+        context.size_probe = saved

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.tracebacks import hide_frames
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,11 +49,24 @@ def accept_symbolic_unnamed(function: F) -> F:
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if types and has_symbolic(args, kwargs):
-            return handler(public, args, kwargs)  # type: ignore[misc]
-        return function(*args, **kwargs)
+        try:
+            if types and has_symbolic(args, kwargs):
+                return handler(public, args, kwargs)  # type: ignore[misc]
+            return function(*args, **kwargs)
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     return public  # type: ignore[return-value]
+
+
+def call_symbolically(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    """Call the handler for an op with symbolic arguments."""
+    try:
+        return handler(function, args, kwargs)  # type: ignore[misc]
+    except Exception as error:
+        hide_frames(error)
+        raise
 
 
 def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:

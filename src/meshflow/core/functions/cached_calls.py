@@ -26,6 +26,7 @@ from meshflow.core.functions.executable_cache import (
 )
 from meshflow.core.functions.prepacked_weights import PrepackedWeights
 from meshflow.core.runtime import compilation_cache
+from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.runtime.forks import ForkState
 from meshflow.core.tracing.pass_pipeline import PassPipeline
@@ -97,7 +98,7 @@ class CachedCalls:
         if not self._is_supported or not _is_standalone():
             return None
         arrays = [t.array for t in tensors]
-        key = tuple((a.shape, a.dtype) for a in arrays)
+        key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
         if key not in self._calls:
             with self._compile_lock:
                 if key not in self._calls:
@@ -128,6 +129,7 @@ class CachedCalls:
             shapes,
             os.environ.get("XLA_FLAGS"),
             os.environ.get("MESHFLOW_KERNELS"),
+            BoundsChecking.mode,
             _list_source_stamps(),
         )
         key = make_key(repr(identity).encode() + self._fingerprint, device)

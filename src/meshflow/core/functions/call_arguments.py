@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import IteratorSource
@@ -24,41 +24,54 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array, PyTree
 
 
-class IndexedSlicesArgument(Exception):
-    """Signal that arguments contain `tf.IndexedSlices`, which `split_indexed_slices` must split."""
+class CompositeArgument(Exception):
+    """Signal that arguments contain composite tensors, which `split_composites` must split."""
 
 
-class _SplitIndexedSlices(NamedTuple):
-    """`tf.IndexedSlices` as a nested structure with a shape that is known during tracing."""
+class _SplitComposite(NamedTuple):
+    """A composite tensor as a nested structure with a shape that is known during tracing."""
 
     values: Tensor
     indices: Tensor
     shape: tuple[int, ...] | None
+    is_sparse: bool
 
 
-def split_indexed_slices(arguments: PyTree) -> PyTree:
-    """Split the `tf.IndexedSlices` in a nested value into their parts."""
+def split_composites(arguments: PyTree) -> PyTree:
+    """Split the `tf.IndexedSlices` and `tf.SparseTensor`s in a nested value into their parts."""
 
     def split(leaf: Any) -> Any:
-        if not isinstance(leaf, IndexedSlices):
+        if not isinstance(leaf, (IndexedSlices, SparseTensor)):
             return leaf
         shape = None if leaf.dense_shape is None else tuple(leaf.shape.as_list())
-        return _SplitIndexedSlices(leaf.values, leaf.indices, shape)
+        return _SplitComposite(leaf.values, leaf.indices, shape, isinstance(leaf, SparseTensor))
 
     return nest.map_structure(split, arguments)
 
 
-def join_indexed_slices(arguments: PyTree) -> PyTree:
-    """Undo `split_indexed_slices`."""
+def join_composites(arguments: PyTree) -> PyTree:
+    """Undo `split_composites`."""
 
     def join(leaf: Any) -> Any:
-        if type(leaf) is not _SplitIndexedSlices:
+        if type(leaf) is not _SplitComposite:
             return leaf
+        if leaf.is_sparse:
+            return SparseTensor(leaf.indices, leaf.values, np.array(leaf.shape, np.int64))
         shape = None if leaf.shape is None else np.array(leaf.shape, np.int32)
         return IndexedSlices(leaf.values, leaf.indices, shape)
 
-    atoms = (_SplitIndexedSlices, Tensor, Variable)
+    atoms = (_SplitComposite, Tensor, Variable)
     return jax.tree.map(join, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
+
+
+def _holds_strings(leaf: IndexedSlices | SparseTensor) -> bool:
+    return leaf.dtype is dtypes.string
+
+
+def make_sparse_placeholder(shape: tuple[int, ...], dtype: dtypes.DType, count: int) -> PyTree:
+    """Create a split `tf.SparseTensor` of specs, for traces that determine shapes."""
+    indices = TensorSpec([count, len(shape)], dtypes.int64)
+    return _SplitComposite(TensorSpec([count], dtype), indices, shape, True)  # type: ignore[arg-type]
 
 
 class CallArguments:
@@ -117,8 +130,8 @@ class CallArguments:
             return leaf
         if isinstance(leaf, IteratorSource):
             return leaf_type, leaf._make_cache_key()
-        if isinstance(leaf, IndexedSlices):
-            raise IndexedSlicesArgument
+        if isinstance(leaf, (IndexedSlices, SparseTensor)) and not _holds_strings(leaf):
+            raise CompositeArgument
         if leaf_type in (set, weakref.ref):
             raise TypeError(
                 f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
@@ -181,6 +194,16 @@ class CallArguments:
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         return [name for name, p in signature.parameters.items() if p.kind in kinds]
 
+    def label_leaves(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        """Return the leaves of canonical arguments by label, such as `argument 'x'['image']`."""
+        names = self.list_parameter_names()
+        return {
+            _format_label(path, names): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(
+                nest.map_structure(to_spec, (args, kwargs)), is_leaf=lambda leaf: leaf is None
+            )
+        }
+
     def convert_to_signature(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Convert arguments to the declared input signature.
 
@@ -210,6 +233,15 @@ class CallArguments:
             for s, v in zip(nest.flatten(declared), parts, strict=True)
         ]
         return tuple(nest.pack_sequence_as(declared, values)), {}
+
+
+def _format_label(path: tuple[Any, ...], names: list[str]) -> str:
+    """Return the label of a leaf of (args, kwargs)."""
+    is_keyword = path[0].idx == 1
+    first = path[1].key if is_keyword else path[1].idx
+    if not is_keyword:
+        first = names[first] if first < len(names) else first
+    return f"argument {first!r}{jax.tree_util.keystr(path[2:])}"
 
 
 def convert_to_spec(name: str, spec: Any, value: Any) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.functions.early_checks import EarlyChecks, has_bounds_checks
 from meshflow.core.functions.executable_cache import CachedProgram, cache_program
 from meshflow.core.functions.file_variables import FileVariables, is_in_file
 from meshflow.core.functions.prepacked_weights import PrepackedWeights, split_prepacking
@@ -30,6 +31,11 @@ from meshflow.core.functions.signatures import (
 )
 from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers
+from meshflow.core.runtime.bounds_checks import (
+    BoundsChecking,
+    raise_recorded_failure,
+    translate_bounds_failure,
+)
 from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.runtime.device_to_host import translate_lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
@@ -220,9 +226,10 @@ class ConcreteFunction(SignedFunction):
         # The program contains checks or other calls of Python. If one fails, the variables keep
         # their values.
         self._calls_python = bool(traced.closed_jaxpr.effects)
-        if self._calls_python:
-            donated, self._donated = [], []
-        self._donated_indices = tuple(donated)
+        self._has_bounds_checks = has_bounds_checks(traced.closed_jaxpr)
+        self._donatable = self._donated, tuple(donated)
+        self._choose_donation()
+        self.early_checks = EarlyChecks(traced.closed_jaxpr, offset)
         self._prepacked_weights: PrepackedWeights | None = None
         self._file_variables = FileVariables(traced)
         # The program is compiled at the first call, because variables may have no values yet.
@@ -232,6 +239,13 @@ class ConcreteFunction(SignedFunction):
     @property
     def _any_traced(self) -> TracedFunction:
         return self.traced
+
+    def _choose_donation(self) -> None:
+        """Let the program take over the buffers of the variables that it writes, unless it may fail."""
+        self._may_fail = self._calls_python or (
+            self._has_bounds_checks and bool(BoundsChecking.mode)
+        )
+        self._donated, self._donated_indices = ([], ()) if self._may_fail else self._donatable
 
     def _compile(self, ordered: bool = True) -> None:
         version = PassPipeline.version
@@ -245,6 +259,7 @@ class ConcreteFunction(SignedFunction):
 
     def _make_program(self, ordered: bool) -> None:
         traced = self.traced
+        self._choose_donation()
         closed = self._rewrite()
         if not ordered:
             closed = host_callbacks.remove_ordering(closed)
@@ -277,7 +292,10 @@ class ConcreteFunction(SignedFunction):
 
     def _rewrite(self) -> ClosedJaxpr:
         """Return the program after the installed passes."""
-        return apply_all_passes(self.traced.closed_jaxpr)
+        closed = self.traced.closed_jaxpr
+        if self._has_bounds_checks and self._donated:
+            closed = self.early_checks.replace_checks(closed)
+        return apply_all_passes(closed, self.traced.allows_simplification)
 
     def lower(
         self,
@@ -308,7 +326,7 @@ class ConcreteFunction(SignedFunction):
         structure = self.traced.rebuild_result(self.traced.out_specs)
 
         def to_type_spec(leaf: Any) -> Any:
-            if isinstance(leaf, IndexedSlices):
+            if isinstance(leaf, (IndexedSlices, SparseTensor)):
                 return leaf._type_spec
             return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
@@ -356,11 +374,14 @@ class ConcreteFunction(SignedFunction):
             return None
         return self._compiled, self._prepacked_weights
 
-    def run_arrays(self, arrays: list[Array], lock: Lock = variable_lock) -> PyTree:
+    def run_arrays(
+        self, arrays: list[Array], lock: Lock = variable_lock, is_checked: bool = False
+    ) -> PyTree:
         """Run the function on arrays, without tapes and outside of traces.
 
         Args:
           arrays: The arguments.
+          is_checked: Whether the caller has made the early checks.
           lock: Held while variables are read and written; another lock if no other thread uses these variables.
         """
         if ForkState.forked_late:
@@ -369,6 +390,8 @@ class ConcreteFunction(SignedFunction):
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
         traced = self.traced
+        if self.early_checks and not is_checked and self._donated:
+            self.early_checks.run(arrays)
         if self._donated:
             with lock:
                 copy_shared_buffers(self._donated)
@@ -397,7 +420,7 @@ class ConcreteFunction(SignedFunction):
         traced = self.traced
         captured = self._unplaced.move_to_mesh(arrays, captured)
         try:
-            if self._calls_python:
+            if self._may_fail:
                 outputs = self._run_to_completion(self._list_operands(arrays, captured))
             elif self._is_lowered:
                 outputs = self._compiled(*self._list_operands(arrays, captured))
@@ -413,9 +436,11 @@ class ConcreteFunction(SignedFunction):
                 names += [getattr(c, "_shared_name", "") for c in traced.captures]
                 values = list(zip(names, [*arrays, *captured], strict=True))
                 raise make_placement_error(self.name, values) from None
-            translated = translate_memory_error(
-                error, f"function {self.name}"
-            ) or translate_lost_worker(error)
+            translated = (
+                translate_bounds_failure(error)
+                or translate_memory_error(error, f"function {self.name}")
+                or translate_lost_worker(error)
+            )
             if translated is None:
                 raise
             raise translated from error
@@ -426,6 +451,8 @@ class ConcreteFunction(SignedFunction):
             for index, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
                 if self._file_variables.is_output(index):
                     variable._value = value
+        if self._has_bounds_checks and self._donated:
+            raise_recorded_failure()
         return list(outputs[count:])
 
     def _run_to_completion(self, arrays: list[Any]) -> list[Any]:

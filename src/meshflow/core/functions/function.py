@@ -23,10 +23,10 @@ from meshflow.core.autograph import convert
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
-    IndexedSlicesArgument,
+    CompositeArgument,
     is_tensor_argument,
-    join_indexed_slices,
-    split_indexed_slices,
+    join_composites,
+    split_composites,
     to_spec,
 )
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
@@ -37,6 +37,7 @@ from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -163,7 +164,9 @@ class Function:
             self._runs_as_python_on_host and context.computes_on_host
         ):
             return self._call_python(self._python, args, kwargs)
-        if context.host_recorder is not None and context.host_recorder.inlines:
+        if (context.host_recorder is not None and context.host_recorder.inlines) or (
+            context.size_probe is not None and context.size_probe.size
+        ):
             return self._call_python(self._get_converted(), args, kwargs)
         if self._runs_op_by_op and context.trace is None:
             return self._run_python(args, kwargs)
@@ -172,8 +175,8 @@ class Function:
         self._history.calls += 1
         try:
             arrays, key = self._arguments.make_key(args, kwargs)
-        except IndexedSlicesArgument:
-            return self._get_split_function()(*split_indexed_slices((args, kwargs)))
+        except CompositeArgument:
+            return self._get_split_function()(*split_composites((args, kwargs)))
         concrete = self._cache.get(key)
         if concrete is None:
             args, kwargs = self._arguments.canonicalize(args, kwargs)
@@ -193,8 +196,9 @@ class Function:
                         warn_eager_fallback(self._name, error)
                         self._runs_op_by_op = True
                     return self._run_python(args, kwargs)
-                except Exception:
+                except Exception as error:
                     if not context.computes_on_host or context.trace is not None:
+                        hide_frames(error)
                         raise
                     # This part of a pipeline's function runs as Python: its sizes depend on values.
                     self._runs_as_python_on_host = True
@@ -210,12 +214,12 @@ class Function:
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
     def _get_split_function(self) -> Function:
-        """Return the function that takes split `tf.IndexedSlices`."""
+        """Return the function that takes split composite tensors."""
         if self._split_function is None:
             converted = self._get_converted()
 
             def call(args: Args, kwargs: Kwargs) -> PyTree:
-                return self._call_python(converted, *join_indexed_slices((args, kwargs)))
+                return self._call_python(converted, *join_composites((args, kwargs)))
 
             self._split_function = Function(call, autograph=False, name=self._name)
         return self._split_function
@@ -232,8 +236,24 @@ class Function:
                 return cached
             concrete = self._trace(args, kwargs, key, runs)
         if runs and self.input_signature is None and not self._reduce_retracing:
-            self._history.add_trace(self._name)
+            owner = None if self._instance is None else self._instance()
+            self._history.add_trace(
+                retracing.describe_function(self._python, owner),
+                lambda: self._explain_trace(concrete, args, kwargs),
+            )
         return concrete
+
+    def _explain_trace(self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs) -> str:
+        """Return the reason why the arguments of a call needed a new trace."""
+        others = [other for other in list(self._cache.values()) if other is not concrete]
+        others.sort(key=lambda other: -other.last_use)
+        return retracing.explain_change(
+            [
+                self._arguments.label_leaves(*other.structured_input_signature)
+                for other in others[: retracing.MAX_COMPARED]
+            ],
+            self._arguments.label_leaves(args, kwargs),
+        )
 
     def _trace(
         self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
@@ -259,6 +279,7 @@ class Function:
 
         traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_to_known_tensor, traced.structure)
+        traced.allows_simplification = self._jit_compile
         if created:
             holders.extend([traced.captures, traced.writes])
             if created_before or self._cache or _is_unreferenced(created, holders):
@@ -535,7 +556,9 @@ def function(
       func: The function; None to use `tf.function(...)` as a decorator with arguments.
       input_signature: A sequence of `TensorSpec`s (or structures of them) for arguments.
       autograph: Whether Python `if`, `while`, `for` on tensors become XLA control flow.
-      jit_compile: Whether to raise an error if XLA cannot compile the function.
+      jit_compile: Whether to raise an error if XLA cannot compile the function. XLA may then also simplify
+        arithmetic as if numbers were real: `log(exp(x))` to `x`. By default, results are those of
+        separate operations.
       reduce_retracing: Whether to disable the warning about frequent retracing.
       experimental_implements: Ignored.
       experimental_autograph_options: Ignored.

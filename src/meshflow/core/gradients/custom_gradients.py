@@ -261,7 +261,8 @@ def _make_vjp_call(
         return forward.run_on_arrays(arguments, captures)
 
     def run_forward(arguments: Arrays, captures: Arrays, extra: Arrays) -> tuple[Arrays, Any]:
-        return forward.run_on_arrays(arguments, captures), (arguments, captures, extra)
+        # An outer gradient of this rule must use the custom gradient, too.
+        return call(arguments, captures, extra), (arguments, captures, extra)
 
     def run_backward(residuals: Any, cotangents: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         arguments, captures, extra = residuals

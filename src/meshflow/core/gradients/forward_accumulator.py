@@ -25,7 +25,6 @@ from meshflow.core.gradients.gradient_targets import (
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.tape_nodes import FunctionNode, backpropagate
 from meshflow.core.runtime.context import Recorder, context
-from meshflow.core.staging import dynamic_loop
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -192,8 +191,7 @@ def _replace_custom_gradients(_: object, equations: list[JaxprEqn]) -> list[Jaxp
 def _replace_custom_gradient(equation: Any) -> JaxprEqn:
     program = equation.params["call_jaxpr"]
     run = jex_core.jaxpr_as_fun(program)
-    is_loop = program.jaxpr.debug_info.func_name == dynamic_loop.PROGRAM_NAME
-    function = jax.jit(run) if is_loop else _add_transposed_gradient(equation, run)
+    function = _add_transposed_gradient(equation, run)
     specs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
     (new,) = jax.make_jaxpr(function)(*specs).eqns
     return equation.replace(primitive=new.primitive, params=new.params, effects=new.effects)
@@ -224,8 +222,9 @@ def _add_transposed_gradient(equation: JaxprEqn, run: Callable[..., Any]) -> Cal
         outputs, pullback = jax.vjp(run_inexact, *(primals[i] for i in inexact))
         zeros = jax.tree.map(jax.numpy.zeros_like, outputs)
         try:
-            transposed = jax.linear_transpose(pullback, zeros)
-            output_tangents = transposed(tuple(tangents[i] for i in inexact))
+            # The transpose of a linear function is its gradient, which exists for loops, too.
+            _, transpose = jax.vjp(pullback, zeros)
+            output_tangents = transpose(tuple(tangents[i] for i in inexact))
         except (NotImplementedError, ValueError) as error:
             raise NotImplementedError(
                 "ForwardAccumulator cannot follow this function: it has a custom gradient whose gradient has no "

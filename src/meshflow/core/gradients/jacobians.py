@@ -75,7 +75,8 @@ class JacobianMethods:
         self._check_use_pfor("jacobian", experimental_use_pfor)
         target = convert_target(target)
         shape = tuple(target.array.shape)
-        basis = np.eye(int(np.prod(shape)), dtype=target.dtype.dtype).reshape((-1, *shape))
+        size = int(np.prod(shape))
+        basis = np.eye(size, dtype=target.dtype.dtype).reshape((size, *shape))
         rows = self._compute_rows(target, sources, basis, unconnected_gradients)
         return nest.map_structure(
             lambda r: None if r is None else apply(_reshape, (r,), (*shape, *r.array.shape[1:])),

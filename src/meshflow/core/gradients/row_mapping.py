@@ -45,7 +45,9 @@ def map_rows(fn: Callable[..., PyTree], elements: PyTree) -> PyTree:
 
 
 def _run_vmapped(traced: TracedFunction, arguments: list[Any], captures: list[Any]) -> list[Any]:
-    return jax.vmap(lambda args: traced.run_on_arrays(args, captures))(arguments)
+    # JAX's rules for loops do not accept NumPy arrays as mapped values.
+    rows = [jax.numpy.asarray(a) for a in arguments]
+    return jax.vmap(lambda args: traced.run_on_arrays(args, captures))(rows)
 
 
 def _make_row_spec(tensor: Tensor) -> TensorSpec:

@@ -75,6 +75,27 @@ class ValueProbe(Protocol):
         """Return a placeholder array for a traced tensor, which has no value."""
 
 
+class SizeSource(Protocol):
+    """Sizes that replace unknown ones in a trace that only determines shapes.
+
+    While `size` is None, only the shapes of the results of Python functions are recorded.
+    """
+
+    size: int | None
+    specs: list[Any]
+
+    def make_result(self, spec: Any) -> Any:
+        """Return a placeholder for the next result of a Python function."""
+
+    def refine_array(self, array: Any, shape: Any) -> Any:
+        """Return the array, or one of the declared shape if the probe sizes contradict it."""
+
+    def retry_op(
+        self, name: str, run: Callable[[Any], Any], operands: Sequence[Any], static: Any
+    ) -> Any:
+        """Determine the result of an op whose operands the probe sizes made incompatible, or None."""
+
+
 class Context(threading.local):
     """Thread-local state of the dispatcher.
 
@@ -103,12 +124,14 @@ class Context(threading.local):
       exporting: Whether the trace is exported for a machine without Python; assertions are then
         omitted.
       value_probe: Supplies placeholder values while only shapes are determined, or None.
+      size_probe: Supplies sizes for unknown shapes while only shapes are determined, or None.
       replica_program: Identity of the replica function that is being traced, or None.
       worker_closure: The closure that a parameter-server worker runs, in which the worker has its
         own copies of hosted variables, or None.
       in_shard_region: Whether each device computes the traced code on its own shard, where layouts
         have no effect.
       label_layer: Returns the scope that assigns equations to a layer, or None.
+      label_op: Returns the scope that assigns equations to a public op, or None.
       override_read: Returns the tensor that a trace reads instead of a variable's own value, or
         None; see `MeshStrategy`.
       on_first_batch: Called with the model and its first batch instead of starting the training, or
@@ -134,10 +157,12 @@ class Context(threading.local):
         self.host_recorder: Any = None
         self.exporting = False
         self.value_probe: ValueProbe | None = None
+        self.size_probe: SizeSource | None = None
         self.replica_program: Any = None
         self.worker_closure: Any = None
         self.in_shard_region = False
         self.label_layer: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
+        self.label_op: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
         self.override_read: Callable[[Any], Any] | None = None
         self.on_first_batch: Callable[[Any, Any], None] | None = None
         self.shapes_only = False

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.runtime.bounds_checks import translate_bounds_failure
 from meshflow.core.runtime.errors import UnavailableError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.environment.jax_internals import read_from_device
@@ -51,9 +52,11 @@ def to_host(value: Any) -> np.ndarray:
             return _join_shards(value)
         return read_uncached(value) if value.nbytes > _MAX_CACHED_BYTES else np.asarray(value)
     except (RuntimeError, MemoryError, ValueError) as error:
-        translated = translate_memory_error(
-            error, f"a tensor of shape {tuple(value.shape)}"
-        ) or translate_lost_worker(error)
+        translated = (
+            translate_bounds_failure(error)
+            or translate_memory_error(error, f"a tensor of shape {tuple(value.shape)}")
+            or translate_lost_worker(error)
+        )
         if translated is not None:
             raise translated from error
         if not isinstance(value, jax.Array) or value.is_fully_addressable:

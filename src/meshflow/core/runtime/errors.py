@@ -365,5 +365,9 @@ class ValueNeededError(OperatorNotAllowedInGraphError):
     """
 
 
+class ListGrowthError(ValueNeededError, ValueError):
+    """A list grows in a staged block by a number of elements that only the running program knows."""
+
+
 class InaccessibleTensorError(ValueError, TypeError):
     """A tensor created during the trace of a function is used outside that function."""

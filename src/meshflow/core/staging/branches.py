@@ -170,6 +170,7 @@ def _plan_outputs(
             if model.describe_difference(template) is not None:
                 if model.has_grown() or template.has_grown():
                     raise ArrayGrowth
+                model.check_array_sizes(template)
                 raise merge.make_mismatch_error(
                     position,
                     "structure",
@@ -177,6 +178,7 @@ def _plan_outputs(
                     _format_template(template),
                     branch_index,
                 )
+            model.check_array_sizes(template)
             options.append(template)
         for i in range(len(model.leaves)):
             leaves = [None if t is None else t.leaves[i] for t in options]
@@ -245,4 +247,4 @@ def _format_leaf(leaf: object) -> str:
 
 
 def _format_template(template: NestedTemplate) -> str:
-    return str(template.build([_format_leaf(leaf) for leaf in template.leaves])).replace("'", "")
+    return template.describe(_format_leaf)

@@ -5,17 +5,21 @@ the memory for intermediate states, is unknown at compile time. There are two so
 
 * With a static `limit` on the iterations, the gradient is that of a `lax.scan` of this length, in
   which surplus iterations do nothing. It stores `limit` states.
-* Without a limit, the gradient counts the iterations, stores the state at `NUM_CHECKPOINTS` evenly
-  spaced iterations, and again at `NUM_CHECKPOINTS` iterations inside each such segment. The states in
-  between are recomputed. Up to `NUM_CHECKPOINTS**2` (4,096) iterations this costs two more runs of the
-  loop and the memory of 128 states; beyond that, `n / 8192` more runs for n iterations.
+* Without a limit, the gradient counts the iterations, visits them backwards, and stores the states
+  of at most `NUM_CHECKPOINTS` iterations at a time. The states in between are recomputed from the
+  last stored one. Up to 128 iterations none is recomputed, up to about 4,000 most are recomputed
+  once, and up to 70,000 twice.
 
-The loops of the backward pass are such loops, too, so gradients of higher orders exist. Forward
-mode is JAX's own, applied to the loop without its gradient: `core/gradients/forward_accumulator.py` finds the
-equations by `PROGRAM_NAME`.
+The gradient of a loop without a limit is not differentiated as a program, because each order would
+multiply its size. It is a function `G(x, g) = J(x)ᵀ g` of the initial values `x` and the gradient `g`
+of the result, where `J` is the Jacobian of the loop. Since `<a, G(x, g)> = <g, J(x) a>`, the
+gradient of `<a, G>` with respect to `g` is the derivative `J(x) a` in the direction `a`, and that
+with respect to `x` is the gradient of this derivative. Both are computed by one loop, in which each
+step also computes its own derivative in the direction. So gradients of order k use a loop with `2**k`
+states per step, instead of `k` nested passes over stored states.
 
 References: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26(1), 2000, for
-checkpointing in general; evenly spaced checkpoints are the simple variant.
+checkpointing in general; the placement here is a simple variant for any number of iterations.
 """
 
 from __future__ import annotations
@@ -28,13 +32,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from meshflow.passes.jaxprs import summarize_jaxpr
+
 T = TypeVar("T")
 
-NUM_CHECKPOINTS = 64
-NUM_LEVELS = 2
-
-# The name of the program inside the equation of a loop.
-PROGRAM_NAME = "dynamic_loop"
+# Maximum number of states that the backward pass stores at a time.
+NUM_CHECKPOINTS = 128
 
 Arrays = list[jax.Array]
 # Both are functions of (carry, consts). All operands of a loop are explicit, because a function
@@ -47,6 +50,29 @@ def while_loop(
     test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int | None = None
 ) -> Arrays:
     """Run `carry = step(carry, consts)` while `test(carry, consts)`, at most `limit` times."""
+    carry = [_remove_weak_type(c) for c in carry]
+    if limit is not None:
+        return _run_with_limit(test, step, carry, list(consts), limit)
+
+    def dynamic_loop(carry: Arrays, consts: Arrays) -> tuple[jax.Array, Arrays]:
+        return _run_loop(test, step, carry, consts, None)
+
+    run = jax.custom_vjp(dynamic_loop)
+
+    def forward(carry: Arrays, consts: Arrays) -> tuple[tuple[jax.Array, Arrays], Any]:
+        # The loop runs by its differentiable function, so this rule can be differentiated.
+        count, result = run(carry, consts)
+        return (count, result), (count, carry, consts)
+
+    def backward(operands: Any, cotangents: tuple[Any, Arrays]) -> tuple[list[Any], list[Any]]:
+        return _compute_gradients(step, *operands, cotangents[1])
+
+    run.defvjp(forward, backward)
+    return run(carry, list(consts))[1]
+
+
+def _run_with_limit(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: int) -> Arrays:
+    """Run a loop of at most `limit` iterations, with the gradient of a scan."""
 
     def dynamic_loop(carry: Arrays, consts: Arrays) -> Arrays:
         return _run_loop(test, step, carry, consts, limit)[1]
@@ -54,19 +80,34 @@ def while_loop(
     run = jax.custom_vjp(dynamic_loop)
 
     def forward(carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
-        if limit is not None:
-            return jax.vjp(lambda c, k: _run_bounded(test, step, c, k, limit), carry, consts)
-        count, result = _run_loop(test, step, carry, consts, None)
-        return result, (carry, consts, count)
+        return jax.vjp(lambda c, k: _run_bounded(test, step, c, k, limit), carry, consts)
 
-    def backward(residuals: Any, cotangents: Arrays) -> Any:
-        if limit is not None:
-            return residuals(cotangents)
-        carry, consts, count = residuals
-        return _BackwardPass(step, carry, consts).run(count, cotangents)
+    def backward(pullback: Any, cotangents: Arrays) -> Any:
+        return pullback(cotangents)
 
     run.defvjp(forward, backward)
-    return run([_remove_weak_type(c) for c in carry], list(consts))
+    return run(carry, consts)
+
+
+def _repeat_step(step: Step, count: jax.Array, carry: Arrays, consts: Arrays) -> Arrays:
+    """Run `carry = step(carry, consts)` a number of times that only the running program knows."""
+
+    def dynamic_loop(count: jax.Array, carry: Arrays, consts: Arrays) -> Arrays:
+        def advance(_: jax.Array, carry: Arrays) -> Arrays:
+            return [_remove_weak_type(c) for c in step(carry, consts)]
+
+        return lax.fori_loop(0, count, advance, carry)
+
+    run = jax.custom_vjp(dynamic_loop)
+
+    def forward(count: jax.Array, carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
+        return run(count, carry, consts), (count, carry, consts)
+
+    def backward(operands: Any, cotangents: Arrays) -> Any:
+        return _NO_GRADIENT, *_compute_gradients(step, *operands, cotangents)
+
+    run.defvjp(forward, backward)
+    return run(count, carry, consts)
 
 
 def _remove_weak_type(value: jax.Array) -> jax.Array:
@@ -103,121 +144,178 @@ def _run_bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: i
     return lax.scan(advance, carry, None, length=limit)[0]
 
 
-def repeat_step(
-    count: jax.Array,
-    step: Callable[[jax.Array, Arrays, Arrays], Arrays],
-    carry: Arrays,
-    consts: Arrays,
-) -> Arrays:
-    """Run `carry = step(i, carry, consts)` for `i in range(count)`, with a count known at run time."""
-
-    def test(carry: Arrays, consts: Arrays) -> jax.Array:
-        return carry[0] < consts[0]
-
-    def advance(carry: Arrays, consts: Arrays) -> Arrays:
-        return [carry[0] + 1, *step(carry[0], carry[1:], consts[1:])]
-
-    return while_loop(test, advance, [jnp.int32(0), *carry], [count, *consts])[1:]
-
-
 def _is_inexact(value: jax.Array) -> bool:
     return bool(jnp.issubdtype(value.dtype, jnp.inexact))
 
 
-class _BackwardPass:
-    """The backward pass of a loop without a limit."""
+def _find_inexact(values: Arrays) -> list[int]:
+    return [i for i, value in enumerate(values) if _is_inexact(value)]
 
-    def __init__(self, step: Step, carry: Arrays, consts: Arrays) -> None:
-        self.step = step
-        self.carry = carry
-        self.consts = consts
-        self.inexact_carry = [i for i, c in enumerate(carry) if _is_inexact(c)]
-        self.inexact_consts = [i for i, c in enumerate(consts) if _is_inexact(c)]
 
-    def run(self, count: jax.Array, cotangents: Arrays) -> tuple[list[Any], list[Any]]:
-        """Return the gradients of carry and consts from those of the final carry."""
-        incoming = [cotangents[i] for i in self.inexact_carry]
-        zeros = [jnp.zeros_like(self.consts[i]) for i in self.inexact_consts]
-        gradients = self._differentiate_segment(
-            NUM_LEVELS, count, self.carry, [*incoming, *zeros], self.consts
+def _compute_gradients(
+    step: Step, count: jax.Array, carry: Arrays, consts: Arrays, cotangents: Arrays
+) -> tuple[list[Any], list[Any]]:
+    """Return the gradients of carry and consts from those of the carry `count` iterations later."""
+    inexact_carry, inexact_consts = _find_inexact(carry), _find_inexact(consts)
+    split = len(inexact_carry)
+
+    def dynamic_loop(count: jax.Array, carry: Arrays, consts: Arrays, cotangents: Arrays) -> Arrays:
+        return _run_backward(step, count, carry, consts, cotangents)
+
+    run = jax.custom_vjp(dynamic_loop)
+
+    def forward(*operands: Any) -> tuple[Arrays, Any]:
+        return run(*operands), operands
+
+    def backward(operands: Any, directions: Arrays) -> Any:
+        count, carry, consts, cotangents = operands
+
+        def differentiate(some_carry: Arrays, some_consts: Arrays) -> Arrays:
+            return _repeat_step(
+                _add_derivative(step, inexact_carry, inexact_consts, len(carry), len(consts)),
+                count,
+                [*_replace_items(carry, inexact_carry, some_carry), *directions[:split]],
+                [*_replace_items(consts, inexact_consts, some_consts), *directions[split:]],
+            )[len(carry) :]
+
+        derivative, pullback = jax.vjp(
+            differentiate, [carry[i] for i in inexact_carry], [consts[i] for i in inexact_consts]
         )
-        split = len(incoming)
+        to_carry, to_consts = pullback(cotangents)
         return (
-            _add_zero_gradients(self.carry, self.inexact_carry, gradients[:split]),
-            _add_zero_gradients(self.consts, self.inexact_consts, gradients[split:]),
+            _NO_GRADIENT,
+            _add_zero_gradients(carry, inexact_carry, to_carry),
+            _add_zero_gradients(consts, inexact_consts, to_consts),
+            derivative,
         )
 
-    def _differentiate_segment(
-        self, level: int, count: jax.Array, start: Arrays, gradients: Arrays, consts: Arrays
-    ) -> Arrays:
-        """Return the gradients at `start` from those `count` iterations later."""
-        size = len(start)
+    run.defvjp(forward, backward)
+    gradients = run(count, carry, consts, [cotangents[i] for i in inexact_carry])
+    return (
+        _add_zero_gradients(carry, inexact_carry, gradients[:split]),
+        _add_zero_gradients(consts, inexact_consts, gradients[split:]),
+    )
 
-        def advance(_: jax.Array, state: Arrays, consts: Arrays) -> Arrays:
-            return self.step(state, consts)
 
-        if level == 0:
+def _add_derivative(
+    step: Step, inexact_carry: list[int], inexact_consts: list[int], size: int, num_consts: int
+) -> Step:
+    """Extend a step by its derivative.
 
-            def step_backward(i: jax.Array, gradients: Arrays, operands: Arrays) -> Arrays:
-                count, start, consts = operands[0], operands[1 : 1 + size], operands[1 + size :]
-                state = repeat_step(count - 1 - i, advance, start, consts)
-                return self._apply_pullback(state, gradients, consts)
+    Carry and consts contain directions for their inexact values at the end; the result contains the
+    derivative at the end.
+    """
 
-            return repeat_step(count, step_backward, gradients, [count, *start, *consts])
+    def advance(carry: Arrays, consts: Arrays) -> Arrays:
+        def run_inexact(some_carry: Arrays, some_consts: Arrays) -> tuple[Arrays, Arrays]:
+            results = step(
+                _replace_items(carry[:size], inexact_carry, some_carry),
+                _replace_items(consts[:num_consts], inexact_consts, some_consts),
+            )
+            return [_remove_weak_type(results[i]) for i in inexact_carry], results
 
-        length = jnp.maximum((count + NUM_CHECKPOINTS - 1) // NUM_CHECKPOINTS, 1)
-        segments = (count + length - 1) // length
+        primals = (
+            [carry[i] for i in inexact_carry],
+            [consts[i] for i in inexact_consts],
+        )
+        derivative, results = _differentiate_forward(
+            run_inexact, primals, (carry[size:], consts[num_consts:])
+        )
+        return [*results, *derivative]
 
-        def store_checkpoint(i: jax.Array, carry: Arrays, operands: Arrays) -> Arrays:
-            length, consts = operands[0], operands[1:]
-            state, stored = carry[:size], carry[size:]
+    return advance
+
+
+def _differentiate_forward(
+    function: Callable[..., tuple[Arrays, Arrays]],
+    primals: tuple[Arrays, Arrays],
+    directions: tuple[Arrays, Arrays],
+) -> tuple[Arrays, Arrays]:
+    """Return the derivative of the first result of a function in a direction, and the second result."""
+    program = jax.make_jaxpr(function)(*primals)
+    if "custom_vjp_call" not in summarize_jaxpr(program.jaxpr).primitives:
+        _, derivative, results = jax.jvp(function, primals, directions, has_aux=True)
+        return derivative, results
+    # JAX has no forward mode for functions with a custom gradient, such as loops in the step. The
+    # gradient is linear, so its own gradient is the derivative.
+    outputs, pullback, results = jax.vjp(function, *primals, has_aux=True)
+    zeros = [jnp.zeros_like(o) for o in outputs]
+    return jax.vjp(pullback, zeros)[1](directions)[0], results
+
+
+def _run_backward(
+    step: Step, count: jax.Array, carry: Arrays, consts: Arrays, cotangents: Arrays
+) -> Arrays:
+    """Return the gradients of the inexact values of carry and consts."""
+    limit = NUM_CHECKPOINTS
+    # The last slot receives the states that are not stored.
+    stored = [jnp.zeros((limit + 1, *c.shape), c.dtype) for c in carry]
+    indices = jnp.zeros(limit + 1, jnp.int32)
+    zeros = [jnp.zeros_like(consts[i]) for i in _find_inexact(consts)]
+    zero = jnp.int32(0)
+
+    def find_next(index: jax.Array, last: jax.Array, num_stored: jax.Array) -> jax.Array:
+        """Return the index of the next state to store on the way to index `last`."""
+        free = limit - num_stored
+        distance = last - index
+        # If the slots do not suffice for all states, half of them are left for the last segment.
+        parts = free // 2 + 1
+        return index + jnp.where(distance - 1 <= free, 1, (distance + parts - 1) // parts)
+
+    def visit(loop: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Compute the state of iteration `last`, and the gradients before that iteration."""
+        last, gradients, *position = loop
+
+        def advance(position: list[Any]) -> list[Any]:
+            index, next_index, num_stored, indices, state, stored = position
+            stores = jnp.logical_and(index == next_index, num_stored < limit)
+            slot = jnp.where(stores, num_stored, limit)
             stored = [
-                lax.dynamic_update_index_in_dim(b, s, i, 0)
+                lax.dynamic_update_index_in_dim(b, s, slot, 0)
                 for b, s in zip(stored, state, strict=True)
             ]
-            return [*repeat_step(length, advance, state, consts), *stored]
+            indices = lax.dynamic_update_index_in_dim(indices, index, slot, 0)
+            num_stored = num_stored + stores
+            next_index = jnp.where(stores, find_next(index, last, num_stored), next_index)
+            state = [_remove_weak_type(c) for c in step(state, consts)]
+            return [index + 1, next_index, num_stored, indices, state, stored]
 
-        empty = [jnp.zeros((NUM_CHECKPOINTS, *s.shape), s.dtype) for s in start]
-        # The end of the last segment is not needed, so its start is stored without running it.
-        final = repeat_step(segments - 1, store_checkpoint, [*start, *empty], [length, *consts])
-        last, stored = final[:size], final[size:]
-        last_index = jnp.maximum(segments - 1, 0)
-        stored = [
-            lax.dynamic_update_index_in_dim(b, s, last_index, 0)
-            for b, s in zip(stored, last, strict=True)
-        ]
+        position = lax.while_loop(lambda position: position[0] < last, advance, position)
+        _, _, num_stored, indices, state, stored = position
+        gradients = _apply_pullback(step, state, gradients, consts)
+        last = last - 1
+        top = jnp.maximum(num_stored - 1, 0)
+        state = [lax.dynamic_index_in_dim(b, top, 0, keepdims=False) for b in stored]
+        index = lax.dynamic_index_in_dim(indices, top, 0, keepdims=False)
+        num_stored = num_stored - (index == last)
+        next_index = find_next(index, last, num_stored)
+        return last, gradients, index, next_index, num_stored, indices, state, stored
 
-        def differentiate(i: jax.Array, gradients: Arrays, operands: Arrays) -> Arrays:
-            count, length, segments = operands[:3]
-            stored, consts = operands[3 : 3 + size], operands[3 + size :]
-            k = segments - 1 - i
-            state = [lax.dynamic_index_in_dim(b, k, 0, keepdims=False) for b in stored]
-            return self._differentiate_segment(
-                level - 1, jnp.minimum(length, count - k * length), state, gradients, consts
-            )
+    start = (count - 1, [*cotangents, *zeros], zero, zero, zero, indices, carry, stored)
+    return lax.while_loop(lambda loop: loop[0] >= 0, visit, start)[1]
 
-        return repeat_step(
-            segments, differentiate, gradients, [count, length, segments, *stored, *consts]
+
+def _apply_pullback(step: Step, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
+    """Return the gradients at `state` from those one iteration later."""
+    inexact_carry, inexact_consts = _find_inexact(state), _find_inexact(consts)
+    split = len(inexact_carry)
+
+    def run_inexact(some_state: Arrays, some_consts: Arrays) -> Arrays:
+        full = step(
+            _replace_items(state, inexact_carry, some_state),
+            _replace_items(consts, inexact_consts, some_consts),
         )
+        return [_remove_weak_type(full[i]) for i in inexact_carry]
 
-    def _apply_pullback(self, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
-        """Return the gradients at `state` from those one iteration later."""
-        split = len(self.inexact_carry)
+    _, pullback = jax.vjp(
+        run_inexact, [state[i] for i in inexact_carry], [consts[i] for i in inexact_consts]
+    )
+    to_state, to_consts = pullback(gradients[:split])
+    return [*to_state, *(a + b for a, b in zip(gradients[split:], to_consts, strict=True))]
 
-        def run_inexact(some_state: Arrays, some_consts: Arrays) -> Arrays:
-            full = self.step(
-                _replace_items(state, self.inexact_carry, some_state),
-                _replace_items(consts, self.inexact_consts, some_consts),
-            )
-            return [_remove_weak_type(full[i]) for i in self.inexact_carry]
 
-        _, pullback = jax.vjp(
-            run_inexact,
-            [state[i] for i in self.inexact_carry],
-            [consts[i] for i in self.inexact_consts],
-        )
-        to_state, to_consts = pullback(gradients[:split])
-        return [*to_state, *(a + b for a, b in zip(gradients[split:], to_consts, strict=True))]
+# The gradient of an integer scalar.
+_NO_GRADIENT = np.zeros((), jax.dtypes.float0)
 
 
 def _replace_items(values: Sequence[T], indices: list[int], items: Sequence[T]) -> list[T]:

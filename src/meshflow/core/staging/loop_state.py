@@ -147,6 +147,8 @@ class LoopState:
         after = NestedTemplate(value)
         if carried.template.has_grown():
             raise ArrayGrowth
+        if not isinstance(value, Undefined):
+            carried.template.check_array_sizes(after)
         if isinstance(value, Undefined) or carried.template.describe_difference(after) is not None:
             raise self.invariants.make_change_error(
                 position, "structure", describe_template(carried.template), describe_template(after)
@@ -184,6 +186,7 @@ class LoopState:
         if not may_not_run or value is None or isinstance(value, Undefined):
             return zeros
         before = NestedTemplate(value)
+        result.template.check_array_sizes(before)
         if result.template.describe_difference(before) is not None:
             raise self.invariants.make_change_error(
                 position, "structure", describe_template(before), describe_template(result.template)

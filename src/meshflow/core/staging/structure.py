@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import TensorSlot
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
@@ -81,6 +82,33 @@ class NestedTemplate:
                     return True
         return False
 
+    def check_array_sizes(self, other: NestedTemplate) -> None:
+        """Raise a ValueNeededError if a `TensorArray` of dynamic size has another size in `other`."""
+        slots = zip(nest.flatten(self._structure), nest.flatten(other._structure), strict=False)
+        for a, b in slots:
+            if isinstance(a, _CompositeSlot) and getattr(a.template, "dynamic_size", False):
+                if not isinstance(b, _CompositeSlot):
+                    return
+                shapes = [
+                    [tuple(leaf.shape) for leaf in t.leaves[s.first : s.first + s.count]]
+                    for t, s in ((self, a), (other, b))
+                ]
+                if shapes[0] != shapes[1] or len(a.template) != len(b.template):
+                    raise ValueNeededError(
+                        "The size of a TensorArray with dynamic_size=True depends on values. Pass `size=` "
+                        "without dynamic_size to keep the function compiled."
+                    )
+
+    def describe(self, describe_leaf: Callable[[Any], str]) -> str:
+        """Describe the value for error messages, such as `[float32[2], 'text']`."""
+
+        def describe_slot(slot: TensorSlot | _CompositeSlot) -> str:
+            if isinstance(slot, _CompositeSlot):
+                return repr(slot.template)
+            return describe_leaf(self.leaves[slot.index])
+
+        return str(nest.map_structure(describe_slot, self._structure)).replace("'", "")
+
     def describe_difference(self, other: NestedTemplate) -> str | None:
         """Describe the structural difference from another value; None if the structures agree."""
         try:
@@ -99,7 +127,7 @@ def _get_slot_type(slot: object) -> tuple[type, int] | None:
 
 def describe_template(template: NestedTemplate) -> str:
     """Describe a value for error messages, such as `[float32[2], 'text']`."""
-    return str(template.build([describe_leaf(leaf) for leaf in template.leaves])).replace("'", "")
+    return template.describe(describe_leaf)
 
 
 def describe_leaf(leaf: Any) -> str:

@@ -15,6 +15,8 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
+from meshflow.passes.fusion_boundaries import insert_fusion_boundaries
+from meshflow.passes.simplification_barriers import insert_simplification_barriers
 from meshflow.passes.transpose_elimination import eliminate_transposes
 from meshflow.passes.wide_sums import widen_sums
 
@@ -53,16 +55,26 @@ def invalidate_programs() -> None:
     PassPipeline.version += 1
 
 
-def apply_all_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:
+def apply_all_passes(
+    closed: jex_core.ClosedJaxpr, allows_simplification: bool = False
+) -> jex_core.ClosedJaxpr:
     """Apply the installed passes, and the fusions that precede compilation.
 
     The result must not be differentiated.
+
+    Args:
+      closed: The program.
+      allows_simplification: Whether XLA may simplify arithmetic as if numbers were real.
     """
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
-    return fuse_bias_gradients(
+    closed = fuse_bias_gradients(
         fuse_epilogues(fold_converts(eliminate_transposes(apply_installed_passes(closed))))
     )
+    if jax.default_backend() == "cpu":
+        closed = insert_fusion_boundaries(closed)
+    # The fusions search for patterns without barriers.
+    return closed if allows_simplification else insert_simplification_barriers(closed)
 
 
 def apply_installed_passes(closed: jex_core.ClosedJaxpr) -> jex_core.ClosedJaxpr:

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_inexact
 from meshflow.core.runtime import errors
@@ -49,6 +49,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+from meshflow.passes.simplification_barriers import insert_simplification_barriers
 
 if TYPE_CHECKING:
     from meshflow.core.values.shapes import TensorShape
@@ -278,6 +279,8 @@ class TracedFunction:
       sets_initial_values: Whether the function sets initial values of variables that it created, so
         it may run only once.
       fed_iterators: The `id`s of the iterators from which the running program takes elements.
+      allows_simplification: Whether XLA may simplify arithmetic as if numbers were real, as under
+        `jit_compile=True`.
     """
 
     def __init__(
@@ -300,6 +303,7 @@ class TracedFunction:
         self.infeeds: list[tuple[Any, Any]] = []
         self.fed_iterators: set[int] = set()
         self.sets_initial_values = False
+        self.allows_simplification = False
         self._base_op = self._make_op(closed)
         self._rewritten_op: tuple[int, Op] | None = None
 
@@ -316,13 +320,15 @@ class TracedFunction:
     def op(self) -> Op:
         """Return the computation as an op with the operands ([arguments], [captures])."""
         # Inside another function, this function is rewritten as a part of that one.
-        if context.trace is not None or not PassPipeline.passes:
+        if context.trace is not None:
             return self._base_op
         if self._rewritten_op is None or self._rewritten_op[0] != PassPipeline.version:
-            self._rewritten_op = (
-                PassPipeline.version,
-                self._make_op(apply_installed_passes(self.closed_jaxpr)),
-            )
+            closed = apply_installed_passes(self.closed_jaxpr)
+            if not self.allows_simplification:
+                closed = insert_simplification_barriers(closed)
+            is_same = closed is self.closed_jaxpr
+            op = self._base_op if is_same else self._make_op(closed)
+            self._rewritten_op = PassPipeline.version, op
         return self._rewritten_op[1]
 
     def run_on_arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
@@ -438,8 +444,8 @@ class TensorSlot:
         self.index = index
 
 
-class IndexedSlicesSlot:
-    """Placeholder of `tf.IndexedSlices`: a constructor, and the parts, which are slots or constants."""
+class CompositeResultSlot:
+    """Placeholder of a composite tensor: a constructor, and the parts, which are slots or constants."""
 
     __slots__ = ("make", "parts")
 
@@ -454,7 +460,7 @@ def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:
     def replace_slot(leaf: Any) -> Any:
         if type(leaf) is TensorSlot:
             return values[leaf.index]
-        if type(leaf) is IndexedSlicesSlot:
+        if type(leaf) is CompositeResultSlot:
             return leaf.make([replace_slot(part) for part in leaf.parts])
         return leaf
 
@@ -586,10 +592,10 @@ def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
-    if isinstance(leaf, IndexedSlices):
+    if isinstance(leaf, (IndexedSlices, SparseTensor)):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
-        return IndexedSlicesSlot(leaf._with_state_parts, slots)
+        return CompositeResultSlot(leaf._with_state_parts, slots)
     leaf = read_tensor(leaf)
     if isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)

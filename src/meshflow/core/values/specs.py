@@ -26,6 +26,10 @@ class TypeSpec:
     if TYPE_CHECKING:
         # All specs except those of datasets and of None have these attributes.
         @property
+        def shape(self) -> TensorShape:
+            """Return the static shape."""
+
+        @property
         def dtype(self) -> dtypes.DType:
             """Return the dtype of the elements."""
 

@@ -170,7 +170,12 @@ class Tensor(_Operators):
         Raises:
           ValueError: If the shapes are incompatible.
         """
-        self.shape.assert_is_compatible_with(shape)
+        if context.size_probe is not None:
+            self._value = context.size_probe.refine_array(self._value, shape)
+        if not self.shape.is_compatible_with(shape):
+            raise errors.InvalidValueError(
+                f"Tensor's shape {self.shape} is not compatible with supplied shape {TensorShape(shape)}."
+            )
 
     def numpy(self) -> Any:
         """Return the value as a NumPy array, or as a NumPy scalar if the tensor has no dimensions.

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
+from meshflow.core.runtime.bounds_checks import check_slice_index
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import slice_sizes
@@ -33,6 +34,8 @@ _DYNAMIC = _DynamicIndex()
 
 def _index_array(operands: Sequence[Array], template: tuple[Any, ...]) -> Array:
     array, *dynamic = operands
+    # NumPy cannot index a constant by a traced value.
+    array = jax.numpy.asarray(array) if dynamic else array
     return array[_fill_template(template, dynamic)]
 
 
@@ -94,6 +97,8 @@ def parse_index(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list
                 template.append(_check_in_range(entry, shape[dim], dim))
             else:
                 template.append(_DYNAMIC)
+                if not entry.ndim:
+                    entry = check_slice_index(entry, shape[dim], dim)
                 dynamic.append(entry)
             dim += 1
     return tuple(template), dynamic

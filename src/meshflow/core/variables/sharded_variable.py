@@ -20,6 +20,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.bounds_checks import check_indices
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
@@ -28,7 +29,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
-from meshflow.core.variables.variable_rows import RowScatterMethods, part_ops
+from meshflow.core.variables.variable_rows import SCATTER_OPS, RowScatterMethods, part_ops
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -315,7 +316,8 @@ class ShardedVariable(RowScatterMethods, _Operators):
         if not hasattr(sparse_delta, "indices"):
             raise TypeError(f"sparse_delta is not IndexedSlices: {sparse_delta!r}")
         for shard, rows in self._split_rows(sparse_delta):
-            getattr(shard, method)(rows)
+            # Rows of other shards have an index that is out of range, which is not an error.
+            shard._scatter(SCATTER_OPS[method], rows)
         return self
 
     def _split_rows(self, rows: IndexedSlices) -> Iterator[tuple[Variable, IndexedSlices]]:
@@ -329,6 +331,7 @@ class ShardedVariable(RowScatterMethods, _Operators):
         if context.trace is None:
             yield from self._split_known_rows(np.asarray(indices), values)
             return
+        indices = check_indices(indices, sum(self._sizes), is_gather=False)
         for shard, first, size in zip(self._shards, self._first_rows, self._sizes, strict=True):
             yield shard, IndexedSlices(values, to_local_indices(indices, first, size))
 

@@ -10,8 +10,10 @@ import jax
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.bounds_checks import check_indices
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 
@@ -67,6 +69,11 @@ class RowScatterMethods:
 class VariableRowMethods(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
 
+    @property
+    def shape(self) -> TensorShape:
+        """Return the shape of the variable."""
+        raise NotImplementedError
+
     def _as_tensor(self) -> Tensor:
         raise NotImplementedError
 
@@ -77,7 +84,12 @@ class VariableRowMethods(RowScatterMethods):
         raise NotImplementedError
 
     def _apply_scatter(self, method: str, sparse_delta: IndexedSlices) -> Self:
-        return self._scatter(_SCATTERS[method], sparse_delta)
+        count = self.shape[0] if self.shape.rank else None
+        if count is not None and hasattr(sparse_delta, "indices"):
+            indices = convert_to_tensor(sparse_delta.indices)
+            checked = check_indices(indices, count, is_gather=False)
+            sparse_delta = IndexedSlices(sparse_delta.values, checked)
+        return self._scatter(SCATTER_OPS[method], sparse_delta)
 
     def _scatter(self, op: Op, sparse_delta: IndexedSlices) -> Self:
         if not hasattr(sparse_delta, "indices"):
@@ -151,7 +163,7 @@ def _make_scatter_op(kind: str) -> Op:
 
 
 _JAX_NAMES = {"update": "set", "mul": "multiply", "div": "divide"}
-_SCATTERS = {
+SCATTER_OPS = {
     f"scatter_{kind}": _make_scatter_op(_JAX_NAMES.get(kind, kind))
     for kind in ("add", "sub", "update", "max", "min", "mul", "div")
 }

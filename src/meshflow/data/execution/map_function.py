@@ -20,6 +20,7 @@ import numpy as np
 
 from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.autograph.status import override_status
+from meshflow.core.dispatch.shape_probing import SizeProbe, probe_sizes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing import host_callbacks
@@ -91,6 +92,8 @@ class ElementFunction:
         # This is the first successful trace of the function.
         self._first_trace: TracedFunction | None = None
         self._output_spec: Any = None
+        # The strings and ranks of the first element that ran eagerly, and its Python results.
+        self._example: tuple[list[np.ndarray | int], SizeProbe] | None = None
         self._choose_execution()
         if context.trace is not None:
             self._check_captured_tensors()
@@ -285,10 +288,7 @@ class ElementFunction:
         Returns:
           None if the function has to run eagerly.
         """
-        spec = structure.map_specs(
-            lambda s: TensorSpec([size if n is None else n for n in s.shape.as_list()], s.dtype),
-            self._spec,
-        )
+        spec = structure.map_specs(lambda s: _replace_sizes(s, size, 0), self._spec)
         try:
             with _trace_with_fallback():
                 traced = trace(self._call_function, (spec,), {}, isolated=True)
@@ -449,15 +449,62 @@ class ElementFunction:
                         variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.num_results]]
                 return structure.to_arrays(traced.rebuild_result(arrays))
-        with host_scope(), cpu_scope():
-            if random_states is None:
-                return structure.to_arrays(
-                    self._call_function(structure.to_tensors(element), self.python_function)
-                )
-            with call_key_scope(next(random_states.count_calls(self))):
-                return structure.to_arrays(
-                    self._call_function(structure.to_tensors(element), self.python_function)
-                )
+        with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
+            if random_states is not None:
+                scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
+            if self._example is None:
+                probe = scopes.enter_context(probe_sizes(SizeProbe()))
+                self._example = [_get_string_or_rank(leaf) for leaf in nest.flatten(element)], probe
+            return structure.to_arrays(
+                self._call_function(structure.to_tensors(element), self.python_function)
+            )
+
+    def refine_spec(self, observed_spec: PyTree) -> PyTree:
+        """Return the spec of the results of a function that runs eagerly.
+
+        The function is traced twice with different sizes in place of unknown ones. The sizes that
+        are equal, for example after `ensure_shape`, are known.
+
+        Args:
+          observed_spec: Spec of the first result. It determines the ranks.
+        """
+        relaxed_spec = structure.relax_spec(observed_spec)
+        if self._example is None or relaxed_spec == observed_spec:
+            return relaxed_spec
+        states = get_random_states()
+        try:
+            specs = [self._probe_spec(size) for size in _STAND_IN_SIZES]
+            spec = structure.map_specs(_relax_zero_sizes, structure.merge_specs(*specs))
+        except Exception:
+            return relaxed_spec
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+        return spec if structure.are_compatible(spec, observed_spec) else relaxed_spec
+
+    def _probe_spec(self, size: int) -> PyTree:
+        """Infer the spec of the results with a size in place of each unknown one."""
+        leaves, observed = self._example  # type: ignore[misc]
+        specs = nest.flatten(self._spec)
+
+        def call(arguments: list[Tensor], results: list[Tensor | None]) -> PyTree:
+            numbers = iter(arguments)
+            values = [next(numbers) if type(leaf) is int else Tensor(leaf) for leaf in leaves]
+            with probe_sizes(SizeProbe(size, results, observed.specs)):
+                return self._call_function(nest.pack_sequence_as(self._spec, values))
+
+        arguments = [
+            _replace_sizes(spec, size, rank)
+            for spec, rank in zip(specs, leaves, strict=True)
+            if type(rank) is int
+        ]
+        results = [
+            None if s.dtype is dtypes.string else TensorSpec([size] * len(s.shape), s.dtype)
+            for s in observed.specs
+        ]
+        with _trace_with_fallback():
+            traced = trace(call, (arguments, results), isolated=True)
+        return structure.infer_result_spec(traced.rebuild_result(traced.out_specs))
 
     def compute_many(self, leaves: list[Any]) -> list[Any]:
         """Compute the stacked results for stacked elements.
@@ -514,6 +561,19 @@ def _trace_with_fallback() -> Iterator[None]:
             yield
     finally:
         context.can_run_eagerly = saved
+
+
+def _get_string_or_rank(leaf: object) -> np.ndarray | int:
+    """Return a leaf of strings, or the rank of another leaf."""
+    if not isinstance(leaf, np.ndarray):
+        return 0
+    return leaf if leaf.dtype == object else leaf.ndim
+
+
+def _replace_sizes(spec: TensorSpec, size: int, rank: int) -> TensorSpec:
+    """Replace unknown sizes of a spec by a size, and an unknown rank by a rank."""
+    sizes = [None] * rank if spec.shape.rank is None else spec.shape.as_list()
+    return TensorSpec([size if n is None else n for n in sizes], spec.dtype)
 
 
 def _relax_zero_sizes(spec: PyTree) -> PyTree:

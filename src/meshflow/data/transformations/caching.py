@@ -35,6 +35,9 @@ class Cache(Unary):
         self._file = f"{filename}.meshflow" if filename else None
         self._cached: Dataset | None = None
 
+    def record_part(self, part: slice) -> None:
+        """Do nothing: the first pass determines the order of the elements of all passes."""
+
     def reset_for_shard(self, suffix: str) -> None:
         """Empty the cache, and use another file, for a shard of the data.
 

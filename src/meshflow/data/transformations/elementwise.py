@@ -69,6 +69,9 @@ class Map(RandomTransformation):
             return self._infer_result_spec(self.parent.element_spec)
         return self.function.output_spec
 
+    def _relax_spec(self, first: PyTree) -> PyTree:
+        return self.function.refine_spec(first)
+
     def infer_static_shapes(self) -> StaticShapes | None:
         """Return the static shapes of the results, or None if those of the function are not known."""
         shapes = self.parent.infer_static_shapes()

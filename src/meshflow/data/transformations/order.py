@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import warnings
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -51,10 +52,32 @@ class Shuffle(Unary):
         self.seeded = seed is not None
         self.reshuffles = True if reshuffle is None else bool(reshuffle)
         self.epoch = 0
+        # The parts that passes used so far; None after the warning about disjoint parts.
+        self._used_parts: list[slice] | None = []
 
     def get_seed_words(self) -> list[int]:
         """Return the words of the seed."""
         return self._words
+
+    def record_part(self, part: slice) -> None:
+        """Record a part of the elements; warn if passes use disjoint parts, which a new order mixes."""
+        super().record_part(part)
+        if not self.reshuffles or self._used_parts is None or part in self._used_parts:
+            return
+        other = next((used for used in self._used_parts if _are_disjoint(used, part)), None)
+        if other is None:
+            self._used_parts.append(part)
+            return
+        self._used_parts = None
+        first, second = sorted((_describe_part(p) for p in (other, part)), reverse=True)
+        size = "" if self._buffer == sys.maxsize else f"buffer_size={self._buffer}"
+        warnings.warn(
+            f"A dataset is split by {first} and {second} after shuffle({size}), which draws a new order in every pass. "
+            "The parts therefore share elements, and validation data leak into the training data. Split the dataset "
+            "before shuffle and shuffle only the training part, pass reshuffle_each_iteration=False to shuffle, or use "
+            "tf.keras.utils.split_dataset.",
+            stacklevel=5,
+        )
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over elements that are drawn at random from the buffer."""
@@ -110,6 +133,20 @@ class Shuffle(Unary):
         if self.parent.vectorize(Epoch(self.parent)) is None:
             return super().explain_fallback()
         return "its buffer is larger than the source holds in memory"
+
+
+def _are_disjoint(first: slice, second: slice) -> bool:
+    """Check whether two ranges of consecutive elements have no element in common."""
+    if first.step or second.step:
+        return False
+    return any(
+        a.stop is not None and a.stop <= b.start for a, b in ((first, second), (second, first))
+    )
+
+
+def _describe_part(part: slice) -> str:
+    taken = "" if part.stop is None else f"take({part.stop - part.start})"
+    return ".".join(filter(None, (f"skip({part.start})" if part.start else "", taken)))
 
 
 def shuffle_items(items: Iterator[Any], buffer_size: int, draws: RandomDraws) -> Iterator[Any]:
@@ -262,6 +299,16 @@ class Slice(Unary):
     def __init__(self, parent: DatasetNode, start: int, stop: int | None, step: int = 1) -> None:
         super().__init__(parent)
         self._start, self._stop, self._step = start, stop, step
+
+    def record_part(self, part: slice) -> None:
+        """Record which elements of the parent a pass uses."""
+        # The elements of shards are not consecutive; workers of one process use several of them.
+        is_strided = self._step != 1 or part.step is not None
+        stops = [s for s in (self._stop, part.stop and part.stop + self._start) if s is not None]
+        stop = min(stops, default=None)
+        if stop is None or part.start + self._start < stop:
+            step = 2 if is_strided else None
+            super().record_part(slice(part.start + self._start, stop, step))
 
     def count_elements(self) -> int:
         """Return the number of selected elements, if that of the parent is known."""

@@ -378,7 +378,6 @@ class ParameterServerStrategy(Strategy):
                 return
             with place_on_servers(range(len(self.cluster.servers))):
                 self._host_shared_state(optimizer)
-            optimizer._check_variables(variables)
             optimizer.build(variables)
             if optimizer._accumulated_steps is not None:
                 self.cluster.host_on_all_servers(optimizer._accumulated_steps)

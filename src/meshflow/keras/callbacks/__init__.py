@@ -11,6 +11,7 @@ from meshflow.keras.callbacks.monitoring import (
 )
 from meshflow.keras.callbacks.tensorboard import TensorBoard
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History, ProgbarLogger
+from meshflow.keras.engine.training.find_nan import FindNaN
 
 __all__ = [
     "BackupAndRestore",
@@ -18,6 +19,7 @@ __all__ = [
     "Callback",
     "CallbackList",
     "EarlyStopping",
+    "FindNaN",
     "History",
     "LambdaCallback",
     "LearningRateScheduler",

@@ -82,6 +82,9 @@ registry.LAYERS.add(
     *(_op_layers.TFOpLambda, _op_layers.SlicingOpLambda),
     **_select_layers(vars(experimental)) | _select_layers(globals()),
     **{name: registry.LazyObject(module, name) for name, module in _DEFERRED_LAYERS.items()},
+    FeatureSpace=registry.LazyObject(
+        "meshflow.keras.layers.preprocessing.feature_space", "FeatureSpace"
+    ),
 )
 
 

@@ -216,6 +216,8 @@ class Softmax(_Elementwise):
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Unpack[LayerArguments]) -> None:
         super().__init__(**kwargs)
         self.axis: Any = axis
+        # A trace checks the axis.
+        self._traced_shape = True
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         """Compute the probabilities."""

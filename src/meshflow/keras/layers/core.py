@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -23,6 +24,7 @@ from meshflow.keras.layers.keyword_arguments import (
     RegularizedArguments,
 )
 from meshflow.ops import array, math, nn
+from meshflow.ops.coordinates import multiply_elements
 
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
@@ -44,7 +46,7 @@ class Dense(Layer):
       **kwargs: Arguments of `Layer`.
 
     Input shape:
-      (batch, ..., inputs).
+      (batch, ..., inputs). A `tf.SparseTensor` (batch, inputs) is not converted to a dense one.
 
     Output shape:
       (batch, ..., units).
@@ -120,11 +122,27 @@ class Dense(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Tensor) -> Tensor:
+    def call(self, inputs: Tensor | SparseTensor) -> Tensor:
         """Compute the output."""
         inputs = math.cast(inputs, self.compute_dtype)
+        if isinstance(inputs, SparseTensor):
+            return self._call_sparse(inputs)
         compute = make_sharded_product(self, inputs) or _multiply_last_axis
-        outputs = compute_product(self, compute, inputs, self.kernel)
+        return self._activate(compute_product(self, compute, inputs, self.kernel))
+
+    def _call_sparse(self, inputs: SparseTensor) -> Tensor:
+        """Compute the output for a sparse matrix from its elements only."""
+        rows, *sizes = inputs.shape.as_list()
+        if len(sizes) != 1:
+            raise ValueError(
+                f"{type(self).__name__}(name={self.name!r}): a sparse input must be a matrix, got shape "
+                f"{inputs.shape}. Reshape it with tf.sparse.reshape."
+            )
+        kernel = math.cast(self.kernel, inputs.dtype)
+        return self._activate(multiply_elements(inputs.indices, inputs.values, kernel, rows, False))
+
+    def _activate(self, outputs: Tensor) -> Tensor:
+        """Add the bias and apply the activation function."""
         if self.bias is not None:
             outputs = nn.bias_add(outputs, self.bias)
         # Users remove the softmax of a finished model by `model.layers[-1].activation = None`.

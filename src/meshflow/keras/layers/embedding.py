@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -12,7 +13,8 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import EmbeddingArguments
-from meshflow.ops import math, nn
+from meshflow.ops import array, math, nn
+from meshflow.ops.coordinates import add_elements
 
 __all__ = ["Embedding"]
 
@@ -96,8 +98,12 @@ class Embedding(Layer):
         """Compute the mask of the indices that are not padding; None without `mask_zero`."""
         return math.not_equal(inputs, 0) if self.mask_zero else None
 
-    def call(self, inputs: TensorLike) -> Tensor:
-        """Look up the vectors."""
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor:
+        """Look up the vectors; they are zero where a sparse input has no element."""
+        if isinstance(inputs, SparseTensor):
+            vectors = self.call(inputs.values)
+            zeros = array.zeros([*inputs.shape.as_list(), self.output_dim], vectors.dtype)
+            return add_elements(zeros, inputs.indices, vectors, True)
         if not inputs.dtype.is_integer:
             inputs = math.cast(inputs, "int32")
         return nn.embedding_lookup(self.embeddings, inputs)

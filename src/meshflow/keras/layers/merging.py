@@ -6,11 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.ops import array, math
+from meshflow.ops import array, math, sparse_elements
 from meshflow.ops.linalg import einsum
 
 __all__ = [
@@ -259,8 +260,10 @@ class Concatenate(Merge):
                         f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
                     )
 
-    def call(self, inputs: _Inputs) -> Tensor:
+    def call(self, inputs: _Inputs) -> Tensor | SparseTensor:  # type: ignore[override]
         """Concatenate the inputs."""
+        if all(isinstance(x, SparseTensor) for x in inputs):
+            return sparse_elements.concat(self.axis, inputs)
         return array.concat(list(inputs), self.axis)
 
     def compute_mask(self, inputs: _Inputs, mask: _Masks = None) -> Tensor | None:

@@ -89,6 +89,10 @@ class Reshape(Layer):
         )
 
     def _resolve_sizes(self, sizes: list[Any]) -> list[int | None]:
+        if self.target_shape.count(-1) > 1:
+            raise ValueError(
+                f"There must be at most one unknown dimension in target_shape. Received: target_shape={self.target_shape}"
+            )
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
         total = int(np.prod(sizes, dtype=np.int64))

@@ -84,14 +84,19 @@ class TimeDistributed(Wrapper):
         self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Apply the layer to all steps."""
-        shape = inputs.shape.as_list()
+        shape = self._get_sizes(inputs)
+        flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
+        outputs = self.layer(flat)
+        return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
+
+    def _get_sizes(self, inputs: TensorLike) -> list[int | None]:
+        """Return the sizes of the inputs; raise an error if there is no time axis."""
+        shape = TensorShape(inputs.shape).as_list()
         if len(shape) < 2:
             raise ValueError(
                 f"TimeDistributed({self.layer.name}) needs inputs [batch, time, ...], got shape {tuple(shape)}."
             )
-        flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
-        outputs = self.layer(flat)
-        return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
+        return shape
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the output."""
@@ -104,7 +109,7 @@ class TimeDistributed(Wrapper):
     ) -> None:
         super()._maybe_build(inputs, args, kwargs)
         if not self.layer.built:
-            shape = TensorShape(inputs.shape).as_list()
+            shape = self._get_sizes(inputs)
             dtype = getattr(inputs, "dtype", None) or self.compute_dtype
             # Keras calls `build` of the wrapped layer, so its weights have no prefix, except for
             # those of models.

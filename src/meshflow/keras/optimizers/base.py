@@ -82,8 +82,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     # Whether the class computes like TensorFlow's optimizers since 2.11. Their configurations
     # contain every setting but `decay`.
     _since_2_11 = True
-    # Whether variables that were not passed to `build` get slots on first use, as in OptimizerV2.
-    _allow_new_variables = False
+    # Whether checkpoints and constraints follow OptimizerV2.
+    _is_keras_2 = False
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
     ) -> Variable:
-        """Update variables.
+        """Update variables. Variables that were not passed to `build` get their slots on first use.
 
         Args:
           grads_and_vars: Pairs (gradient, variable). A gradient of None is skipped with a warning.
@@ -322,8 +322,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           The step count.
 
         Raises:
-          ValueError: If there is no gradient at all, or the optimizer was built for other
-            variables.
+          ValueError: If there is no gradient at all.
 
         Example:
           >>> import meshflow as tf
@@ -339,7 +338,6 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             variables = [v for _, v in pairs]
             closure = context.worker_closure
             if closure is None:
-                self._check_variables(variables)
                 self.build(variables)
             else:
                 closure.check_slots(self, variables)
@@ -415,19 +413,6 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         )
         return self.apply_gradients(zip(gradients, variables, strict=True))
 
-    def _check_variables(self, variables: list[Variable]) -> None:
-        if self._allow_new_variables or not self._slots:
-            return
-        unknown = [v.name for v in variables if self._var_key(v) not in self._index_dict]
-        if unknown:
-            raise ValueError(
-                f"The optimizer {self._name} cannot recognize variables {unknown}. This usually means "
-                "you are trying to call the optimizer to update different parts of the model separately, or to reuse it "
-                "for another model. Please call `optimizer.build(variables)` with the full list of trainable variables "
-                "before the training loop, create a new optimizer, or use "
-                f"tf.keras.optimizers.legacy.{type(self).__name__}."
-            )
-
     def _apply(self, pairs: GradientPairs) -> None:
         state = self._prepare([v for _, v in pairs])
         if self.weight_decay:
@@ -439,7 +424,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             if isinstance(gradient, IndexedSlices):
                 # OptimizerV2 raises an error; later optimizers apply the constraint to the entire
                 # variable.
-                if var.constraint is not None and self._allow_new_variables:
+                if var.constraint is not None and self._is_keras_2:
                     raise RuntimeError(
                         f"Cannot use a constraint function on a sparse variable ({var.name})."
                     )

@@ -35,7 +35,7 @@ _LIST_STYLE_NAMES = {"momentum_cache": "_u_product"}
 
 def has_slot_lists(optimizer: Any) -> bool:
     """Check whether checkpoints contain an optimizer's slots as lists, the style since 2.11."""
-    if optimizer._allow_new_variables:
+    if optimizer._is_keras_2:
         return False
     # A user-defined class that updates variables with the hook of optimizers until 2.10.
     hook = "_resource_apply_dense"

@@ -31,7 +31,7 @@ class Optimizer(base.Optimizer):
       True
     """
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
 
 
@@ -48,7 +48,7 @@ class SGD(sgd.SGD):
       (0.5, 0.0)
     """
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _moves_by_rows = "rows"
 
@@ -61,7 +61,7 @@ class RMSprop(adaptive.RMSprop):
       the rule with momentum.
     """
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _default_overwrite_frequency = None
     _moves_by_rows = "rows"
@@ -79,7 +79,7 @@ class Adagrad(adaptive.Adagrad):
       `w = w - lr * g / (sqrt(s) + epsilon)`; `tf.keras.optimizers.Adagrad` defines the symbols.
     """
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
 
     @staticmethod
@@ -91,7 +91,7 @@ class Adagrad(adaptive.Adagrad):
 class Adadelta(adaptive.Adadelta):
     """`tf.keras.optimizers.Adadelta` that accepts new variables at any time."""
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _by_rows = "rows"
 
@@ -99,14 +99,14 @@ class Adadelta(adaptive.Adadelta):
 class Adam(adam.Adam):
     """`tf.keras.optimizers.Adam` that accepts new variables at any time."""
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
 
 
 class Adamax(adam.Adamax):
     """`tf.keras.optimizers.Adamax` that accepts new variables at any time."""
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _by_rows = "rows"
 
@@ -122,7 +122,7 @@ class Nadam(adam.Nadam):
       ValueError: If `learning_rate` is a schedule.
     """
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _default_decay = 0.004
     _by_rows = "averages, rows"
@@ -139,7 +139,7 @@ class Nadam(adam.Nadam):
 class Ftrl(ftrl.Ftrl):
     """`tf.keras.optimizers.Ftrl` that accepts new variables at any time."""
 
-    _allow_new_variables = True
+    _is_keras_2 = True
     _since_2_11 = False
     _configured_names = (
         *("initial_accumulator_value", "learning_rate_power", "l1_regularization_strength"),

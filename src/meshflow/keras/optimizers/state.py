@@ -297,6 +297,43 @@ class State:
     def _slot_initializer(self, name: str) -> Initializer:
         return "zeros"
 
+    @contextmanager
+    def slots_scope(
+        self, trained: Sequence[Variable], frozen: Sequence[Variable]
+    ) -> Iterator[None]:
+        """Limit the state to the slots of a model's variables, in the order of the arguments.
+
+        Args:
+          trained: The variables that the model trains. They get slots if others have them.
+          frozen: Other variables of the model.
+        """
+        if self._slots:
+            self.build(trained)
+        all_keys = [self._var_key(v) for v in [*trained, *frozen]] if self._index_dict else []
+        keys = list(dict.fromkeys(key for key in all_keys if key in self._index_dict))
+        if not keys or keys == list(self._index_dict):
+            yield
+            return
+        slots = {key: self._slots[key] for key in keys if key in self._slots}
+        ordered = [
+            named[name]
+            for name in self.get_slot_names()
+            for named in slots.values()
+            if name in named
+        ]
+        slot_ids = {id(slot) for named in self._slots.values() for slot in named.values()}
+        own = [w for w in self._weights if id(w) not in slot_ids]
+        saved = self._index_dict, self._slots, self._weights
+        self._index_dict = {key: index for index, key in enumerate(keys)}
+        self._slots, self._weights = slots, [*own, *ordered]
+        try:
+            yield
+        finally:
+            self._index_dict, self._slots, self._weights = saved
+
+    def build(self, var_list: Sequence[Variable]) -> None:
+        """Create the slots of variables."""
+
     @property
     def weights(self) -> VariableList:
         """Return the state: the step count, then the slots in the order of their creation."""

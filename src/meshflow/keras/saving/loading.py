@@ -127,7 +127,7 @@ def _load_h5(file: h5py.File, custom_objects: CustomObjects, compile: bool, path
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
         names, values = hdf5.read_optimizer(file)
-        optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
+        optimizer_state.restore_state(model.optimizer, model, names, values)
     return model
 
 
@@ -148,7 +148,7 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
         if compile and config.get("compile_config"):
             compile_from_config(model, config["compile_config"], custom_objects)
             names, values = keras3_weights.read_optimizer(file)
-            optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
+            optimizer_state.restore_state(model.optimizer, model, names, values)
     return model
 
 
@@ -180,7 +180,7 @@ def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Mod
         compile_from_config(model, meta["training_config"], custom_objects)
         state = [stored[k] for k in sorted(stored) if k.startswith("optimizer_")]
         names, values = [name for name, _ in state], [value for _, value in state]
-        optimizer_state.restore_state(model.optimizer, model.trainable_variables, names, values)
+        optimizer_state.restore_state(model.optimizer, model, names, values)
     return model
 
 

@@ -1,5 +1,8 @@
 """`tf.keras.utils`: utilities for data, files, configurations and drawings."""
 
+import importlib
+from typing import Any
+
 from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,
@@ -54,6 +57,7 @@ PyDataset = Sequence
 __all__ = [
     "CustomObjectScope",
     "DatasetCreator",
+    "FeatureSpace",
     "Progbar",
     "PyDataset",
     "Sequence",
@@ -93,3 +97,11 @@ __all__ = [
     "unpack_x_y_sample_weight",
     "warmstart_embedding_matrix",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # The layers that this class uses import this module.
+    if name == "FeatureSpace":
+        module = importlib.import_module("meshflow.keras.layers.preprocessing.feature_space")
+        return module.FeatureSpace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

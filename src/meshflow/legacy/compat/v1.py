@@ -15,6 +15,7 @@ from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.runtime.errors import NotAvailableError as _NotAvailableError
 from meshflow.io import protos as _protos
 from meshflow.io.records import read_records as _read_records
+from meshflow.legacy.compat import image as _image
 from meshflow.legacy.compat import nn as _nn
 from meshflow.legacy.compat import op_aliases as _renamed
 from meshflow.legacy.compat import train as _train
@@ -232,6 +233,10 @@ _FROZEN_GRAPH_NAMES = ("GraphDef", "import_graph_def", "wrap_function")
 _EVENT_MESSAGES = ("Event", "Summary", "SummaryMetadata")
 
 
+# Modules with the functions of a namespace that differ in TensorFlow 1.
+_OVERRIDES = {"image": _image, "nn": _nn}
+
+
 def _iterate_records(path: StrPath, options: object = None) -> Iterator[bytes]:
     """Iterate over the records of a file."""
     return _read_records(path, options)
@@ -287,9 +292,10 @@ def __getattr__(name: str) -> Any:
         names.get_output_classes = lambda data: _map_element_spec(data, lambda spec: _tf.Tensor)
         names.make_one_shot_iterator = names.make_initializable_iterator = iter
         return names
-    if name == "nn":
-        v1_functions = {n: getattr(_nn, n) for n in _nn.__all__}
-        return _SimpleNamespace(**{n: getattr(_tf.nn, n) for n in _tf.nn.__all__} | v1_functions)
+    if name in _OVERRIDES:
+        package, module = getattr(_tf, name), _OVERRIDES[name]
+        v1_functions = {n: getattr(module, n) for n in module.__all__}
+        return _SimpleNamespace(**{n: getattr(package, n) for n in package.__all__} | v1_functions)
     if name == "mixed_precision":
         experimental = _tf.train.experimental
         return _SimpleNamespace(

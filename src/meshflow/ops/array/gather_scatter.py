@@ -1,8 +1,8 @@
 """Gather and scatter ops: read or write elements of a tensor by index, coordinates or mask.
 
-Inside a compiled function, indices that are out of range do not raise: gathers return NaN for
-floats and the nearest element for
-integers, scatters drop the updates.
+Indices that are out of range raise TensorFlow's errors, in compiled functions on CPUs only; see
+`tf.debugging.enable_bounds_check`. Elsewhere, gathers return NaN for floats and the nearest element for integers, and
+scatters drop the updates.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.runtime.bounds_checks import check_columns, check_indices
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import select_by_mask
-from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 from meshflow.ops.array.shaping import StaticInts, reshape
-from meshflow.ops.array.sharded_gather import check_range, gather_from_shards, to_integer_tensor
+from meshflow.ops.array.sharded_gather import gather_from_shards, to_integer_tensor
 from meshflow.ops.deferred_host_values import defer_host_values, find_recording
 from meshflow.ops.signatures import TensorScatter
 
@@ -84,8 +84,8 @@ def gather(
 ) -> Tensor:
     """Gather slices along a dimension.
 
-    Inside a compiled function an index out of range results in NaN (floats) or the nearest slice
-    (integers); eagerly it raises.
+    On accelerators, an index out of range in a compiled function results in NaN (floats) or the nearest slice
+    (integers), unless `tf.debugging.enable_bounds_check` was called.
 
     Args:
       params: The tensor to gather from.
@@ -128,7 +128,7 @@ def gather(
                 raise InvalidValueError(
                     f"gather: batch_dims ({batch_dims}) must be at most axis ({axis})."
                 )
-            check_range(indices, params.array.shape[axis], "gather")
+            indices = check_indices(indices, params.array.shape[axis])
     return _gather(params, indices, axis, batch_dims)
 
 
@@ -194,31 +194,25 @@ def gather_nd(
       [2 3] [[3 4]]
     """
     params, indices = convert_to_tensor(params), convert_to_tensor(indices)
-    if (
-        isinstance(indices, Tensor)
-        and isinstance(params, Tensor)
-        and not isinstance(indices.array, jax.core.Tracer)
-    ):
-        _check_coordinates(indices, params.array.shape[batch_dims:], "gather_nd")
+    if isinstance(indices, Tensor) and isinstance(params, Tensor):
+        shape = params.array.shape[batch_dims:]
+        indices = _check_coordinates(indices, shape, "gather_nd", is_gather=True)
     return _gather_nd(params, indices, batch_dims)
 
 
-def _check_coordinates(indices: Tensor | Array, shape: Sequence[int], op_name: str) -> None:
-    """Raise unless the coordinates fit the rank and, if their values are known, are in range."""
-    value = indices.array if isinstance(indices, Tensor) else indices
-    depth = value.shape[-1] if value.ndim else 1
+def _check_coordinates(
+    indices: Tensor, shape: Sequence[int], op_name: str, is_gather: bool = False
+) -> Tensor:
+    """Return the coordinates after checking that they fit the rank and are in range."""
+    depth = indices.array.shape[-1] if indices.ndim else 1
     if depth > len(shape):
         raise InvalidValueError(
             f"{op_name}: the last dimension of indices, {depth}, must be at most the rank, {len(shape)}."
         )
-    if depth and not isinstance(value, jax.core.Tracer):
-        array = np.asarray(value).reshape(-1, depth)
-        invalid_rows = np.flatnonzero(((array < 0) | (array >= np.array(shape[:depth]))).any(-1))
-        if invalid_rows.size:
-            raise InvalidValueError(
-                f"{op_name}: indices[{invalid_rows[0]}] = {array[invalid_rows[0]].tolist()} does not "
-                f"index into shape {list(shape)}"
-            )
+    if not indices.dtype.is_integer:
+        return indices
+    checked: Tensor = check_columns(indices, shape, is_gather)
+    return checked
 
 
 @op(same=("updates",), name="scatter_nd", strings="moves")
@@ -239,7 +233,7 @@ def scatter_nd(
       name: Ignored.
 
     Raises:
-      InvalidArgumentError: If coordinates are out of range. Compiled functions drop these updates.
+      InvalidArgumentError: If coordinates are out of range.
 
     Example:
       >>> import meshflow as tf
@@ -248,7 +242,7 @@ def scatter_nd(
     """
     if not hasattr(indices, "_keras_history"):
         indices, sizes = convert_to_tensor(indices), to_static_value(shape, "shape")
-        _check_coordinates(indices, sizes, "scatter_nd")
+        indices = _check_coordinates(indices, sizes, "scatter_nd")
     return _scatter_nd(indices, updates, shape)
 
 
@@ -288,7 +282,7 @@ def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> T
     ) -> Tensor:
         if not hasattr(tensor, "_keras_history") and not hasattr(indices, "_keras_history"):
             tensor, indices = convert_to_tensor(tensor), convert_to_tensor(indices)
-            _check_coordinates(indices, tensor.array.shape, name_)
+            indices = _check_coordinates(indices, tensor.array.shape, name_)
         return apply_updates(tensor, indices, updates)
 
     scatter.__name__ = scatter.__qualname__ = name_
@@ -301,7 +295,7 @@ def _make_tensor_scatter(jax_method: str, suffix: str, example_output: str) -> T
       name: Ignored.
 
     Raises:
-      InvalidArgumentError: If coordinates are out of range. Compiled functions drop these updates.
+      InvalidArgumentError: If coordinates are out of range.
 
     Example:
       >>> import meshflow as tf

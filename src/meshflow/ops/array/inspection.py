@@ -9,8 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import accept_indexed_slices, make_elementwise_row_rule
+from meshflow.core.dispatch.composite import (
+    SparseTensor,
+    accept_composites,
+    make_elementwise_row_rule,
+)
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -38,7 +43,7 @@ __all__ = [
 
 
 def _get_shape(value: Any) -> TensorShape:
-    if hasattr(value, "_keras_history"):
+    if hasattr(value, "_keras_history") or isinstance(value, SparseTensor):
         return value.shape
     return convert_to_tensor(value).shape
 
@@ -111,7 +116,7 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
-@accept_indexed_slices
+@accept_composites
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor with the same shape and value, computed by a separate op.
@@ -196,6 +201,8 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
       TensorShape([4, 3])
     """
     tensor = convert_to_tensor(x)
+    if context.size_probe is not None:
+        tensor = Tensor(context.size_probe.refine_array(tensor.array, shape))
     if not TensorShape(shape).is_compatible_with(tensor.shape):
         raise InvalidValueError(
             f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."

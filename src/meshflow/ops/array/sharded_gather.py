@@ -17,30 +17,16 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError
+from meshflow.core.runtime.bounds_checks import check_indices
+from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.sharded_variable import to_local_indices
-from meshflow.environment.types import Array
 from meshflow.ops.array.joining import concat
 
-__all__ = ["check_range", "gather_from_shards", "to_integer_tensor"]
-
-
-def check_range(indices: Tensor | Array, size: int, op_name: str) -> None:
-    """Raise InvalidArgumentError if indices with known values are out of range."""
-    value = indices.array if isinstance(indices, Tensor) else indices
-    if isinstance(value, jax.core.Tracer) or not hasattr(value, "shape"):
-        return
-    array = np.asarray(value)
-    if array.size and (array.min() < 0 or array.max() >= size):
-        invalid_index = array[(array < 0) | (array >= size)][0]
-        position = np.argwhere((array < 0) | (array >= size))[0].tolist()
-        raise InvalidArgumentError(
-            f"{op_name}: indices{position} = {invalid_index} is not in [0, {size})"
-        )
+__all__ = ["gather_from_shards", "to_integer_tensor"]
 
 
 def to_integer_tensor(indices: Any) -> Tensor:
@@ -104,8 +90,8 @@ _SUM_SHARDS = Op("add_n", _sum_shards)
 def gather_from_shards(tables: Sequence[Any], indices: Any) -> Tensor:
     """Gather rows of a table that is split into shards.
 
-    The gradient of each shard is `tf.IndexedSlices`. Inside a compiled function an index out of range results in NaN (floats) or zero (integers);
-    eagerly it raises.
+    The gradient of each shard is `tf.IndexedSlices`. On accelerators, an index out of
+    range in a compiled function results in NaN (floats) or zero (integers).
 
     Args:
       tables: Tensors or variables of shape [rows, ...] that hold consecutive rows.
@@ -123,7 +109,7 @@ def gather_from_shards(tables: Sequence[Any], indices: Any) -> Tensor:
     shards = [convert_to_tensor(table) for table in tables]
     ids = to_integer_tensor(indices)
     sizes = [shard.array.shape[0] for shard in shards]
-    check_range(ids, sum(sizes), "gather")
+    ids = check_indices(ids, sum(sizes))
     shard_dtypes = {shard.dtype for shard in shards}
     if dtypes.string in shard_dtypes or len(shard_dtypes) > 1 or not all(sizes):
         return gather(concat(shards, 0), ids)

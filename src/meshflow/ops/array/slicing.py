@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.bounds_checks import check_begin
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -75,12 +77,14 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
             convert_to_tensor(b)
             for b in (list(begin) if isinstance(begin, (list, tuple)) else unstack(begin))
         ]
+        shape = tensor.array.shape
+        begins = [
+            check_begin(b, s, n, dim)
+            for dim, (b, s, n) in enumerate(zip(begins, sizes, shape, strict=True))
+        ]
         return apply(_SLICE, (tensor, begins), sizes)
     for dim, (b, s, n) in enumerate(zip(begins, sizes, tensor.array.shape, strict=True)):
-        if b < 0 or (s != -1 and b + s > n):
-            raise InvalidValueError(
-                f"slice: begin {b} and size {s} leave dimension {dim} of size {n}. [Op:Slice]"
-            )
+        check_begin(np.asarray(b), max(s, 0), n, dim)
     return getitem(
         tensor,
         tuple(

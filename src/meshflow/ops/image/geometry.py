@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -231,11 +232,26 @@ def resize_with_pad(
        [1. 1. 1. 1.]
        [0. 0. 0. 0.]]
     """
+    return resize_and_pad(
+        image,
+        target_height,
+        target_width,
+        lambda images, size: resize(images, size, method, antialias=antialias),
+    )
+
+
+def resize_and_pad(
+    image: TensorLike,
+    target_height: int,
+    target_width: int,
+    resize_images: Callable[[Tensor, tuple[int, int]], Tensor],
+) -> Tensor:
+    """Resize with a function without distortion, and pad with zeros."""
     image = image if hasattr(image, "_keras_history") else convert_to_tensor(image)
     _check_target_size(target_height, target_width)
     height, width = image.shape[-3], image.shape[-2]
     ratio = max(width / target_width, height / target_height)
-    resized = resize(image, (int(height / ratio), int(width / ratio)), method, antialias=antialias)
+    resized = resize_images(image, (int(height / ratio), int(width / ratio)))
     top, left = int((target_height - height / ratio) / 2), int((target_width - width / ratio) / 2)
     return pad_to_bounding_box(resized, max(top, 0), max(left, 0), target_height, target_width)
 

@@ -109,6 +109,21 @@ class Taps:
         taps.is_linear = True
         return taps
 
+    @classmethod
+    def from_pixels(cls, pixels: np.ndarray, weights: np.ndarray, old: int) -> Taps:
+        """Create the taps of pixels with weights; pixels outside repeat the first or the last one.
+
+        Args:
+          pixels: Indices of pixels, [new, count].
+          weights: Their weights, [new, count].
+          old: Number of input pixels.
+        """
+        first = np.clip(pixels[:, 0], 0, old - 1)
+        taps = cls(first, first + pixels.shape[1], old, np.zeros_like)
+        taps.indices = np.clip(pixels, 0, old - 1).astype(np.int32)
+        taps.weights = weights.astype(np.float64)
+        return taps
+
     @functools.cached_property
     def transposed(self) -> Taps:
         """The taps of the gradient: the output pixels to which each input pixel contributes."""

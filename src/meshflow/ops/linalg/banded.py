@@ -21,7 +21,7 @@ from meshflow.ops.math import conj
 __all__ = ["banded_triangular_solve", "eigh_tridiagonal", "tridiagonal_matmul", "tridiagonal_solve"]
 
 
-def _to_compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
+def to_compact(diagonals: Any, diagonals_format: str, op_name: str) -> Tensor:
     """Return the diagonals as rows [..., 3, n]: above, on and below the main diagonal.
 
     The diagonal above has an unused element at its end, the one below at its start.
@@ -103,7 +103,7 @@ def tridiagonal_solve(
     if perturb_singular:
         raise NotImplementedError("tridiagonal_solve: perturb_singular is not available.")
     rows, rhs_ = (
-        _to_compact(diagonals, diagonals_format, "tridiagonal_solve"),
+        to_compact(diagonals, diagonals_format, "tridiagonal_solve"),
         convert_to_tensor(rhs),
     )
     is_vector = len(rhs_.shape) == len(rows.shape) - 1
@@ -152,7 +152,7 @@ def tridiagonal_matmul(
       >>> print(tf.linalg.tridiagonal_matmul(tf.constant(diagonals), tf.ones([3, 1]))[:, 0].numpy())
       [5. 6. 5.]
     """
-    return _tridiagonal_matmul(_to_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
+    return _tridiagonal_matmul(to_compact(diagonals, diagonals_format, "tridiagonal_matmul"), rhs)
 
 
 @op(kinds="fc", name="banded_triangular_solve")

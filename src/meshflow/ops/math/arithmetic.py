@@ -11,6 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.bounds_checks import check_exponent
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -213,13 +214,15 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       name: Ignored.
 
     Raises:
-      InvalidArgumentError: If integers have a negative exponent with a known value.
+      InvalidArgumentError: If integers have a negative exponent.
 
     Example:
       >>> import meshflow as tf
       >>> print(tf.pow([2, 3], [3, 2]).numpy(), tf.pow([4.0, 9.0], 0.5).numpy())
       [8 9] [2. 3.]
     """
+    if isinstance(y, Tensor) and isinstance(y.array, jax.core.Tracer) and y.dtype.is_integer:
+        y = check_exponent(y)
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
         power = get_static_value(y)

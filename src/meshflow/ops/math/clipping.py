@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from meshflow.core.dispatch.composite import IndexedSlices, accept_indexed_slices
+from meshflow.core.dispatch.composite import IndexedSlices, accept_composites
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import Axes
@@ -18,7 +18,7 @@ from meshflow.ops.math.arithmetic import multiply
 __all__ = ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "global_norm", "l2_normalize"]
 
 
-@accept_indexed_slices
+@accept_composites
 @op(kinds="if")
 def clip_by_value(
     t: TensorLike, clip_value_min: TensorLike, clip_value_max: TensorLike, name: str | None = None
@@ -49,7 +49,7 @@ def _propagate_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
-@accept_indexed_slices
+@accept_composites
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
     t: TensorLike, clip_norm: TensorLike, axes: Axes = None, name: str | None = None

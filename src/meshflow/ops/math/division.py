@@ -6,10 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.bounds_checks import check_divisor
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array
 from meshflow.ops.array.inspection import get_static_value
 
@@ -59,13 +62,21 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return truediv(x, y)
 
 
-def _check_divisor(result: Tensor, y: Any, op_name: str) -> Tensor:
+def _check_divisor(result: Tensor, y: Any, is_truncated: bool = False) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
     if isinstance(result, Tensor) and result.dtype.is_integer:
         divisor = get_static_value(y)
-        if divisor is not None and (divisor == 0).any():
-            raise InvalidArgumentError(f"Integer division by zero [Op:{op_name}]")
+        if divisor is not None:
+            check_divisor(np.asarray(divisor), is_truncated)
     return result
+
+
+def _guard_divisor(y: Any, is_truncated: bool = False) -> Any:
+    """Return a divisor that is checked when the function runs that is being traced."""
+    if isinstance(y, Variable):
+        y = convert_to_tensor(y)
+    is_traced = isinstance(y, Tensor) and isinstance(y.array, jax.core.Tracer)
+    return check_divisor(y, is_truncated) if is_traced and y.dtype.is_integer else y
 
 
 @op(kinds="if", name="floordiv", differentiable=False)
@@ -81,7 +92,7 @@ def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> tf.math.floordiv(-7, 2).numpy()
       np.int32(-4)
     """
-    return _check_divisor(_floordiv(x, y), y, "floordiv")
+    return _check_divisor(_floordiv(x, _guard_divisor(y)), y)
 
 
 @op(kinds="if", name="floormod")
@@ -102,7 +113,7 @@ def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.math.floormod([7, -7], 3).numpy())
       [1 2]
     """
-    return _check_divisor(_floormod(x, y), y, "floormod")
+    return _check_divisor(_floormod(x, _guard_divisor(y)), y)
 
 
 mod = floormod
@@ -121,7 +132,7 @@ def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> int(tf.truncatediv(-7, 2))
       -3
     """
-    return _check_divisor(_truncatediv(x, y), y, "truncatediv")
+    return _check_divisor(_truncatediv(x, _guard_divisor(y, True)), y, True)
 
 
 @op(kinds="if", name="truncatemod")
@@ -142,7 +153,7 @@ def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor
       >>> print(tf.truncatemod([7, -7], 3).numpy())
       [ 1 -1]
     """
-    return _check_divisor(_truncatemod(x, y), y, "truncatemod")
+    return _check_divisor(_truncatemod(x, _guard_divisor(y, True)), y, True)
 
 
 @op(kinds="fc")

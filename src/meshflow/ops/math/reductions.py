@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
@@ -511,6 +512,9 @@ def bincount(
     known_ids = None if isinstance(arr.array, jax.core.Tracer) else np.asarray(arr.array)
     if known_ids is not None and (known_ids < 0).any():
         raise InvalidArgumentError("bincount: the numbers must be non-negative.")
+    if known_ids is None:
+        limit = np.iinfo(np.int64).max
+        arr = check_classes(arr, limit, "Input arr must be non-negative!")
     if binary_output and weights is not None:
         raise ValueError("bincount: binary_output cannot be combined with weights.")
     if axis not in (None, 0, -1):
@@ -548,7 +552,7 @@ def confusion_matrix(
       Tensor of shape [num_classes, num_classes]; rows are labels.
 
     Raises:
-      InvalidArgumentError: If class indices with known values are out of range. A compiled function
+      InvalidArgumentError: If class indices are out of range. A compiled function on an accelerator
         returns NaN, or drops these pairs if `dtype` has no NaN.
 
     Example:
@@ -575,6 +579,17 @@ def confusion_matrix(
         )
         num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
     count_dtype = as_dtype(dtype)
+    labels, predictions = (
+        check_classes(
+            class_ids,
+            num_classes,
+            f"`{argument}` contains negative values.",
+            f"`{argument}` out of bound",
+        )
+        if isinstance(class_ids.array, jax.core.Tracer)
+        else class_ids
+        for argument, class_ids in (("labels", labels), ("predictions", predictions))
+    )
     for argument, class_ids in (("labels", labels), ("predictions", predictions)):
         if isinstance(class_ids.array, jax.core.Tracer):
             continue

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
@@ -50,6 +51,10 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
                 f"invert_permutation: {indices.tolist()} must hold each number from 0 to "
                 f"{indices.size - 1} once; one is duplicated in the input or out of range."
             )
+    else:
+        # TensorFlow's message contains n, although n is not allowed.
+        message = f"{{value}} is not between 0 and {x.array.shape[0]}"
+        x = check_bounds(x, BoundsCheck(message, (0,), (x.array.shape[0],)))
     return _invert_permutation(x)
 
 

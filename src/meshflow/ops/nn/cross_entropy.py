@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -117,10 +118,11 @@ def sparse_softmax_cross_entropy_with_logits(
       name: Ignored.
 
     Returns:
-      The losses, with the shape of `labels`; NaN for labels out of range in compiled functions.
+      The losses, with the shape of `labels`; NaN for labels out of range in compiled
+        functions on accelerators.
 
     Raises:
-      InvalidArgumentError: Eagerly, if a label is out of range.
+      InvalidArgumentError: If a label is out of range.
 
     Example:
       >>> import meshflow as tf
@@ -136,13 +138,15 @@ def sparse_softmax_cross_entropy_with_logits(
             )
         if len(logits.shape) == 0:
             raise ValueError("`logits` cannot be a scalar. Received logits of shape ().")
-        _check_labels(labels, logits.shape[-1])
+        labels = _check_labels(labels, logits.shape[-1])
     return _sparse_softmax_cross_entropy(labels, logits)
 
 
-def _check_labels(labels: Tensor, classes: int) -> None:
+def _check_labels(labels: Tensor, classes: int) -> Tensor:
     if isinstance(labels.array, jax.core.Tracer):
-        return
+        message = f"Received a label value of {{value}} which is outside the valid range of [0, {classes})."
+        checked: Tensor = check_classes(labels, classes, message)
+        return checked
     values = np.asarray(labels.array)
     invalid = values[(values < 0) | (values >= classes)]
     if invalid.size:
@@ -150,6 +154,7 @@ def _check_labels(labels: Tensor, classes: int) -> None:
             f"Received a label value of {invalid[0]} which is outside the valid range of [0, {classes}). "
             f"Label values: {values.reshape(-1)[:20].tolist()}"
         )
+    return labels
 
 
 @op(name="sigmoid_cross_entropy_with_logits", kinds="f")

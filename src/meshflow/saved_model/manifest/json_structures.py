@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.tracing.trace import IndexedSlicesSlot, TensorSlot
+from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -57,7 +57,7 @@ def pack_structure(value: PyTree) -> Json:
         return {"list": [pack_structure(v) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[pack_structure(k), pack_structure(v)] for k, v in value.items()]}
-    if isinstance(value, IndexedSlicesSlot):
+    if isinstance(value, CompositeResultSlot):
         raise UnsavableError("a tf.SparseTensor or tf.IndexedSlices as a result")
     raise UnsavableError(f"{value!r} of type {type(value).__name__}")
 

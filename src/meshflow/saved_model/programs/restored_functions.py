@@ -12,7 +12,7 @@ from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import suspend_autocast
-from meshflow.core.tracing.trace import IndexedSlicesSlot, TracedFunction
+from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
@@ -148,7 +148,7 @@ class Alternative:
     def has_composites(self) -> bool:
         """Return whether an argument or a result is a sparse tensor or `tf.IndexedSlices`."""
         leaves = nest.flatten((self.arguments, self.structure))
-        return any(isinstance(leaf, (*COMPOSITES, IndexedSlicesSlot)) for leaf in leaves)
+        return any(isinstance(leaf, (*COMPOSITES, CompositeResultSlot)) for leaf in leaves)
 
     def match_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the tensors among the arguments of a call, or None if the call does not fit.

@@ -373,14 +373,6 @@ def test_not_compiled_not_built():
         model.summary()
 
 
-def test_reused_optimizer_is_refused():
-    optimizer = tf.keras.optimizers.Adam()
-    x, y = blobs(32)
-    mlp(optimizer=optimizer).fit(x, y, verbose=0)
-    with pytest.raises(ValueError, match="cannot recognize variables"):
-        mlp(optimizer=optimizer).fit(x, y, verbose=0)
-
-
 def test_ran_out_of_data_warns():
     x, y = blobs(32)
     with pytest.warns(UserWarning, match="ran out of data"):

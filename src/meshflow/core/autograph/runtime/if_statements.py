@@ -7,10 +7,12 @@ from typing import Any
 
 from meshflow.core.autograph.control_flow_lowering import RETURN_VALUE
 from meshflow.core.autograph.runtime.structure_template import (
+    TENSORLESS,
     StructureTemplate,
     format_label,
     get_location,
 )
+from meshflow.core.runtime.errors import ListGrowthError
 from meshflow.core.staging.branches import BranchMerge, run_branch
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 
@@ -100,7 +102,10 @@ class _IfMerge(BranchMerge):
                 f"A value must also be returned from the {branch_name} branch of the conditional on a tensor at "
                 f"{self.location}. If one branch of a conditional returns a value, all branches must return one."
             )
-        return TypeError(
+        is_list = aspect == "structure" and all(
+            text == repr(TENSORLESS) or text.startswith("[") for text in (first, second)
+        )
+        return (ListGrowthError if is_list else TypeError)(
             f"{self._format_label(position)} must have the same {aspect} in both branches of the conditional on a "
             f"tensor at {self.location}: got {first} in the main branch and {second} in the else branch."
             + _ADVICE.get(aspect, "")

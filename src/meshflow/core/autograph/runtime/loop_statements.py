@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.autograph.runtime.growing_lists import GrowingLists
 from meshflow.core.autograph.runtime.if_statements import if_stmt
 from meshflow.core.autograph.runtime.iterables import get_staged_elements
 from meshflow.core.autograph.runtime.structure_template import (
@@ -17,10 +18,12 @@ from meshflow.core.autograph.runtime.structure_template import (
 )
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ListGrowthError
 from meshflow.core.staging import loops
 from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 from meshflow.core.staging.structure import undefined
+from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -29,6 +32,9 @@ from meshflow.core.variables.variable import Variable
 # change shapes. Its length is limited, because a counter made by `tf.constant(0)` must not unroll
 # thousands of iterations into the program.
 MAX_UNROLLED = 16
+# A `for` over tensors runs in Python if its body reads a list to which it also adds tensors, up to
+# this number of iterations.
+MAX_LIST_ITERATIONS = 128
 
 Get = Callable[[], tuple[Any, ...]]
 Set = Callable[..., None]
@@ -99,9 +105,21 @@ def for_stmt(
     get: Get,
     set_: Set,
     template: StructureTemplate,
+    get_appended: Get,
     maximum_iterations: int | Tensor | None = None,
 ) -> None:
-    """Run a `for` statement; `extra_test` computes whether to continue if the body may break or return."""
+    """Run a `for` statement.
+
+    Args:
+      iterated: The iterable.
+      extra_test: Computes whether to continue, if the body may break or return.
+      body: Function of one element.
+      get: Returns the state.
+      set_: Replaces the state.
+      template: Description of the state.
+      get_appended: Returns the values of the variables that the body uses only to append to a list.
+      maximum_iterations: Maximum number of iterations if the loop is staged.
+    """
     elements = get_staged_elements(iterated)
     if isinstance(elements, loops.LoopStream):
         count = _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations)
@@ -113,7 +131,16 @@ def for_stmt(
             _run_iteration_if(is_present, body, element, get, set_, template)
         return
     if elements is not None:
-        _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations)
+        arguments = (elements, extra_test, body, get, set_, template, maximum_iterations)
+        can_unroll = isinstance(elements.count, int) and extra_test is None
+        try:
+            _stage_for(*arguments, GrowingLists(get_appended()) if can_unroll else None)
+        except ListGrowthError:
+            if not can_unroll or elements.count > MAX_LIST_ITERATIONS or maximum_iterations:
+                raise
+            # The body reads a list that it also changes.
+            for i in range(elements.count):
+                body(_get_element(elements, i))
         for get_element in elements.rest:
             element = get_element(_find_loop_result(get()))
             if extra_test is None:
@@ -131,6 +158,12 @@ def for_stmt(
                 return
             if not condition:
                 return
+
+
+def _get_element(elements: loops.LoopElements, index: int) -> Any:
+    if elements.stacked is None:
+        return elements.get_element(Tensor(np.array(index, np.int32)))
+    return nest.map_structure(lambda tensor: tensor[index], elements.stacked)
 
 
 def _find_loop_result(state: tuple[Any, ...]) -> Tensor | None:
@@ -188,6 +221,7 @@ def _stage_for(
     set_: Set,
     template: StructureTemplate,
     limit: int | Tensor | None,
+    lists: GrowingLists | None = None,
 ) -> Any:
     init = get()
 
@@ -213,12 +247,30 @@ def _stage_for(
                 elements, step, start, needed, invariants, test, limit
             )
             return result
-        return loops.for_loop(elements, step, start, needed, invariants, test, limit)
+        if not lists:
+            return loops.for_loop(elements, step, start, needed, invariants, test, limit)
+        steps: Any = elements.count if limit is None else min(elements.count, limit)
+        if steps <= 0:
+            return start
 
+        def collect(element: Any, values: list[Any]) -> tuple[list[Any], list[list[Any]]]:
+            set_(*values)
+            outputs = lists.collect(lambda: body(element))
+            return list(get()), outputs
+
+        result, stacked = loops.scan(elements, collect, start, needed, invariants, count=steps)
+        results.append((stacked, steps))
+        return result
+
+    results: list[tuple[list[list[Tensor]], int]] = []
     try:
         final = _run_with_variable_values(run, init, template, location)
     finally:
         set_(*final)
+        if lists:
+            lists.reset()
+    for stacked, steps in results:
+        lists.append(stacked, steps)  # type: ignore[union-attr]
     return count
 
 
@@ -277,10 +329,11 @@ class _StatementInvariants(LoopInvariants):
                 f"Give it a value of that shape and dtype before the loop."
             )
         if before == repr(TENSORLESS) or (before.startswith("[") and aspect == "structure"):
-            return ValueError(
+            return ListGrowthError(
                 f"{name} is a list that tensors are added to in the loop over tensors at {self.location}: {before} "
-                f"before the loop, {after} after one iteration. Collect results in a tf.TensorArray, use tf.map_fn, or "
-                "iterate over a Python range, which is unrolled."
+                f"before the loop, {after} after one iteration. The number of iterations is not known, or a condition "
+                "decides which elements are added. Collect results in a tf.TensorArray, use tf.map_fn, or iterate over a "
+                "Python range, which is unrolled."
             )
         return TypeError(
             f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "

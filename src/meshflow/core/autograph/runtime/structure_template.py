@@ -75,25 +75,36 @@ def copy_items(read: Callable[[], Any]) -> Any:
     container = read_part(read)
     if not isinstance(container, (list, dict)):
         return undefined
-    items = container if isinstance(container, list) else container.values()
-    try:
-        holds_tensors = any(
-            isinstance(leaf, Tensor) for item in items for leaf in nest.flatten(item)
-        )
-    except (TypeError, RecursionError):
-        return TENSORLESS  # Such an object is no structure that could contain tensors.
-    if not holds_tensors:
+    if not _list_tensor_items(container):
         return TENSORLESS
     return list(container) if isinstance(container, list) else dict(container)
 
 
 def restore_items(read: Callable[[], Any], items: Any) -> None:
     """Replace the items of a list or dictionary by those of an earlier `copy_items`, in place."""
-    if items is undefined or items is TENSORLESS:
+    if items is undefined:
         return
     container = read_part(read)
-    if isinstance(container, list):
+    if items is TENSORLESS:
+        # Only a block that ran since then can have added tensors; other changes are side effects.
+        if isinstance(container, (list, dict)):
+            for key in reversed(_list_tensor_items(container)):
+                del container[key]
+    elif isinstance(container, list):
         container[:] = items
     elif isinstance(container, dict):
         container.clear()
         container.update(items)
+
+
+def _list_tensor_items(container: list[Any] | dict[Any, Any]) -> list[Any]:
+    """List the indices or keys of items that hold tensors; none if an item is no nested structure."""
+    items = enumerate(container) if isinstance(container, list) else container.items()
+    try:
+        return [
+            key
+            for key, item in items
+            if any(isinstance(leaf, Tensor) for leaf in nest.flatten(item))
+        ]
+    except (TypeError, RecursionError):
+        return []  # Such an object is no structure that could contain tensors.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -22,10 +23,10 @@ class InputLayer(Layer):
       batch_size: Batch size, or None if it varies.
       dtype: Dtype of the input; default `floatx()`.
       input_tensor: Not supported.
-      sparse: Not supported.
+      sparse: Whether the values are `tf.SparseTensor`s.
       name: Name of the input.
       ragged: Not supported.
-      type_spec: `TensorSpec` that defines shape and dtype instead.
+      type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_input_shape`.
 
     Input shape:
@@ -36,7 +37,7 @@ class InputLayer(Layer):
 
     Raises:
       ValueError: If no shape is given.
-      NotImplementedError: For sparse and ragged inputs, which XLA cannot represent.
+      NotImplementedError: For ragged inputs, which XLA cannot represent.
 
     Example:
       >>> import meshflow as tf
@@ -55,14 +56,15 @@ class InputLayer(Layer):
         sparse: bool = False,
         name: str | None = None,
         ragged: bool = False,
-        type_spec: TensorSpec | None = None,
+        type_spec: TensorSpec | SparseTensorSpec | None = None,
         **kwargs: Any,
     ) -> None:
-        if sparse or ragged or input_tensor is not None:
+        if ragged or input_tensor is not None:
             raise NotImplementedError(
-                "Input(sparse=True), Input(ragged=True) and Input(tensor=...) are not supported: XLA needs dense "
-                "tensors. Pass dense inputs, with a mask where sizes vary."
+                "Input(ragged=True) and Input(tensor=...) are not supported: XLA needs dense tensors. Pass "
+                "dense inputs, with a mask where sizes vary."
             )
+        self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if type_spec is not None:
             batch_shape = tuple(type_spec.shape.as_list())
             dtype = type_spec.dtype
@@ -81,7 +83,12 @@ class InputLayer(Layer):
         self._batch_input_shape = batch_shape
         self.built = True
         self.is_placeholder = True
-        output = KerasTensor(TensorSpec(batch_shape, input_dtype, name), name=name)
+        spec = (
+            SparseTensorSpec(batch_shape, input_dtype)
+            if self.sparse
+            else TensorSpec(batch_shape, input_dtype, name)
+        )
+        output = KerasTensor(spec, name=name)
         Node(self, (), {}, output)
 
     def get_config(self) -> Config:
@@ -89,7 +96,7 @@ class InputLayer(Layer):
         return {
             "batch_input_shape": self._batch_input_shape,
             "dtype": self.dtype,
-            "sparse": False,
+            "sparse": self.sparse,
             "ragged": False,
             "name": self.name,
         }
@@ -103,7 +110,7 @@ def Input(
     sparse: bool | None = None,
     tensor: object = None,
     ragged: bool | None = None,
-    type_spec: TensorSpec | None = None,
+    type_spec: TensorSpec | SparseTensorSpec | None = None,
     **kwargs: Any,
 ) -> KerasTensor:
     """Create a symbolic input of a model.
@@ -113,10 +120,10 @@ def Input(
       batch_size: Batch size, or None if it varies.
       name: Name of the input, which is its key when inputs are passed as a dictionary.
       dtype: Dtype; default `floatx()`.
-      sparse: Not supported.
+      sparse: Whether the values are `tf.SparseTensor`s.
       tensor: Not supported.
       ragged: Not supported.
-      type_spec: `TensorSpec` that defines shape and dtype instead.
+      type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
 
     Returns:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.dispatch import symbolic_calls
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
@@ -24,6 +25,7 @@ from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.graph.public_calls import to_public_call
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.call_errors import make_symbolic_error
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.safe_mode import BoundName
 from meshflow.ops.operators import OPERATOR_METHODS, install_operators
@@ -130,7 +132,13 @@ class TFOpLambda(Layer):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
             self._call_name = (kwargs.pop("name"),)
-        outputs = shape_inference.infer_op_outputs(self.call_function, args, kwargs)
+        try:
+            outputs = shape_inference.infer_op_outputs(self.call_function, args, kwargs)
+        except Exception as error:
+            described = make_symbolic_error(error, self, self._function, args, kwargs)
+            if described is error:
+                raise
+            raise described from None
         Node(self, args, kwargs, outputs)
         self._build_input_shape = _get_build_shapes(args[0]) if args else None
         return outputs
@@ -250,6 +258,9 @@ def _mark_as_operator(method: Callable[..., Any]) -> Callable[..., Any]:
         token = _in_operator.set(True)
         try:
             return method(*operands)
+        except Exception as error:
+            hide_frames(error)
+            raise
         finally:
             _in_operator.reset(token)
 

@@ -30,6 +30,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
+from meshflow.keras.engine.layer.call_errors import describe_error
 from meshflow.keras.engine.layer.dimensions import parse_renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
@@ -259,33 +260,37 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
         self._check_initialized()
         signature = get_call_signature(type(self))
         inputs, args, kwargs = signature.split_inputs(self, args, kwargs)
-        if has_keras_tensor(inputs, args, kwargs):
-            return self._call_symbolically(inputs, args, kwargs)
-        inputs = nest.map_structure(as_tensor_like, inputs)
-        outermost = not call_state.layers
-        if outermost:
-            self._clear_losses()
-        if (
-            signature.takes_mask
-            and kwargs.get("mask") is None
-            and not signature.is_passed("mask", args, kwargs)
-        ):
-            mask = get_masks(inputs)
-            if mask is not None:
-                kwargs["mask"] = mask
-        training = self._resolve_training(signature, args, kwargs)
-        assert_input_compatibility(self._input_spec, inputs, self._name)
-        with self._call_scope(training), self._label_scope():
-            self._maybe_build(inputs, args, kwargs)
-            if self._autocast:
-                inputs = self._cast_inputs(inputs)
-            with self._autocast_scope():
-                # In a tf.function, Python control flow in layers of users may depend on tensors.
-                outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
-            if self._activity_regularizer is not None:
-                self._regularize_activity(outputs)
-        self._set_masks(inputs, outputs, kwargs.get("mask"))
-        return outputs
+        try:
+            if has_keras_tensor(inputs, args, kwargs):
+                return self._call_symbolically(inputs, args, kwargs)
+            inputs = nest.map_structure(as_tensor_like, inputs)
+            outermost = not call_state.layers
+            if outermost:
+                self._clear_losses()
+            if (
+                signature.takes_mask
+                and kwargs.get("mask") is None
+                and not signature.is_passed("mask", args, kwargs)
+            ):
+                mask = get_masks(inputs)
+                if mask is not None:
+                    kwargs["mask"] = mask
+            training = self._resolve_training(signature, args, kwargs)
+            assert_input_compatibility(self._input_spec, inputs, self._name)
+            with self._call_scope(training), self._label_scope():
+                self._maybe_build(inputs, args, kwargs)
+                if self._autocast:
+                    inputs = self._cast_inputs(inputs)
+                with self._autocast_scope():
+                    # In a tf.function, Python control flow in layers of users may depend on tensors.
+                    outputs = run_call(self, convert_if_enabled(self.call), inputs, args, kwargs)
+                if self._activity_regularizer is not None:
+                    self._regularize_activity(outputs)
+            self._set_masks(inputs, outputs, kwargs.get("mask"))
+            return outputs
+        except Exception as error:
+            describe_error(error, self, self.call, (inputs, *args), kwargs)
+            raise
 
     def _check_initialized(self) -> None:
         if "_own_weights" not in self.__dict__:
@@ -499,5 +504,6 @@ def _check_arguments(trainable: object, dynamic: object, name: object) -> None:
 
 def build_sublayer(layer: Layer, inputs: PyTree, named: bool = True) -> None:
     """Build a sublayer for inputs, by default within its own name scope, without calling it."""
+    assert_input_compatibility(layer._input_spec, inputs, layer.name)
     with layer._call_scope(None, named):
         layer._maybe_build(inputs)

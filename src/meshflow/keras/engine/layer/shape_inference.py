@@ -9,13 +9,16 @@ succeed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
+from meshflow.core.functions.call_arguments import join_composites, make_sparse_placeholder
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
@@ -23,9 +26,12 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.call_errors import merge_messages, replace_message
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 _PLACEHOLDER_SIZES = (720, 5040)
+# Number of elements of sparse placeholders.
+_PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
@@ -50,8 +56,9 @@ def infer_outputs(
     probes = ShapeProbe(0), ShapeProbe(1)
     try:
         return _infer_with_probes(call, args, kwargs, probes)
-    except Exception:
+    except Exception as error:
         if declared is None or not any(probe.used for probe in probes):
+            _restore_unknown_sizes(error, call, args, kwargs)
             raise
         return declared()
 
@@ -66,15 +73,36 @@ def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> 
       args: Positional arguments, which may contain `KerasTensor`s.
       kwargs: Keyword arguments, which may contain `KerasTensor`s.
     """
+    probes = ShapeProbe(0), ShapeProbe(1)
     try:
-        return infer_outputs(call, args, kwargs)
+        return _infer_with_probes(call, args, kwargs, probes)
     except Exception as error:
         for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs):
-            try:
-                return infer_outputs(call, filled_args, filled_kwargs)
-            except Exception:
-                continue
-        raise error from None
+            with contextlib.suppress(Exception):
+                return _infer_with_probes(call, filled_args, filled_kwargs, probes)
+        _restore_unknown_sizes(error, call, args, kwargs)
+        raise
+
+
+def _restore_unknown_sizes(
+    error: Exception, call: Callable[..., PyTree], args: PyTree, kwargs: PyTree
+) -> None:
+    """Replace the placeholder sizes in the message of an error by None."""
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    if all(t.shape.is_fully_defined() for t in symbolic):
+        return
+    messages: list[str | None] = []
+    for size in _PLACEHOLDER_SIZES:
+        try:
+            _trace_specs(call, args, kwargs, size, ShapeProbe(0))
+        except Exception as repeated:
+            messages.append(str(repeated))
+        else:
+            messages.append(None)
+    first = messages[0]
+    if first is None:
+        first, messages[1] = str(error), None
+    replace_message(error, merge_messages(first, messages[1], _PLACEHOLDER_SIZES))
 
 
 def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
@@ -96,7 +124,7 @@ def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any,
             if not _has_substitutable_sizes(value):
                 return value
             shape = [next(chosen) if size is None else size for size in value.shape]
-            return KerasTensor(TensorSpec(shape, value.dtype))
+            return KerasTensor(type(value.type_spec)(shape, value.dtype))
 
         yield nest.map_structure(fill, (args, kwargs))
 
@@ -138,6 +166,8 @@ def _compare_traces(
     """Return the result structure of a call; sizes that differ between two traces are unknown."""
     first, known, masks = _trace_specs(call, args, kwargs, sizes[0], probes[0])
     second, also_known, also_masks = _trace_specs(call, args, kwargs, sizes[1], probes[1])
+    if len(nest.flatten(first)) != len(nest.flatten(second)):
+        raise ValueError("The number of outputs depends on an unknown size of the inputs.")
     result = nest.map_structure(lambda a, b: _as_keras_tensor(_merge_specs(a, b)), first, second)
     masks = {i: _merge_specs(m, also_masks[i]) for i, m in masks.items() if i in also_masks}
     for index, tensor in enumerate(nest.flatten(_attach_masks(result, masks))):
@@ -161,7 +191,13 @@ def _trace_specs(
         if isinstance(v, KerasTensor) and v._keras_mask is not None
     }
 
+    has_sparse = any(
+        isinstance(v, KerasTensor) and v.is_sparse for v in nest.flatten((args, kwargs))
+    )
+
     def run(input_masks: dict[str, Any], args: PyTree, kwargs: PyTree) -> PyTree:
+        if has_sparse:
+            args, kwargs = join_composites((args, kwargs))
         leaves = nest.flatten((args, kwargs))
         for index, mask in input_masks.items():
             leaves[int(index)]._keras_mask = mask
@@ -207,6 +243,9 @@ class _KnownValue:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
+    if value.is_sparse:
+        sizes = tuple(size if d is None else d for d in value.shape)
+        return make_sparse_placeholder(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
     if size in value.known_values:
         return _KnownValue(value.known_values[size])
     if value.dtype is string:
@@ -220,6 +259,9 @@ def _make_placeholder(value: Any, size: int) -> Any:
 def _merge_specs(a: Any, b: Any) -> Any:
     if isinstance(a, Tensor):
         a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
+    if isinstance(a, SparseTensor):
+        shape = a.shape.most_specific_compatible_shape(b.shape)
+        return SparseTensorSpec(shape, a.dtype)
     if not isinstance(a, TensorSpec):
         return a
     return TensorSpec(a.shape.most_specific_compatible_shape(b.shape), a.dtype)
@@ -228,7 +270,9 @@ def _merge_specs(a: Any, b: Any) -> Any:
 def _as_keras_tensor(value: Any) -> Any:
     if isinstance(value, Tensor):
         value = TensorSpec(value.shape, value.dtype)
-    return KerasTensor(value) if isinstance(value, TensorSpec) else value
+    if isinstance(value, SparseTensor):
+        value = SparseTensorSpec(value.shape, value.dtype)
+    return KerasTensor(value) if isinstance(value, (TensorSpec, SparseTensorSpec)) else value
 
 
 def infer_output_shape(

@@ -16,6 +16,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
+from meshflow.keras.engine.layer.call_errors import make_symbolic_error
 from meshflow.keras.engine.layer.helpers import as_tuples, has_override
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
@@ -49,6 +50,9 @@ class SymbolicCallMethods:
         def build(self, input_shape: PyTree) -> None:
             """Create the weights for inputs of a shape."""
 
+        def call(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+            """Compute the outputs."""
+
         def _call_scope(
             self, training: Any, named: bool = True
         ) -> AbstractContextManager[None]: ...
@@ -63,9 +67,16 @@ class SymbolicCallMethods:
         assert_input_compatibility(self._input_spec, inputs, self._name)
         # Names in a graph of layers do not depend on name scopes that are open while the graph is
         # built.
-        with name_scope(""), fresh_name_scope():
-            self._build_symbolic(inputs, args, kwargs)
-            outputs = self._infer_outputs(inputs, args, kwargs)
+        try:
+            with name_scope(""), fresh_name_scope():
+                self._build_symbolic(inputs, args, kwargs)
+                outputs = self._infer_outputs(inputs, args, kwargs)
+        except Exception as error:
+            arguments = (inputs, *args)
+            described = make_symbolic_error(error, self, self.call, arguments, kwargs)
+            if described is error:
+                raise
+            raise described from None
         if self._input_spec is not None:
             assert_input_compatibility(self._input_spec, inputs, self._name)
         Node(self, (inputs, *args), kwargs, outputs)
@@ -127,8 +138,8 @@ class SymbolicCallMethods:
         """
         if args or not isinstance(inputs, KerasTensor) or not inputs.dtype.is_floating:
             return None
-        if inputs._keras_mask is not None:
-            # Only a trace determines the mask of the output.
+        if inputs._keras_mask is not None or inputs.is_sparse:
+            # Only a trace determines the mask of the output, and whether it is sparse.
             return None
         if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {
             "training"
@@ -138,12 +149,19 @@ class SymbolicCallMethods:
             self, "_traced_shape", False
         ):
             return None
+        nodes = self._inbound_nodes
+        if nodes and get_shapes(nodes[0].args[0]) != inputs.shape:
+            # A trace determines whether the weights fit these inputs.
+            return None
 
         shape = self.compute_output_shape(inputs.shape)
         compute = self.compute_dtype or inputs.dtype.name
         if isinstance(shape, TensorShape) or (
             isinstance(shape, tuple) and all(d is None or isinstance(d, int) for d in shape)
         ):
+            if 0 in shape and 0 not in inputs.shape:
+                # A trace reports windows that do not fit into the inputs.
+                return None
             return KerasTensor(TensorSpec(shape, compute))
         return None
 

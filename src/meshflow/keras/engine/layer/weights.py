@@ -36,6 +36,12 @@ from meshflow.keras.weight_values import WeightValues
 _MAX_CONCRETE_SIZE = 1 << 16
 
 
+class TrainableChanges:
+    """The number of times that the attribute `trainable` of any layer was set."""
+
+    count = 0
+
+
 class LayerWeights(WeightValues, TrackedLayer):
     """Methods of `Layer` for weights."""
 
@@ -234,6 +240,7 @@ class LayerWeights(WeightValues, TrackedLayer):
     def trainable(self, value: bool) -> None:
         for layer in self._flatten_layers():
             layer._trainable = bool(value)
+        TrainableChanges.count += 1
 
     @property
     def _tracked(self) -> Tracker:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from meshflow.core.runtime.name_scopes import name_scope
+from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -303,7 +304,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
                 f"You cannot build your model {self.name} by calling `build` if your layers do not support float "
                 f"type inputs, or if `call` takes more than one input. Call the model on real data instead. The "
                 f"error was: {error}"
-            ) from error
+            ) from (None if is_filtering() else error)
         finally:
             self._opens_scope = True
 

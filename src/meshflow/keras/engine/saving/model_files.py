@@ -124,18 +124,19 @@ def save_model(
         "built_shape": _get_built_shape(model),
         "input_specs": build_config.serialize_specs(model.__dict__.get("_save_spec")),
     }
-    if file is not None:
-        _write_h5(model, file, meta, optimizer, keras_version)
-    elif file_format == "h5":
-        with replace_file(path) as part, load_h5py().File(part.name, "w") as file:
+    with optimizer_state.model_slots_scope(optimizer, model):
+        if file is not None:
             _write_h5(model, file, meta, optimizer, keras_version)
-    elif file_format == "keras":
-        with replace_file(path) as part:
-            _write_archive(model, part, meta, optimizer, keras_version)
-    else:
-        state = [] if optimizer is None else optimizer_state.list_state(optimizer)
-        with contextlib.nullcontext() if include_optimizer else _detach_optimizer(model):
-            _write_folder(model, path, meta, state, kwargs)
+        elif file_format == "h5":
+            with replace_file(path) as part, load_h5py().File(part.name, "w") as file:
+                _write_h5(model, file, meta, optimizer, keras_version)
+        elif file_format == "keras":
+            with replace_file(path) as part:
+                _write_archive(model, part, meta, optimizer, keras_version)
+        else:
+            state = [] if optimizer is None else optimizer_state.list_state(optimizer)
+            with contextlib.nullcontext() if include_optimizer else _detach_optimizer(model):
+                _write_folder(model, path, meta, state, kwargs)
 
 
 _FORMATS = {

@@ -8,6 +8,7 @@ slots. Each slot returns the array to write, and accepts an array that was read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -29,6 +30,7 @@ __all__ = [
     "find_keras_version",
     "list_extra_state",
     "list_state",
+    "model_slots_scope",
     "order_state",
     "restore_state",
 ]
@@ -217,6 +219,21 @@ def order_state(optimizer: Any, version: str) -> list[StateSlot] | None:
     return [*start, *slots, *own_slots]
 
 
+def model_slots_scope(optimizer: Any, model: Any) -> contextlib.AbstractContextManager[None]:
+    """Limit an optimizer to the slots of a model's variables, in the order in which loading creates them.
+
+    An optimizer may also train other models, and may have trained a part of the variables first.
+
+    Args:
+      optimizer: The optimizer, or None.
+      model: The model.
+    """
+    inner = _unwrap_optimizer(optimizer)
+    if not hasattr(inner, "slots_scope"):
+        return contextlib.nullcontext()
+    return inner.slots_scope(model.trainable_variables, model.non_trainable_variables)
+
+
 def _unwrap_optimizer(optimizer: Any) -> Any:
     return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
 
@@ -267,14 +284,12 @@ def _make_placeholder(name: str, variable: AnyVariable, version: str) -> _Placeh
 # ---- reading -----------------------------------------------------------------------------
 
 
-def restore_state(
-    optimizer: Any, variables: Sequence[AnyVariable], names: Sequence[str], values: Sequence[Any]
-) -> bool:
+def restore_state(optimizer: Any, model: Any, names: Sequence[str], values: Sequence[Any]) -> bool:
     """Restore an optimizer's state from stored arrays.
 
     Args:
       optimizer: The optimizer.
-      variables: The variables that it trains.
+      model: The model that it trains.
       names: Names of the stored arrays in the order of the file; may be empty strings.
       values: The stored arrays.
 
@@ -283,8 +298,19 @@ def restore_state(
     """
     if not values or not hasattr(optimizer, "build"):
         return False
-    optimizer.build(variables)
+    optimizer.build(model.trainable_variables)
     arrays = [np.asarray(v) for v in values]
+    if _assign_arrays(optimizer, names, arrays):
+        return True
+    # Layers may have been frozen after they were trained.
+    frozen = [v for v in model.non_trainable_variables if v.trainable]
+    if not frozen or len(arrays) <= len(list_state(optimizer)):
+        return False
+    optimizer.build([*model.trainable_variables, *frozen])
+    return _assign_arrays(optimizer, names, arrays)
+
+
+def _assign_arrays(optimizer: Any, names: Sequence[str], arrays: list[np.ndarray]) -> bool:
     for slots, candidate in _iterate_candidates(
         optimizer, list(names) or [""] * len(arrays), arrays
     ):

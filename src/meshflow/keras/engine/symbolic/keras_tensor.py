@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Reference
 from meshflow.environment.types import PyTree
 
@@ -47,7 +47,7 @@ class KerasTensor(_Operators):
     _symbolic_priority = 1
     __array_priority__ = 200
 
-    def __init__(self, type_spec: TensorSpec, name: str | None = None) -> None:
+    def __init__(self, type_spec: TypeSpec, name: str | None = None) -> None:
         self._type_spec = type_spec
         self._name = name
         # The history is None until a node sets it; each tensor in a graph has one.
@@ -62,8 +62,8 @@ class KerasTensor(_Operators):
         return {**self.__dict__, "_users": []}
 
     @property
-    def type_spec(self) -> TensorSpec:
-        """Return shape and dtype as a `TensorSpec`."""
+    def type_spec(self) -> TypeSpec:
+        """Return shape and dtype as a `TensorSpec` or `SparseTensorSpec`."""
         return self._type_spec
 
     @property
@@ -102,7 +102,16 @@ class KerasTensor(_Operators):
 
     def set_shape(self, shape: ShapeLike) -> None:
         """Merge `shape` into the static shape."""
-        self._type_spec = TensorSpec(self.shape.merge_with(shape), self.dtype, self._type_spec.name)
+        merged_shape = self.shape.merge_with(shape)
+        if self.is_sparse:
+            self._type_spec = type(self._type_spec)(merged_shape, self.dtype)  # type: ignore[call-arg]
+        else:
+            self._type_spec = TensorSpec(merged_shape, self.dtype, self._type_spec.name)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Return whether the values are `tf.SparseTensor`s."""
+        return not isinstance(self._type_spec, TensorSpec)
 
     def ref(self) -> Reference:
         """Return a hashable reference for sets and dictionary keys."""

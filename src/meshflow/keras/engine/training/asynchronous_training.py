@@ -117,7 +117,10 @@ class WorkerInput:
     """
 
     def __init__(self, x: PyTree, y: PyTree, settings: dict[str, Any]) -> None:
-        names = ("sample_weight", "batch_size", "steps_per_epoch", "shuffle", "class_weight")
+        names = (
+            *("sample_weight", "batch_size", "steps_per_epoch", "shuffle"),
+            *("class_weight", "output_names"),
+        )
         self._x, self._y = x, y
         self._settings = {name: settings[name] for name in names if name in settings}
         # Every worker shuffles the same arrays into a different order.

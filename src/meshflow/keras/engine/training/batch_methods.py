@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.callbacks import convert_logs
+from meshflow.keras.engine.training.class_weights import ClassWeight
 from meshflow.keras.engine.training.compile_methods import CompileMethods
 from meshflow.keras.engine.training.data_adapter import DataHandler
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
@@ -18,12 +20,13 @@ from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 class SingleBatchMethods(CompileMethods):
     """The methods of `Trainer` that take one batch; a base class of it."""
 
+    @hide_frames_of_errors
     def train_on_batch(
         self,
         x: PyTree,
         y: PyTree = None,
         sample_weight: PyTree = None,
-        class_weight: dict[int, float] | None = None,
+        class_weight: ClassWeight | None = None,
         reset_metrics: bool = True,
         return_dict: bool = False,
     ) -> Any:
@@ -33,7 +36,7 @@ class SingleBatchMethods(CompileMethods):
           x: Inputs: arrays of shape (batch size, ...), or a nested structure of them.
           y: Targets.
           sample_weight: Weight of each example.
-          class_weight: Weight of each class, by integer label.
+          class_weight: Weight of each class, by integer label, or such weights by output, as in `fit`.
           reset_metrics: Whether the metrics cover only this batch.
           return_dict: Whether to return values by name.
 
@@ -54,6 +57,7 @@ class SingleBatchMethods(CompileMethods):
             "train", x, y, sample_weight, class_weight, reset_metrics, return_dict
         )
 
+    @hide_frames_of_errors
     def test_on_batch(
         self,
         x: PyTree,
@@ -84,6 +88,7 @@ class SingleBatchMethods(CompileMethods):
         self._assert_compiled()
         return self._run_on_batch("test", x, y, sample_weight, None, reset_metrics, return_dict)
 
+    @hide_frames_of_errors
     def predict_on_batch(self, x: PyTree) -> PyTree:
         """Return the model's outputs for a batch as NumPy arrays.
 
@@ -104,9 +109,9 @@ class SingleBatchMethods(CompileMethods):
         x: PyTree,
         y: PyTree,
         sample_weight: PyTree,
-        class_weight: dict[int, float] | None,
+        class_weight: ClassWeight | None,
     ) -> PyTree:
-        size = len(nest.flatten(x)[0])
+        size = np.shape(nest.flatten(x)[0])[0]
         handler = DataHandler(
             x,
             y,
@@ -115,6 +120,7 @@ class SingleBatchMethods(CompileMethods):
             epochs=1,
             shuffle=False,
             class_weight=class_weight,
+            output_names=self.output_names,
         )
         _, batches = next(iter(handler.iterate_epochs()))
         return next(iter(batches))
@@ -125,7 +131,7 @@ class SingleBatchMethods(CompileMethods):
         x: PyTree,
         y: PyTree,
         sample_weight: PyTree,
-        class_weight: dict[int, float] | None,
+        class_weight: ClassWeight | None,
         reset: bool,
         return_dict: bool,
     ) -> Any:
@@ -133,6 +139,8 @@ class SingleBatchMethods(CompileMethods):
             self.reset_metrics()
         batch = self._make_single_batch(x, y, sample_weight, class_weight)
         LabelRangeCheck(self).check(batch)
+        if kind == "train":
+            self._apply_trainable_changes()
         logs = get_scalar_logs(self._get_step(kind)(batch))
         if return_dict:
             return logs

@@ -18,15 +18,15 @@ from meshflow.keras.engine.training.global_batch import (
     get_current_strategy,
     model_scope,
 )
+from meshflow.keras.engine.training.trainable_state import TrainableState
 from meshflow.keras.engine.training.training_state import Resumption
-from meshflow.keras.engine.training.training_steps import TrainingSteps
 from meshflow.keras.mixed_precision.policy import Policy
 from meshflow.keras.optimizers import loss_scale
 from meshflow.keras.optimizers.accumulation import set_accumulation_steps
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
 
 
-class CompileMethods(TrainingSteps):
+class CompileMethods(TrainableState):
     """The optimizer, losses and metrics of a model, as `compile` sets them; a base class of `Trainer`."""
 
     _is_compiled = False
@@ -100,7 +100,8 @@ class CompileMethods(TrainingSteps):
           weighted_metrics: Metrics that receive sample weights.
           run_eagerly: Whether steps run as plain Python.
           steps_per_execution: Number of batches that one call of the compiled program processes.
-          jit_compile: Accepted but ignored: XLA always compiles the steps.
+          jit_compile: Whether XLA may simplify arithmetic as if numbers were real; it always compiles the
+            steps.
           gradient_accumulation_steps: Number of batches per update of the weights, which uses the
             mean of their gradients, like the optimizer's argument of this name.
           **kwargs: `pss_evaluation_shards`: under `ParameterServerStrategy`, the number of shares
@@ -175,6 +176,7 @@ class CompileMethods(TrainingSteps):
         self._run_eagerly = run_eagerly
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
+        self._record_trainable_state()
         self._reset_steps()
 
     @property

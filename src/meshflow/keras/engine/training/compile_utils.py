@@ -18,6 +18,7 @@ from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
+from meshflow.keras.engine.layer.call_errors import add_arguments
 from meshflow.keras.metrics import Mean
 from meshflow.ops import math
 from meshflow.ops.array import expand_dims
@@ -234,7 +235,13 @@ class LossesContainer(OutputContainer):
                     f"No target was given for output '{name}' which has a loss; pass y (or a dictionary with the "
                     f"key {name!r})."
                 )
-            value = loss(_match_target(target, prediction), prediction, sample_weight=weight)
+            try:
+                value = loss(_match_target(target, prediction), prediction, sample_weight=weight)
+            except Exception as error:
+                arguments = {"y_true": target, "y_pred": prediction, "sample_weight": weight}
+                step = f'computing loss "{loss.name}" of output "{name}"'
+                add_arguments(error, step, arguments)
+                raise
             is_sum = getattr(loss, "reduction", None) == "sum"
             if is_sum and shares is not None:
                 value = value * float(shares.count)

@@ -12,7 +12,7 @@ import math
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,14 @@ from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.prefetched_batches import PrefetchedBatches
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
+from meshflow.keras.engine.training.class_weights import ClassWeight, ClassWeights
 from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
+from meshflow.keras.engine.training.sparse_batches import (
+    SparseBatch,
+    SparseRows,
+    is_sparse,
+    split_batch,
+)
 from meshflow.keras.engine.training.training_state import Resumption, get_source_state
 from meshflow.placement.layout import find_layout
 
@@ -137,11 +144,14 @@ def _is_array(value: object) -> bool:
 def _is_structure_of_arrays(value: PyTree) -> bool:
     leaves = nest.flatten(value)
     return bool(leaves) and all(
-        _is_array(v) or isinstance(v, (int, float, np.generic)) for v in leaves
+        _is_array(v) or is_sparse(v) or isinstance(v, (int, float, np.generic)) for v in leaves
     )
 
 
-def _to_numpy(value: Any) -> np.ndarray:
+def _to_numpy(value: Any) -> Any:
+    """Convert a value to a NumPy array, or a sparse array to `SparseRows`."""
+    if is_sparse(value):
+        return SparseRows(value)
     if isinstance(value, (Tensor, Variable)):
         value = value.numpy()
     elif type(value).__module__.startswith("torch"):
@@ -177,7 +187,8 @@ class DataHandler:
       initial_epoch: Index of the first epoch.
       epochs: Index after that of the last epoch.
       shuffle: True, False, or 'batch'.
-      class_weight: Weight of each class.
+      class_weight: Weight of each class, or such weights by output.
+      output_names: Names of the model's outputs, which `class_weight` may refer to.
 
     Attributes:
       steps: Number of batches per epoch, or None if it is not known.
@@ -203,7 +214,8 @@ class DataHandler:
         initial_epoch: int = 0,
         epochs: int = 1,
         shuffle: bool | str = True,
-        class_weight: dict[int, float] | None = None,
+        class_weight: ClassWeight | None = None,
+        output_names: Sequence[str] | None = None,
     ) -> None:
         if x is None:
             raise ValueError(
@@ -217,14 +229,11 @@ class DataHandler:
         initial_epoch = _check_integer("initial_epoch", initial_epoch, 0)
         if batch_size is not None:
             batch_size = _check_integer("batch_size", batch_size, 1)
-        if class_weight is not None and not isinstance(class_weight, Mapping):
-            raise TypeError(
-                "class_weight must be a dictionary from class numbers to weights, such as {0: 1.0, 1: 2.0}, got "
-                f"{class_weight!r}."
-            )
         self._initial_epoch, self._last = initial_epoch, epochs
         self._limit = steps_per_epoch
-        self._class_weight = class_weight
+        self._class_weights: ClassWeights | None = None
+        if class_weight is not None and len(class_weight) > 0:
+            self._class_weights = ClassWeights(class_weight, output_names)
         # The number of steps of the first epoch that an earlier process did, and the position at
         # which it stopped.
         self._steps_done = 0
@@ -351,9 +360,10 @@ class DataHandler:
             )
 
     def _add_class_weights(self, batches: Iterator[Any]) -> Iterator[Any]:
-        if not self._class_weight:
+        weights = self._class_weights
+        if weights is None:
             return batches
-        return (_apply_class_weight(batch, self._class_weight) for batch in batches)
+        return (weights.add_to_batch(*unpack_x_y_sample_weight(batch)) for batch in batches)
 
 
 def _lists_to_arrays(value: PyTree) -> PyTree:
@@ -558,27 +568,16 @@ def _to_batch_array(value: Any) -> Any:
     if isinstance(value, Tensor) and find_layout(value) is not None:
         array = value.array
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array
-    return _to_numpy(value)
+    return split_batch(value) if is_sparse(value) else _to_numpy(value)
 
 
-def _check_batch_array(array: np.ndarray) -> np.ndarray:
+def _check_batch_array(array: Any) -> Any:
+    if isinstance(array, SparseBatch):
+        return array
+    if is_sparse(array):
+        return split_batch(array)
     if array.ndim == 0:
         raise ValueError(
             "A batch must have a first dimension of examples, but the generator yielded a scalar."
         )
     return array
-
-
-def _apply_class_weight(batch: PyTree, class_weight: dict[int, float]) -> PyTree:
-    x, y, sample_weight = unpack_x_y_sample_weight(batch)
-    if nest.is_nested(y) or y is None:
-        raise ValueError("`class_weight` is only supported for Models with a single output.")
-    labels = y.argmax(-1) if y.ndim > 1 and y.shape[-1] > 1 else y.reshape(len(y), -1)[:, 0]
-    labels = labels.astype(np.int64)
-    missing = sorted(set(np.unique(labels).tolist()) - set(class_weight))
-    if missing:
-        raise ValueError(
-            f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in `class_weight`."
-        )
-    weights = np.array([class_weight[int(c)] for c in labels], settings.floatx())
-    return x, y, weights if sample_weight is None else weights * sample_weight

@@ -21,6 +21,7 @@ from meshflow.keras.engine.graph.graph import Graph, get_graph
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+from meshflow.keras.engine.training.sparse_batches import SparseBatch, is_sparse, split_batch
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
 
 __all__ = ["HostPreprocessingStep", "needs_host"]
@@ -98,11 +99,12 @@ class HostPart:
         has_strings = any(t.dtype is dtypes.string for t in part.cut_tensors)
         return None if has_strings else part
 
-    def compute_values(self, inputs: PyTree) -> list[np.ndarray]:
+    def compute_values(self, inputs: PyTree) -> list[np.ndarray | SparseBatch]:
         """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
-        return [np.asarray(values[id(t)].array) for t in self.cut_tensors]
+        results = [values[id(t)] for t in self.cut_tensors]
+        return [split_batch(v) if is_sparse(v) else np.asarray(v.array) for v in results]
 
     @contextlib.contextmanager
     def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
@@ -224,7 +226,7 @@ class HostPreprocessingStep:
     def __init__(self, model: Any, function: Callable[[Any], Any], name: str) -> None:
         self._model, self._function = model, function
         self._part: HostPart | FeaturesPart | None = None
-        self.compiled = CompiledStep(self._run_rest, name)
+        self.compiled = CompiledStep(self._run_rest, name, model.name)
 
     def __call__(self, batch: PyTree) -> Any:
         """Run one step on a structure of arrays."""

@@ -267,7 +267,7 @@ def check_delegation(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyT
     @functools.wraps(step)
     def run(data: PyTree) -> Any:
         before = _GradientCalls.count
-        result = step(data)
+        result = convert_if_enabled(step)(data)
         strategy = find_gradient_strategy(model)
         if strategy is not None and _GradientCalls.count == before:
             raise ValueError(

@@ -18,20 +18,27 @@ import numpy as np
 from meshflow.core.autograph.status import override_status
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
+from meshflow.core.functions.retracing import MAX_COMPARED, CallHistory, explain_change
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
-from meshflow.core.tracing.trace import trace
+from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
+from meshflow.keras.engine.training.sparse_batches import join_batch
 from meshflow.passes.constant_hoisting import hoist_constants
 
 # Arrays of at least this many bytes are shared with the device, because copying them takes longer
 # than creating a device array.
 _MIN_SHARED_BYTES = 1 << 15
+_RETRACE_MESSAGE = (
+    "%d of the last %d batches required to trace and compile %s again, which takes longer than a step. Cause of the "
+    "latest: %s"
+)
 
 
 class CompiledStep:
@@ -40,31 +47,44 @@ class CompiledStep:
     Args:
       function: Function of one nested structure of tensors.
       name: Name of the step in profiles.
+      model_name: Name of the model, for messages.
 
     Attributes:
       place_batch: Function that places a batch on the devices, or None.
+      intercept: Function that receives the batches instead of the step, or None.
       place_batches: Function that places stacked batches on the devices, or None.
       make_trace_scope: Function that creates the context in which the step is traced.
+      allows_simplification: Whether XLA may simplify arithmetic as if numbers were real.
     """
 
     place_batch: Callable[[PyTree], PyTree] | None = None
+    intercept: Callable[[PyTree], PyTree] | None = None
     place_batches: Callable[[PyTree], PyTree] | None = None
+    allows_simplification = False
     make_trace_scope: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
-    def __init__(self, function: Callable[[PyTree], Any], name: str) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[PyTree], Any], name: str, model_name: str = "") -> None:
+        self._function = lambda batch: function(join_batch(batch))
         self._name = name
+        self._model_name = model_name
+        self._history = CallHistory(message=_RETRACE_MESSAGE)
+        # The specs of the batches of all traces, by label.
+        self._batch_specs: dict[Hashable, dict[str, TensorSpec]] = {}
         self._concrete: dict[Hashable, ConcreteFunction] = {}
         self._loops: dict[Hashable, StepLoop] = {}
         self._is_eager = False
 
     def __call__(self, batch: PyTree) -> PyTree:
         """Run one step on a structure of arrays."""
+        if self.intercept is not None:
+            return self.intercept(batch)
+        host_leaves = jax.tree.leaves(batch)
         if self.place_batch is not None:
             batch = self.place_batch(batch)
         leaves = jax.tree.leaves(batch)
         key = _make_key(batch)
         concrete = self._concrete.get(key)
+        self._history.calls += 1
         if concrete is None:
             if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
@@ -77,7 +97,23 @@ class CompiledStep:
                 warn_eager_fallback(self._name, error)
                 self._is_eager = True
                 return self._run_op_by_op(batch)
-        return concrete.run_arrays([_share_with_device(leaf) for leaf in leaves])
+            self._record_trace(key, batch)
+        if concrete.early_checks:
+            concrete.early_checks.run(host_leaves)
+        arrays = [_share_with_device(leaf) for leaf in leaves]
+        return concrete.run_arrays(arrays, is_checked=True)
+
+    def _record_trace(self, key: Hashable, batch: PyTree) -> None:
+        """Warn if many of the latest batches had new shapes."""
+        specs = _label_batch(batch)
+
+        def explain() -> str:
+            # The latest trace is the first one to compare with.
+            earlier = [other for other in self._batch_specs.values() if other is not specs]
+            return explain_change(earlier[: -MAX_COMPARED - 1 : -1], specs)
+
+        self._batch_specs[key] = specs
+        self._history.add_trace(f"{self._name} of model {self._model_name!r}", explain)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
         with self.make_trace_scope(), emulate_graph():
@@ -95,9 +131,21 @@ class CompiledStep:
         if key not in self._concrete:
             self._concrete[key] = self._trace(batch)
 
+    def list_programs(self) -> list[TracedFunction]:
+        """List the traced programs of all batches so far."""
+        return [concrete.traced for concrete in self._concrete.values()]
+
+    def trace_again(self, batch: PyTree) -> tuple[TracedFunction, list[Any]]:
+        """Trace the step for a batch again; return the program and its operands."""
+        if self.place_batch is not None:
+            batch = self.place_batch(batch)
+        traced = self._trace(batch).traced
+        return traced, [*jax.tree.leaves(batch), *(c._value for c in traced.captures)]
+
     def _trace(self, batch: PyTree) -> ConcreteFunction:
         with override_status(True), self.make_trace_scope():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
+        traced.allows_simplification = self.allows_simplification
         return ConcreteFunction(traced, ((batch,), {}))
 
     def run_many(self, batches: Sequence[PyTree]) -> PyTree:
@@ -106,6 +154,10 @@ class CompiledStep:
         Consecutive batches of the same shape run in one compiled loop. A batch of another shape
         (the last one of an epoch) runs separately.
         """
+        for batch in batches:
+            concrete = self._concrete.get(_make_key(batch))
+            if concrete is not None and concrete.early_checks:
+                concrete.early_checks.run(jax.tree.leaves(batch))
         if self.place_batch is not None:
             batches = [self.place_batch(batch) for batch in batches]
         result = None
@@ -133,6 +185,16 @@ def _share_with_device(leaf: Any) -> Any:
     """Convert a large array of an input pipeline to an array of the device without a copy, if possible."""
     is_large = type(leaf) is np.ndarray and leaf.nbytes >= _MIN_SHARED_BYTES
     return transfers.to_device(leaf) if is_large and transfers.is_immutable(leaf) else leaf
+
+
+def _label_batch(batch: PyTree) -> dict[str, TensorSpec]:
+    """Return the specs of a batch by label, such as `x['tokens']`."""
+    labels = ("x", "y", "sample_weight")
+    parts = batch if isinstance(batch, tuple) and len(batch) <= len(labels) else (batch,)
+    return {
+        labels[path[0].idx] + jax.tree_util.keystr(path[1:]): TensorSpec(leaf.shape, leaf.dtype)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
+    }
 
 
 def _make_key(batch: PyTree) -> Hashable:
@@ -176,7 +238,8 @@ class StepLoop(ConcreteFunction):
         """Run the step on all batches, and return the result of the last one."""
         rows = [jax.tree.leaves(batch) for batch in batches]
         stacked = [_stack_arrays(column) for column in zip(*rows, strict=True)]
-        return self.run_arrays(stacked if self._place is None else self._place(stacked))
+        arrays = stacked if self._place is None else self._place(stacked)
+        return self.run_arrays(arrays, is_checked=True)
 
     def _rewrite(self) -> ClosedJaxpr:
         closed, captures = super()._rewrite(), self.traced.captures
@@ -234,5 +297,9 @@ def is_text(leaf: object) -> bool:
 
 
 def as_tensors(batch: PyTree) -> PyTree:
-    """Convert a structure of arrays to tensors; None does not change."""
-    return nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    """Convert a structure of arrays to tensors, and sparse batches to `tf.SparseTensor`s.
+
+    None does not change.
+    """
+    tensors = nest.map_structure(lambda a: None if a is None else convert_to_tensor(a), batch)
+    return join_batch(tensors)

@@ -15,7 +15,9 @@ import numpy as np
 
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
+from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.asynchronous_training import (
     AnyHandler,
@@ -25,10 +27,12 @@ from meshflow.keras.engine.training.asynchronous_training import (
 )
 from meshflow.keras.engine.training.batch_methods import SingleBatchMethods, get_scalar_logs
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
+from meshflow.keras.engine.training.class_weights import ClassWeight
 from meshflow.keras.engine.training.data_adapter import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
+from meshflow.keras.engine.training.find_nan import FindNaN, find_nan_finder
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
@@ -41,6 +45,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
 
     # ---- loops -----------------------------------------------------------------------------
 
+    @hide_frames_of_errors
     def fit(
         self,
         x: PyTree = None,
@@ -52,7 +57,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         validation_split: float = 0.0,
         validation_data: PyTree = None,
         shuffle: bool | str = True,
-        class_weight: dict[int, float] | None = None,
+        class_weight: ClassWeight | None = None,
         sample_weight: PyTree = None,
         initial_epoch: int = 0,
         steps_per_epoch: int | None = None,
@@ -62,6 +67,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
+        debug: str | None = None,
     ) -> History:
         """Train the model for a number of epochs.
 
@@ -76,7 +82,8 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           validation_split: Fraction of the arrays, from their end, to use for validation.
           validation_data: Data to evaluate after each epoch: a tuple or an iterable.
           shuffle: Whether to shuffle the examples every epoch; 'batch' shuffles batches.
-          class_weight: Weight of each class, by integer label.
+          class_weight: Weight of each class, by integer label; for several outputs such dictionaries
+            by output name, or in a list. The weights multiply the sample weights.
           sample_weight: Weight of each example.
           initial_epoch: Index of the first epoch.
           steps_per_epoch: Number of batches per epoch. Default: one pass over the data.
@@ -87,6 +94,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           max_queue_size: Ignored.
           workers: Ignored.
           use_multiprocessing: Ignored.
+          debug: "nan" adds the callback `FindNaN`, which finds the op and the rows of the first NaN.
 
         Returns:
           A `History`; its `history` maps metric names to values per epoch.
@@ -121,16 +129,23 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             epochs=epochs,
             shuffle=shuffle,
             class_weight=class_weight,
+            output_names=self.output_names,
         )
+        for data in (x, validation_data):
+            if isinstance(data, DatasetNode):
+                # This warns before the first epoch if the parts of a split share elements.
+                data.record_part(slice(0, None))
         if context.on_first_batch is not None:
             _, batches = next(iter(handler.iterate_epochs()))
             context.on_first_batch(self, next(iter(batches)))
         listeners = self._make_callback_list(
             callbacks, verbose, epochs, handler.steps, add_history=True
         )
+        finder = find_nan_finder(self, listeners, debug, handler.run is not None)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
-        run = handler.run or self._make_runner("train")
+        self._apply_trainable_changes()
+        run = self._make_train_runner(handler, finder)
         self._resumption, self._handler = None, handler
         listeners.on_train_begin()
         resumption: Resumption | None = self._resumption
@@ -146,10 +161,15 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                 if not done:
                     self.reset_metrics()
                 listeners.on_epoch_begin(epoch)
+                if self._apply_trainable_changes():
+                    # A callback changed the layers to train.
+                    run = self._make_train_runner(handler, finder)
                 before = logs
                 logs = handler.finish_epoch(
                     self._run_epoch(batches, run, listeners, "train", interruptible, guard, done)
                 )
+                if finder is not None:
+                    finder.check_steps()
                 if logs is None and handler.exhausted:
                     # The previous epoch used up the data, so its metrics are those at the end of
                     # the training.
@@ -183,6 +203,15 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
             finalize(self.trainable_variables)
         return self.history
+
+    def _make_train_runner(
+        self, handler: AnyHandler, finder: FindNaN | None
+    ) -> Callable[[Sequence[Any]], Any]:
+        """Return the function that runs one or several training steps."""
+        if handler.run is not None:
+            return handler.run
+        run = self._make_runner("train")
+        return run if finder is None else finder.watch(run)
 
     def _run_epoch(
         self,
@@ -273,6 +302,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners.on_test_end(values)
         return values
 
+    @hide_frames_of_errors
     def evaluate(
         self,
         x: PyTree = None,
@@ -344,6 +374,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         values = list(logs.values())
         return values[0] if len(values) == 1 else values
 
+    @hide_frames_of_errors
     def predict(
         self,
         x: PyTree,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
@@ -45,6 +46,10 @@ class TrainingSteps:
 
     if TYPE_CHECKING:
         # `Trainer` and `Layer` provide these members.
+        @property
+        def name(self) -> str:
+            """Return the name of the model."""
+
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call the model on a batch of inputs."""
 
@@ -65,6 +70,9 @@ class TrainingSteps:
             """Return the variables that the optimizer updates."""
 
         def _clear_losses(self) -> None: ...
+
+        def _compiled_trainable_scope(self, kind: str) -> AbstractContextManager[None]:
+            """Train the layers that were trainable when the model was compiled."""
 
     def train_step(self, data: PyTree) -> dict[str, Any]:
         """Run one training step on a batch.
@@ -215,14 +223,19 @@ class TrainingSteps:
         # A copy, and a model from a pickle, compile their own steps.
         state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
         # A running training belongs to this object, and not to its copy.
-        state |= dict.fromkeys({"_handler", "_resumption"} & set(state))
+        state |= dict.fromkeys({"_handler", "_resumption", "_compiled_trainable"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
 
     def _get_step(self, kind: str) -> Callable[[PyTree], Any]:
         """Return the step as a function of host arrays: compiled, or plain Python in eager mode."""
         if self.run_eagerly:
             function = self._get_step_function(kind)
-            return lambda batch: function(_unpack_single_input(as_tensors(batch)))
+
+            def run(batch: PyTree) -> Any:
+                with self._compiled_trainable_scope(kind):
+                    return function(_unpack_single_input(as_tensors(batch)))
+
+            return run
         return self._get_cached(kind, lambda: self._make_step(kind))
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
@@ -233,12 +246,16 @@ class TrainingSteps:
 
     def _make_step(self, kind: str) -> HostPreprocessingStep | CompiledStep:
         """Create a compiled step that is not cached."""
-        function, name = self._clear_losses_after(self._get_step_function(kind)), f"{kind}_step"
+        function, name = self._wrap_traced_step(self._get_step_function(kind), kind), f"{kind}_step"
         if needs_host(self):
             hosted = HostPreprocessingStep(self, function, name)
             place_step(self, hosted.compiled)
             return hosted
-        return place_step(self, CompiledStep(function, name))
+        step = CompiledStep(function, name, self.name)
+        step.allows_simplification = bool(
+            getattr(self, "_compile_arguments", {}).get("jit_compile")
+        )
+        return place_step(self, step)
 
     def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a value that is cached until the next call of `compile`."""
@@ -246,12 +263,15 @@ class TrainingSteps:
             self._steps[name] = make()
         return self._steps[name]
 
-    def _clear_losses_after(self, function: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+    def _wrap_traced_step(
+        self, function: Callable[[PyTree], Any], kind: str
+    ) -> Callable[[PyTree], Any]:
         """Wrap a step so that no tensors of its trace remain in `losses`."""
 
         def run(batch: PyTree) -> Any:
             try:
-                return convert_if_enabled(function)(_unpack_single_input(batch))
+                with self._compiled_trainable_scope(kind):
+                    return convert_if_enabled(function)(_unpack_single_input(batch))
             finally:
                 self._clear_losses()
 

@@ -7,16 +7,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.encoding import (
+    check_sparse,
     compute_encoded_shape,
     encode_ids,
     parse_output_mode,
-    refuse_sparse,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer
 from meshflow.ops import math
@@ -31,7 +32,7 @@ class CategoryEncoding(EncodingLayer):
       num_tokens: Number of categories.
       output_mode: 'multi_hot' (1 for each category in a row), 'one_hot' (one vector per id) or
         'count' (the number of occurrences of each category in a row).
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       **kwargs: Arguments of `Layer`; `max_tokens` is an earlier name of `num_tokens`.
 
     Input shape:
@@ -63,7 +64,7 @@ class CategoryEncoding(EncodingLayer):
         if "max_tokens" in kwargs:
             num_tokens = kwargs.pop("max_tokens")
         mode = parse_output_mode(output_mode, ("count", "one_hot", "multi_hot"), "CategoryEncoding")
-        refuse_sparse(sparse, mode)
+        check_sparse(sparse, mode)
         # As in the other encoding layers, the default dtype does not depend on the global policy.
         kwargs.setdefault("dtype", settings.floatx())
         super().__init__(**kwargs)
@@ -76,7 +77,11 @@ class CategoryEncoding(EncodingLayer):
             raise ValueError(f"`num_tokens` must be >= 1. Received: num_tokens={num_tokens}.")
         self.num_tokens, self.output_mode, self.sparse = num_tokens, mode, sparse
 
-    def call(self, inputs: TensorLike, count_weights: TensorLike = None) -> Tensor:
+    def call(
+        self,
+        inputs: TensorLike | SparseTensor,
+        count_weights: TensorLike | SparseTensor = None,
+    ) -> Tensor | SparseTensor:
         """Encode the ids.
 
         Args:
@@ -89,15 +94,21 @@ class CategoryEncoding(EncodingLayer):
                 f"Received `count_weights={count_weights}`."
             )
         ids = math.cast(inputs, "int64")
-        if not isinstance(ids.array, jax.core.Tracer):
-            host_ids = np.asarray(ids.array)
+        id_array = (ids.values if isinstance(ids, SparseTensor) else ids).array
+        if not isinstance(id_array, jax.core.Tracer):
+            host_ids = np.asarray(id_array)
             if host_ids.size and (host_ids.min() < 0 or host_ids.max() >= self.num_tokens):
                 raise InvalidArgumentError(
                     "Input values must be in the range 0 <= values < num_tokens with "
                     f"num_tokens={self.num_tokens}"
                 )
         return encode_ids(
-            ids, self.output_mode, self.num_tokens, self.get_output_dtype(), count_weights
+            ids,
+            self.output_mode,
+            self.num_tokens,
+            self.get_output_dtype(),
+            count_weights,
+            self.sparse,
         )
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:

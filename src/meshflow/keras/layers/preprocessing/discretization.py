@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import constant
 from meshflow.core.values.dtypes import DTypeLike
@@ -15,10 +16,11 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.encoding import (
+    check_sparse,
     compute_encoded_shape,
     encode_ids,
+    map_ids,
     parse_output_mode,
-    refuse_sparse,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.ops import array, math
@@ -34,7 +36,7 @@ class Discretization(EncodingLayer):
       num_bins: Number of bins that `adapt` creates, each with about the same number of values.
       epsilon: Allowed error of the quantiles; `adapt` stores about `1 / epsilon` of the values.
       output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       **kwargs: Arguments of `Layer`; `bins` is an earlier name of `num_bins` or `bin_boundaries`.
 
     Input shape:
@@ -70,7 +72,7 @@ class Discretization(EncodingLayer):
         mode = parse_output_mode(
             output_mode, ("int", "one_hot", "multi_hot", "count"), "Discretization"
         )
-        refuse_sparse(sparse, mode)
+        check_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         super().__init__(**kwargs)
@@ -133,8 +135,13 @@ class Discretization(EncodingLayer):
         if self.summary is not None:
             self.summary.assign(_make_empty_summary())
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Find the bins, and encode their ids."""
+        ids = map_ids(self._find_bins, inputs)
+        depth = len(self.bin_boundaries) + 1
+        return encode_ids(ids, self.output_mode, depth, self.get_output_dtype(), sparse=self.sparse)
+
+    def _find_bins(self, inputs: TensorLike) -> Tensor:
         boundaries = self.bin_boundaries
         values = math.cast(inputs, "float32")
         ids = array.zeros_like(values, "int32")
@@ -142,7 +149,7 @@ class Discretization(EncodingLayer):
             flat = array.reshape(values, [-1])
             edges = constant(np.asarray(boundaries, np.float32))
             ids = array.reshape(array.searchsorted(edges, flat, side="right"), values.shape)
-        return encode_ids(ids, self.output_mode, len(boundaries) + 1, self.get_output_dtype())
+        return ids
 
     def get_output_dtype(self) -> str:
         """Return the dtype of the outputs: with 'int' an integer dtype of the layer or int64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -16,8 +18,9 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.ops import array, math
+from meshflow.ops.coordinates import add_elements, get_static_indices, unique_rows
 
-__all__ = ["compute_encoded_shape", "encode_ids", "parse_output_mode", "refuse_sparse"]
+__all__ = ["check_sparse", "compute_encoded_shape", "encode_ids", "map_ids", "parse_output_mode"]
 
 # Names of `output_mode` in older releases.
 _MODE_ALIASES = {"binary": "multi_hot", "tf-idf": "tf_idf"}
@@ -38,22 +41,16 @@ def parse_output_mode(output_mode: str, allowed: tuple[str, ...], layer: str) ->
     return mode
 
 
-def refuse_sparse(sparse: bool, output_mode: str) -> None:
-    """Raise an error for `sparse=True`.
+def check_sparse(sparse: bool, output_mode: str) -> None:
+    """Raise an error for `sparse=True` in a mode without sparse outputs.
 
     Raises:
-      ValueError: If the mode has no sparse outputs.
-      NotImplementedError: If the mode has sparse outputs in TensorFlow.
+      ValueError: If the mode is 'int'.
     """
     if sparse and output_mode == "int":
         raise ValueError(
             "`sparse` may only be true if `output_mode` is `'one_hot'`, `'multi_hot'`, `'count'` or `'tf_idf'`. "
             f"Received: sparse={sparse} and output_mode={output_mode}"
-        )
-    if sparse:
-        raise NotImplementedError(
-            "sparse=True is not available: XLA needs dense tensors. Leave it out, or use output_mode='int' with an "
-            "Embedding."
         )
 
 
@@ -75,21 +72,41 @@ def compute_encoded_shape(
     return TensorShape([*sizes[:-1], depth])
 
 
+def map_ids(
+    find_ids: Callable[[Tensor], Tensor], inputs: TensorLike | SparseTensor
+) -> Tensor | SparseTensor:
+    """Apply a function that finds ids to a tensor, or to the elements of a sparse one."""
+    if isinstance(inputs, SparseTensor):
+        return inputs.with_values(find_ids(inputs.values))
+    return find_ids(inputs)
+
+
 def encode_ids(
-    ids: TensorLike, output_mode: str, depth: int, dtype: DTypeLike, weights: TensorLike = None
-) -> Tensor:
+    ids: TensorLike | SparseTensor,
+    output_mode: str,
+    depth: int,
+    dtype: DTypeLike,
+    weights: TensorLike | SparseTensor = None,
+    sparse: bool = False,
+) -> Tensor | SparseTensor:
     """Encode category ids.
 
     Args:
-      ids: Integers of rank 0 to 2. Vectors ignore ids outside of [0, depth).
+      ids: Integers of rank 0 to 2, or a sparse tensor. Vectors ignore ids outside of [0, depth).
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf'.
       depth: Number of categories.
       dtype: Dtype of the result.
       weights: Weight of each id for 'count', or of each category, [depth], for 'tf_idf'.
+      sparse: Whether to return a sparse tensor.
 
     Raises:
       ValueError: If the vectors would have more than two axes.
     """
+    if isinstance(ids, SparseTensor):
+        if output_mode == "int":
+            return math.cast(ids, dtype)
+        encoded = _encode_sparse(ids, output_mode, depth, dtype, weights)
+        return encoded if sparse else _to_dense(encoded)
     ids = convert_to_tensor(ids)
     if output_mode == "int":
         return math.cast(ids, dtype)
@@ -106,12 +123,51 @@ def encode_ids(
     id_weights = weights if output_mode == "count" else None
     if output_mode == "one_hot" and not shape.rank:
         ids = array.reshape(ids, [1])
+    if sparse:
+        return _encode_sparse(_to_elements(ids), output_mode, depth, dtype, weights)
     counts = _count_ids(ids, id_weights, depth)
     if output_mode in ("one_hot", "multi_hot"):
         counts = math.cast(counts > 0, dtype)
     elif output_mode == "tf_idf":
         counts = counts * math.cast(weights, counts.dtype)
     return math.cast(counts, dtype)
+
+
+def _to_elements(ids: Tensor) -> SparseTensor:
+    """Return a sparse tensor of all elements of a tensor."""
+    shape = ids.shape.as_list()
+    indices = np.indices(shape).reshape(len(shape), -1).T
+    return SparseTensor(indices, array.reshape(ids, [-1]), shape)
+
+
+def _to_dense(sparse: SparseTensor) -> Tensor:
+    empty = array.zeros(sparse.shape.as_list(), sparse.dtype)
+    return add_elements(empty, sparse.indices, sparse.values, False)
+
+
+def _encode_sparse(
+    ids: SparseTensor,
+    output_mode: str,
+    depth: int,
+    dtype: DTypeLike,
+    weights: TensorLike | SparseTensor,
+) -> SparseTensor:
+    """Encode the ids in the last axis of a sparse tensor as sparse vectors."""
+    rows = get_static_indices(ids, "encode_ids")[:, :-1]
+    tokens = ids.values.require_value("ids to encode in a sparse tensor")
+    amounts = np.ones(len(tokens), np.float32)
+    if output_mode == "count" and weights is not None:
+        values = weights.values if isinstance(weights, SparseTensor) else convert_to_tensor(weights)
+        amounts = np.asarray(values.require_value("count_weights"), np.float32).reshape(-1)
+    is_valid = (tokens >= 0) & (tokens < depth)
+    pairs = np.concatenate([rows, tokens[:, None]], 1)[is_valid].astype(np.int64)
+    indices, owner = unique_rows(pairs)
+    counts = np.bincount(owner, amounts[is_valid], len(indices)).astype(np.float32)
+    encoded = Tensor(np.ones_like(counts) if output_mode in ("one_hot", "multi_hot") else counts)
+    if output_mode == "tf_idf":
+        encoded = encoded * math.cast(array.gather(weights, indices[:, -1]), encoded.dtype)
+    shape = [*ids.shape.as_list()[:-1], depth]
+    return SparseTensor(indices, math.cast(encoded, dtype), shape)
 
 
 def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:

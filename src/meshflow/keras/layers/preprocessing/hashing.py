@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.encoding import (
+    check_sparse,
     compute_encoded_shape,
     encode_ids,
+    map_ids,
     parse_output_mode,
-    refuse_sparse,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.ops import array, hashing, math, strings
@@ -35,7 +36,7 @@ class _HashLayer(EncodingLayer):
 
     def __init__(self, num_bins: int, output_mode: str, sparse: bool, **kwargs: Any) -> None:
         mode = parse_output_mode(output_mode, self.modes, type(self).__name__)
-        refuse_sparse(sparse, mode)
+        check_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
             kwargs["dtype"] = "int64" if mode == "int" else settings.floatx()
         super().__init__(**kwargs)
@@ -69,7 +70,7 @@ class Hashing(_HashLayer):
       mask_value: Value that is mapped to id 0, which then is used for no other value.
       salt: Key of SipHash, an integer or a pair of integers.
       output_mode: 'int', 'one_hot', 'multi_hot' or 'count'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       **kwargs: Arguments of `Layer`.
 
     Input shape:
@@ -113,10 +114,16 @@ class Hashing(_HashLayer):
                 f"Received: salt={salt}."
             )
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Hash and encode the inputs."""
         if find_recording(inputs) is not None:
             return self._record_call(inputs)
+        ids = map_ids(self._find_ids, inputs)
+        return encode_ids(
+            ids, self.output_mode, self.num_bins, self.get_output_dtype(), sparse=self.sparse
+        )
+
+    def _find_ids(self, inputs: TensorLike) -> Tensor:
         values = read_host_values(inputs, "values to hash")
         if values.dtype.kind not in "Oiu":
             raise InvalidArgumentError(
@@ -131,7 +138,7 @@ class Hashing(_HashLayer):
             mask: Any = self.mask_value
             mask = mask.encode() if isinstance(mask, str) else mask
             ids = np.where(values == mask, 0, ids)
-        return encode_ids(Tensor(ids), self.output_mode, self.num_bins, self.get_output_dtype())
+        return Tensor(ids)
 
     def _hash_words(self, words: Tensor) -> Tensor:
         """Compute the ids of strings."""
@@ -143,14 +150,16 @@ class Hashing(_HashLayer):
             ids = hashing.to_hash_bucket_strong(words, bins, self.salt)
         return ids + offset
 
-    def _record_call(self, inputs: TensorLike) -> Tensor:
+    def _record_call(self, inputs: TensorLike) -> Tensor | SparseTensor:
         """Compute the outputs by ops, for a function that is being saved."""
         words = inputs if inputs.dtype is string else strings.as_string(inputs)
         ids = self._hash_words(words)
         if self.mask_value is not None:
             masked = math.equal(inputs, self.mask_value)
             ids = array.where(masked, array.zeros_like(ids), ids)
-        return encode_ids(ids, self.output_mode, self.num_bins, self.get_output_dtype())
+        return encode_ids(
+            ids, self.output_mode, self.num_bins, self.get_output_dtype(), sparse=self.sparse
+        )
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Compute the shape of the encoded outputs."""
@@ -166,7 +175,7 @@ class HashedCrossing(_HashLayer):
     Args:
       num_bins: Number of ids.
       output_mode: 'int' or 'one_hot'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       **kwargs: Arguments of `Layer`.
 
     Input shape:
@@ -189,7 +198,7 @@ class HashedCrossing(_HashLayer):
     ) -> None:
         super().__init__(num_bins, output_mode, sparse, **kwargs)
 
-    def call(self, inputs: Sequence[Tensor]) -> Tensor:
+    def call(self, inputs: Sequence[Tensor]) -> Tensor | SparseTensor:
         """Hash and encode the combinations.
 
         Args:
@@ -208,7 +217,11 @@ class HashedCrossing(_HashLayer):
         ]
         shaped_ids = np.asarray(ids, np.int64).reshape(tuple(inputs[0].shape))
         return encode_ids(
-            Tensor(shaped_ids), self.output_mode, self.num_bins, self.get_output_dtype()
+            Tensor(shaped_ids),
+            self.output_mode,
+            self.num_bins,
+            self.get_output_dtype(),
+            sparse=self.sparse,
         )
 
     def _check_inputs(self, inputs: PyTree) -> None:
@@ -235,8 +248,8 @@ class HashedCrossing(_HashLayer):
                 f"Received: inputs={inputs}"
             )
 
-    def _make_output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
-        return TensorSpec(self.compute_output_shape(shapes), self.get_output_dtype())
+    def _get_input_shape(self, shapes: list[TensorShape]) -> Any:
+        return shapes
 
     def compute_output_shape(self, input_shape: PyTree) -> TensorShape:
         """Compute the shape of the encoded outputs."""

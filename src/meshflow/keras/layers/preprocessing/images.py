@@ -41,6 +41,8 @@ def replace_image_size(
 ) -> TensorShape:
     """Replace height and width in a shape of images."""
     sizes = TensorShape(input_shape).as_list()
+    if len(sizes) not in (3, 4):
+        raise ValueError(f"'images' must have either 3 or 4 dimensions, got shape {tuple(sizes)}.")
     if channels_first:
         return TensorShape([*sizes[:-2], height, width])
     return TensorShape([*sizes[:-3], height, width, sizes[-1]])

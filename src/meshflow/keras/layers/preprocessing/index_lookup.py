@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -21,10 +22,11 @@ from meshflow.environment.types import Config
 from meshflow.io import gfile
 from meshflow.keras import settings
 from meshflow.keras.layers.preprocessing.encoding import (
+    check_sparse,
     compute_encoded_shape,
     encode_ids,
+    map_ids,
     parse_output_mode,
-    refuse_sparse,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 
@@ -57,7 +59,7 @@ class IndexLookup(EncodingLayer):
     ) -> None:
         mode = parse_output_mode(output_mode, _MODES, type(self).__name__)
         _check_arguments(max_tokens, num_oov_indices, invert, mode, output_mode, pad_to_max_tokens)
-        refuse_sparse(sparse, mode)
+        check_sparse(sparse, mode)
         self._configured_size = kwargs.pop("vocabulary_size", None)
         # SavedModels of Keras store the vocabulary in a separate file, and set this argument.
         is_static = kwargs.pop("has_input_vocabulary", vocabulary is not None)
@@ -295,12 +297,12 @@ class IndexLookup(EncodingLayer):
 
     # ---- calls ---------------------------------------------------------------------------------
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Encode the ids of the tokens; with `invert`, return the tokens of ids."""
         self.check_ready()
         if self.invert:
             return self._invert_ids(inputs)
-        return self.encode(self._find_ids(inputs))
+        return self.encode(map_ids(self._find_ids, inputs))
 
     def check_ready(self) -> None:
         """Raise FailedPreconditionError if the layer has no vocabulary yet."""
@@ -330,11 +332,16 @@ class IndexLookup(EncodingLayer):
         oov_ids = dict(zip(missing, self.hash_oov_tokens(missing), strict=True)) if missing else {}
         return [ids[t] if t in ids else oov_ids[t] + self._num_mask_ids for t in tokens]
 
-    def encode(self, ids: TensorLike) -> Tensor:
+    def encode(self, ids: TensorLike | SparseTensor) -> Tensor | SparseTensor:
         """Encode ids of tokens according to `output_mode`."""
         weights = self._idf_values if self.output_mode == "tf_idf" else None
         return encode_ids(
-            ids, self.output_mode, self.encoding_depth, self.get_output_dtype(), weights
+            ids,
+            self.output_mode,
+            self.encoding_depth,
+            self.get_output_dtype(),
+            weights,
+            self.sparse,
         )
 
     def _invert_ids(self, inputs: TensorLike) -> Tensor:

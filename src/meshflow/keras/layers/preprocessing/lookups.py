@@ -37,7 +37,7 @@ class StringLookup(IndexLookup):
       encoding: Encoding of the strings.
       invert: Whether to map ids to strings instead.
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf' (counts times weights).
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       pad_to_max_tokens: Whether vectors have `max_tokens` elements even if there are fewer strings.
       **kwargs: Arguments of `Layer`.
 
@@ -187,7 +187,7 @@ class IntegerLookup(IndexLookup):
       idf_weights: Weight of each integer, for 'tf_idf'.
       invert: Whether to map ids to integers instead.
       output_mode: 'int', 'one_hot', 'multi_hot', 'count' or 'tf_idf'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       pad_to_max_tokens: Whether vectors have `max_tokens` elements even if there are fewer
         integers.
       **kwargs: Arguments of `Layer`; `max_values`, `mask_value` and `oov_value` are earlier names.

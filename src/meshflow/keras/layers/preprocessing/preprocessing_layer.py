@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -137,15 +138,26 @@ class EncodingLayer(PreprocessingLayer):
         self, inputs: PyTree, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> KerasTensor:
         tensors = inputs if isinstance(inputs, list) else [inputs]
-        return KerasTensor(self._make_output_spec([t.shape for t in tensors]))
+        is_sparse = getattr(self, "sparse", False) or (
+            tensors[0].is_sparse and getattr(self, "output_mode", None) == "int"
+        )
+        return KerasTensor(self._make_output_spec([t.shape for t in tensors], is_sparse))
 
-    def _make_output_spec(self, shapes: list[TensorShape]) -> TensorSpec:
-        return TensorSpec(self.compute_output_shape(shapes[0]), self.get_output_dtype())
+    def _make_output_spec(
+        self, shapes: list[TensorShape], is_sparse: bool
+    ) -> TensorSpec | SparseTensorSpec:
+        shape = self.compute_output_shape(self._get_input_shape(shapes))
+        make_spec = SparseTensorSpec if is_sparse else TensorSpec
+        return make_spec(shape, self.get_output_dtype())
 
-    def compute_output_signature(self, input_signature: PyTree) -> TensorSpec:
-        """Compute the `TensorSpec` of the outputs from those of the inputs."""
+    def _get_input_shape(self, shapes: list[TensorShape]) -> Any:
+        """Return the argument of `compute_output_shape` for the shapes of all inputs."""
+        return shapes[0]
+
+    def compute_output_signature(self, input_signature: PyTree) -> TensorSpec | SparseTensorSpec:
+        """Compute the spec of the outputs from those of the inputs."""
         specs = input_signature if isinstance(input_signature, (list, tuple)) else [input_signature]
-        return self._make_output_spec([spec.shape for spec in specs])
+        return self._make_output_spec([s.shape for s in specs], getattr(self, "sparse", False))
 
     @classmethod
     def from_config(cls, config: Config) -> Any:
@@ -165,7 +177,7 @@ class EncodingLayer(PreprocessingLayer):
 
 def as_tensor(value: TensorLike) -> Tensor:
     """Convert an array, list, series or Python value to a tensor; float64 becomes `floatx()`."""
-    if is_tensor(value):
+    if is_tensor(value) or isinstance(value, SparseTensor):
         return value
     if not isinstance(value, (list, tuple)) and hasattr(value, "__array__"):
         value = np.asarray(value)

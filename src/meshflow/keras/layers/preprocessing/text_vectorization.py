@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import RAGGED_HELP
+from meshflow.core.dispatch.composite import RAGGED_HELP, SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -61,7 +61,7 @@ class TextVectorization(EncodingLayer):
       vocabulary: Words, or path of a text file with one word per line; by default `adapt` learns
         them.
       idf_weights: Weight of each word, for 'tf_idf'.
-      sparse: Not supported.
+      sparse: Whether vectors are returned as a `tf.SparseTensor`.
       ragged: Not supported; rows are padded with 0.
       encoding: Encoding of the texts.
       **kwargs: Arguments of `Layer`.
@@ -76,7 +76,7 @@ class TextVectorization(EncodingLayer):
     Raises:
       ValueError: If options are unknown or contradict each other, or if the texts to split have
         more than one column.
-      NotImplementedError: If `ragged` or `sparse` is set.
+      NotImplementedError: If `ragged` is set.
 
     Example:
       >>> import meshflow as tf
@@ -259,7 +259,7 @@ class TextVectorization(EncodingLayer):
         words = read_host_values(split(Tensor(scalar)), "words (XLA has no strings)")
         return words.reshape(-1).tolist()
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: TensorLike) -> Tensor | SparseTensor:
         """Compute ids or vectors of texts with shape [], [batch] or [batch, 1]."""
         self._lookup_layer.check_ready()
         if find_recording(inputs) is not None:
@@ -272,7 +272,7 @@ class TextVectorization(EncodingLayer):
             ids = ids[0]
         return self._lookup_layer.encode(Tensor(ids))
 
-    def _record_call(self, texts: TensorLike) -> Tensor:
+    def _record_call(self, texts: TensorLike) -> Tensor | SparseTensor:
         """Compute the outputs by ops, for a function that is being saved."""
         standard = self.standardize or ""
         if not isinstance(standard, str):

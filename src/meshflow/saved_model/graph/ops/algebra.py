@@ -12,7 +12,7 @@ from jax import lax
 from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
-from meshflow.ops.sparse_elements import multiply_elements
+from meshflow.ops.coordinates import multiply_elements
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
 from meshflow.saved_model.graph.ops.public_functions import make_op, to_tensor
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
-from meshflow.core.tracing.trace import IndexedSlicesSlot, TensorSlot, TracedFunction, fill_slots
+from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -52,7 +52,7 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
         if not isinstance(leaf, COMPOSITES):
             return leaf
         parts = [make_slot(part) for part in leaf._component_specs()]
-        return IndexedSlicesSlot(lambda tensors: leaf.value_type(*tensors), parts)
+        return CompositeResultSlot(lambda tensors: leaf.value_type(*tensors), parts)
 
     slots = [make_slot(leaf) for leaf in nest.flatten(structure)]
     return nest.pack_sequence_as(structure, slots), specs

@@ -1,0 +1,181 @@
+"""Bounds checks that a compiled function makes on its arguments before it runs.
+
+A program that updates variables takes over their buffers, so it must not fail while it runs. The indices of an embedding
+are arguments of a training step, or simple functions of them, which NumPy can check before the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from meshflow.core.runtime.bounds_checks import (
+    NONE,
+    RECORD,
+    BoundsCheck,
+    BoundsChecking,
+    bounds_check_p,
+)
+from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.passes.jaxprs import get_aval, rewrite_equations, select_variables, summarize_jaxpr
+from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
+
+__all__ = ["EarlyChecks", "has_bounds_checks"]
+
+_Step = Callable[[np.ndarray], np.ndarray]
+# The index of an argument, and functions that compute a value from it.
+_Source = tuple[int, tuple[_Step, ...]]
+
+
+class _EarlyCheck(NamedTuple):
+    """A check of an argument.
+
+    Attributes:
+      argument: Index of the argument.
+      steps: Functions that compute the checked values from the argument.
+      check: The range.
+    """
+
+    argument: int
+    steps: tuple[_Step, ...]
+    check: BoundsCheck
+
+
+def has_bounds_checks(closed: ClosedJaxpr) -> bool:
+    """Check whether a program contains bounds checks."""
+    return bounds_check_p.name in summarize_jaxpr(closed.jaxpr).primitives
+
+
+class EarlyChecks:
+    """The checks of a program that only depend on its arguments.
+
+    Args:
+      closed: The program.
+      num_arguments: Number of arguments; the other inputs are captures.
+    """
+
+    def __init__(self, closed: ClosedJaxpr, num_arguments: int) -> None:
+        self._checks: list[_EarlyCheck] = []
+        self._equations: set[int] = set()
+        if has_bounds_checks(closed):
+            sources: dict[Atom, _Source] = {
+                v: (i, ()) for i, v in enumerate(closed.jaxpr.invars[:num_arguments])
+            }
+            self._search(closed.jaxpr, sources, False)
+
+    def __bool__(self) -> bool:
+        return bool(self._checks)
+
+    def _search(self, jaxpr: Jaxpr, sources: dict[Atom, _Source], is_shard: bool) -> None:
+        for eqn in jaxpr.eqns:
+            name, operands = eqn.primitive.name, select_variables(eqn.invars)
+            if name in INLINED_CALLS or name == "shard_map":
+                for region in find_regions(eqn):
+                    inner = {
+                        v: sources[eqn.invars[i]]
+                        for v, (i, _) in zip(region.jaxpr.invars, region.feeds, strict=True)
+                        if isinstance(eqn.invars[i], jex_core.Var) and eqn.invars[i] in sources
+                    }
+                    self._search(region.jaxpr, inner, is_shard or name == "shard_map")
+            if len(operands) != 1 or len(eqn.outvars) != 1 or operands[0] not in sources:
+                continue
+            argument, steps = sources[operands[0]]
+            if eqn.primitive is bounds_check_p:
+                self._checks.append(_EarlyCheck(argument, steps, eqn.params["check"]))
+                self._equations.add(id(eqn.outvars[0]))
+                sources[eqn.outvars[0]] = argument, steps
+                continue
+            step = None if is_shard and name != _CONVERT else _make_step(eqn)
+            if step is not None:
+                sources[eqn.outvars[0]] = argument, (*steps, step)
+
+    def run(self, arrays: Sequence[Any]) -> None:
+        """Check the arguments of a call.
+
+        Args:
+          arrays: Host arrays, or arrays of devices; only those that the host can read without a copy are checked.
+
+        Raises:
+          OpError: If an element is out of range.
+        """
+        if BoundsChecking.mode is False:
+            return
+        for argument, steps, check in self._checks:
+            array = arrays[argument]
+            if not _is_on_host(array):
+                continue
+            values = np.asarray(array)
+            with np.errstate(all="ignore") if steps else contextlib.nullcontext():
+                for step in steps:
+                    values = step(values)
+            failure = check.find_failure(values)
+            if failure is not None:
+                raise failure
+
+    def replace_checks(self, closed: ClosedJaxpr) -> ClosedJaxpr:
+        """Replace the checks in a program that must not fail: by nothing for arguments, else by records."""
+
+        def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
+            return [self._replace(e) if e.primitive is bounds_check_p else e for e in eqns]
+
+        return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
+
+    def _replace(self, eqn: JaxprEqn) -> JaxprEqn:
+        mode = NONE if id(eqn.outvars[0]) in self._equations else RECORD
+        return eqn.replace(params={**eqn.params, "mode": mode})
+
+
+def _is_on_host(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return True
+    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
+        return False
+    return len(array.sharding.device_set) == 1 and next(iter(array.devices())).platform == "cpu"
+
+
+_CONVERT = "convert_element_type"
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def _make_step(eqn: JaxprEqn) -> _Step | None:
+    """Return the NumPy function for an equation with one operand that is not constant, or None."""
+    name, params = eqn.primitive.name, eqn.params
+    shape = get_aval(eqn.outvars[0]).shape
+    if name == _CONVERT:
+        dtype = params["new_dtype"]
+        return lambda x: x.astype(dtype)
+    if name in ("reshape", "squeeze", "expand_dims") and not params.get("dimensions_are_reversed"):
+        return lambda x: x.reshape(shape)
+    if name == "broadcast_in_dim" and get_aval(eqn.outvars[0]).size == get_aval(eqn.invars[0]).size:
+        return lambda x: x.reshape(shape)
+    if name in ("copy", "copy_p", "stop_gradient"):
+        return lambda x: x
+    if name == "transpose":
+        order = params["permutation"]
+        return lambda x: x.transpose(order)
+    if name == "rev":
+        axes = params["dimensions"]
+        return lambda x: np.flip(x, axes)
+    if name == "slice":
+        steps = params["strides"] or (1,) * len(shape)
+        bounds = zip(params["start_indices"], params["limit_indices"], steps, strict=True)
+        key = tuple(slice(*b) for b in bounds)
+        return lambda x: x[key]
+    if name in _ARITHMETIC and len(eqn.invars) == 2:
+        literals = [a.val if isinstance(a, jex_core.Literal) else None for a in eqn.invars]
+        function, (first, second) = _ARITHMETIC[name], literals
+        if first is None:
+            return lambda x: function(x, np.asarray(second, x.dtype))
+        return lambda x: function(np.asarray(first, x.dtype), x)
+    return None

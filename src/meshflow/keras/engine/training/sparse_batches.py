@@ -1,0 +1,108 @@
+"""Batches of sparse rows: of SciPy's matrices and of `tf.SparseTensor`s.
+
+A batch consists of arrays, so it passes through pipelines and compiled steps like other nested
+batches. The step function receives a `tf.SparseTensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.values import nest
+from meshflow.environment.types import Array, PyTree
+from meshflow.keras import settings
+
+__all__ = ["SparseBatch", "SparseRows", "is_sparse", "join_batch", "split_batch"]
+
+
+class SparseBatch(NamedTuple):
+    """A sparse batch as arrays.
+
+    The number of elements is a power of two, so that few programs are compiled. Padding has indices
+    outside of the shape, which the ops of sparse tensors ignore.
+
+    Attributes:
+      shape: Array of shape [*dense shape, 0], which holds no data.
+      indices: Indices of the elements.
+      values: The elements.
+    """
+
+    shape: Array
+    indices: Array
+    values: Array
+
+    @classmethod
+    def pad(cls, indices: np.ndarray, values: np.ndarray, shape: tuple[int, ...]) -> SparseBatch:
+        """Create a batch from elements, with padding."""
+        count = max(1, 1 << max(len(values) - 1, 0).bit_length()) - len(values)
+        outside = np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
+        empty = np.empty((*shape, 0), np.int8)
+        return cls(
+            empty,
+            np.concatenate([indices, outside]),
+            np.concatenate([values, np.zeros(count, values.dtype)]),
+        )
+
+
+class SparseRows:
+    """Rows of a sparse array that can be selected like those of a NumPy array.
+
+    Args:
+      value: A `tf.SparseTensor`, or a matrix of `scipy.sparse`.
+    """
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, SparseTensor):
+            indices, values = value.indices.numpy(), value.values.numpy()
+            self.shape = tuple(value.shape.as_list())
+        else:
+            matrix = value.tocoo()
+            indices, values = np.stack([matrix.row, matrix.col], 1), matrix.data
+            self.shape = tuple(matrix.shape)
+        order = np.lexsort(indices.T[::-1])
+        values = values.astype(settings.floatx()) if values.dtype == np.float64 else values
+        self._indices, self._values = indices[order].astype(np.int64), values[order]
+        self._starts = np.searchsorted(self._indices[:, 0], np.arange(self.shape[0] + 1))
+        self.ndim, self.dtype = len(self.shape), values.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice) -> SparseBatch:
+        return self.take(np.arange(*key.indices(len(self))))
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> SparseBatch:
+        """Return a batch of rows."""
+        starts, counts = self._starts[rows], self._starts[rows + 1] - self._starts[rows]
+        offsets = np.cumsum(counts) - counts
+        positions = np.arange(counts.sum()) + np.repeat(starts - offsets, counts)
+        indices = self._indices[positions]
+        indices[:, 0] = np.repeat(np.arange(len(rows)), counts)
+        return SparseBatch.pad(indices, self._values[positions], (len(rows), *self.shape[1:]))
+
+
+def is_sparse(value: object) -> bool:
+    """Check whether a value is a `tf.SparseTensor` or a matrix of `scipy.sparse`."""
+    is_scipy = type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
+    return is_scipy or isinstance(value, SparseTensor)
+
+
+def split_batch(value: object) -> SparseBatch:
+    """Convert a sparse array to a batch."""
+    rows = SparseRows(value)
+    return rows[: len(rows)]
+
+
+def join_batch(batch: PyTree) -> PyTree:
+    """Replace each `SparseBatch` of a batch by a `tf.SparseTensor`."""
+    if isinstance(batch, SparseBatch):
+        shape = np.array(batch.shape.shape[:-1], np.int64)
+        return SparseTensor(batch.indices, batch.values, shape)
+    if isinstance(batch, dict):
+        return type(batch)((key, join_batch(value)) for key, value in batch.items())
+    if nest.is_nested(batch) and isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
+        return type(batch)(join_batch(value) for value in batch)
+    return batch

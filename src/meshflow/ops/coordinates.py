@@ -1,0 +1,171 @@
+"""Computation on coordinate lists: the indices [n, rank] and values [n] of sparse tensors.
+
+Indices may be traced, then only the number of elements is static. No function creates an array of
+the dense shape. Elements with an index outside of the shape are padding, which has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.dispatch import apply, op
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array
+
+__all__ = [
+    "add_elements",
+    "check_bounds",
+    "get_row_ids",
+    "get_static_indices",
+    "has_static_indices",
+    "is_inside",
+    "map_indices",
+    "multiply_elements",
+    "reduce_elements",
+    "sort_elements",
+    "take_elements",
+    "unique_rows",
+]
+
+
+def has_static_indices(sparse: SparseTensor) -> bool:
+    """Check whether the indices are known on the host."""
+    return not isinstance(sparse.indices.array, jax.core.Tracer)
+
+
+def get_static_indices(sparse: SparseTensor, op_name: str) -> np.ndarray:
+    """Return the indices on the host, for an op with a result size that depends on them.
+
+    Raises:
+      ValueNeededError: If the indices are traced; the function then runs op by op.
+    """
+    return sparse.indices.require_value(
+        f"indices of the argument of tf.sparse.{op_name} (they determine the number of elements)"
+    )
+
+
+def check_bounds(sparse: SparseTensor) -> None:
+    """Check that static indices are within the dense shape.
+
+    Raises:
+      InvalidArgumentError: If they are not; traced indices are not checked.
+    """
+    if not has_static_indices(sparse):
+        return
+    indices, shape = np.asarray(sparse.indices.array), sparse.shape.as_list()
+    outside = np.any((indices < 0) | (indices >= shape), axis=1)
+    for i in np.flatnonzero(outside)[:1]:
+        location, bounds = (",".join(map(str, v)) for v in (indices[i], shape))
+        raise InvalidArgumentError(
+            f"indices[{i}] = [{location}] is out of bounds: need 0 <= index < [{bounds}]"
+        )
+
+
+def map_indices(compute: Callable[..., Array], *indices: Tensor) -> Tensor:
+    """Compute new indices: with NumPy from static ones, and in the program from traced ones.
+
+    Args:
+      compute: Function of a module, NumPy or JAX's, and arrays.
+      *indices: The arrays.
+    """
+    if any(isinstance(i.array, jax.core.Tracer) for i in indices):
+        traced = Op("sparse_indices", lambda o, _: compute(jnp, *o), differentiable=False)
+        result: Tensor = apply(traced, indices)
+        return result
+    return Tensor(compute(np, *[np.asarray(i.array) for i in indices]))
+
+
+def sort_elements(indices: Tensor, values: Tensor, shape: Sequence[int]) -> SparseTensor:
+    """Create a sparse tensor with elements in row-major order."""
+    order = map_indices(lambda xp, i: xp.lexsort(i.T[::-1]), indices)
+    indices = map_indices(lambda xp, i, o: i[o], indices, order)
+    return SparseTensor(indices, take_elements(values, order), shape)
+
+
+_take = Op("gather", lambda o, _: jnp.take(o[0], o[1], axis=0, mode="clip"), strings="moves")
+
+
+def take_elements(values: Tensor, order: Tensor) -> Tensor:
+    """Return the values at some positions; unlike that of `gather`, the gradient is dense."""
+    result: Tensor = apply(_take, (values, order))
+    return result
+
+
+def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different rows of a matrix in order, and for each row its index among them."""
+    if not rows.shape[1]:
+        return rows[:1], np.zeros(len(rows), np.int64)
+    different, owner = np.unique(rows, axis=0, return_inverse=True)
+    return different, owner.reshape(-1)
+
+
+def is_inside(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
+    """Check for each element whether its index is within the dense shape."""
+    limits = xp.asarray(np.array(sizes, np.int64))
+    return ((indices >= 0) & (indices < limits)).all(1)
+
+
+def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
+    """Return the row-major positions of elements in a dense tensor."""
+    ids = xp.zeros(indices.shape[0], np.int64)
+    for axis, size in enumerate(sizes):
+        ids = ids * size + indices[:, axis]
+    return ids
+
+
+@op(same=("values", "b"), name="sparse_dense_matmul")
+def multiply_elements(
+    indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
+) -> Tensor:
+    """Multiply the elements of a sparse matrix or its adjoint with a dense matrix."""
+    rows, columns = indices.T[::-1] if is_adjoint else indices.T
+    values = jnp.conj(values) if is_adjoint else values
+    products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
+    return jax.ops.segment_sum(products, rows, num_rows)
+
+
+@op(same=("values",), name="sparse_reduce")
+def reduce_elements(
+    indices: TensorLike,
+    values: TensorLike,
+    sizes: Sequence[int],
+    kept: Sequence[int],
+    shape: Sequence[int],
+    reduction: str,
+) -> Tensor:
+    """Reduce the elements of a sparse tensor to a dense one.
+
+    Args:
+      indices: Indices of the elements.
+      values: The elements.
+      sizes: The dense shape.
+      kept: The axes that remain.
+      shape: Shape of the result: the sizes of the remaining axes, and ones.
+      reduction: "sum", or "max", which is 0 where there are no elements.
+    """
+    kept_sizes = [sizes[axis] for axis in kept]
+    count = int(np.prod(kept_sizes, dtype=np.int64))
+    ids = get_row_ids(jnp, indices[:, np.array(kept, np.int64)], kept_sizes)
+    ids = jnp.where(is_inside(jnp, indices, sizes), ids, count)
+    if reduction == "sum":
+        return jax.ops.segment_sum(values, ids, count).reshape(shape)
+    largest = jax.ops.segment_max(values, ids, count)
+    num_elements = jax.ops.segment_sum(jnp.ones_like(ids), ids, count)
+    return jnp.where(num_elements > 0, largest, 0).astype(values.dtype).reshape(shape)
+
+
+@op(same=("dense", "values"), name="sparse_add")
+def add_elements(
+    dense: TensorLike, indices: TensorLike, values: TensorLike, replaces: bool
+) -> Tensor:
+    """Add the elements of a sparse tensor to a dense one, or replace elements of the dense one."""
+    target = jnp.asarray(dense).at[tuple(indices.T)]
+    return target.set(values, mode="drop") if replaces else target.add(values, mode="drop")

@@ -1,0 +1,263 @@
+"""Linear operators of matrices that consist of blocks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from operator import add, mul
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.ops import array, linalg
+from meshflow.ops.linear_operators.combinations import broadcast_shapes, infer_hint
+from meshflow.ops.linear_operators.linear_operator import LinearOperator, broadcast_batches
+
+__all__ = ["LinearOperatorBlockDiag", "LinearOperatorBlockLowerTriangular"]
+
+_Hint = bool | None
+
+
+class _BlockOperator(LinearOperator):
+    """Base class of operators of blocks, which also accept a list with one matrix for each block."""
+
+    def _get_blocks(self) -> list[LinearOperator]:
+        """Return the blocks on the diagonal."""
+        raise NotImplementedError
+
+    def matmul(
+        self,
+        x: Any,
+        adjoint: bool = False,
+        adjoint_arg: bool = False,
+        name: str = "matmul",
+    ) -> Any:
+        """Multiply by a matrix, or a list with one matrix for each block."""
+        if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks()):
+            return super().matmul(x, adjoint, adjoint_arg)
+        blocks = [self._convert(block) for block in x]
+        if adjoint_arg:
+            blocks = [linalg.adjoint(block) for block in blocks]
+        return self._multiply(blocks, adjoint)
+
+    def solve(
+        self,
+        rhs: Any,
+        adjoint: bool = False,
+        adjoint_arg: bool = False,
+        name: str = "solve",
+    ) -> Any:
+        """Solve equations for a matrix, or a list with one matrix for each block."""
+        if not isinstance(rhs, (list, tuple)) or not _is_blockwise(rhs, self._get_blocks()):
+            return super().solve(rhs, adjoint, adjoint_arg)
+        blocks = [self._convert(block) for block in rhs]
+        if adjoint_arg:
+            blocks = [linalg.adjoint(block) for block in blocks]
+        return self._solve_blocks(blocks, adjoint)
+
+    def matvec(self, x: Any, adjoint: bool = False, name: str = "matvec") -> Any:
+        """Multiply by vectors, or a list with one vector for each block."""
+        if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks(), axis=-1):
+            return super().matvec(x, adjoint)
+        columns = [array.expand_dims(self._convert(v), -1) for v in x]
+        return [array.squeeze(y, axis=-1) for y in self._multiply(columns, adjoint)]
+
+    def solvevec(self, rhs: Any, adjoint: bool = False, name: str = "solve") -> Any:
+        """Solve equations for vectors, or a list with one vector for each block."""
+        if not isinstance(rhs, (list, tuple)) or not _is_blockwise(
+            rhs, self._get_blocks(), axis=-1
+        ):
+            return super().solvevec(rhs, adjoint)
+        columns = [array.expand_dims(self._convert(v), -1) for v in rhs]
+        return [array.squeeze(y, axis=-1) for y in self._solve_blocks(columns, adjoint)]
+
+    def _multiply(self, x: list[Tensor], adjoint: bool) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _solve_blocks(self, rhs: list[Tensor], adjoint: bool) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        x = linalg.adjoint(x) if adjoint_arg else x
+        sizes = [o.range_dimension if adjoint else o.domain_dimension for o in self._get_blocks()]
+        return _concatenate(self._multiply(array.split(x, sizes, axis=-2), adjoint))
+
+    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        rhs = linalg.adjoint(rhs) if adjoint_arg else rhs
+        sizes = [o.range_dimension for o in self._get_blocks()]
+        return _concatenate(self._solve_blocks(array.split(rhs, sizes, axis=-2), adjoint))
+
+    def _shape(self) -> TensorShape:
+        blocks = self._get_blocks()
+        rows = sum(o.range_dimension for o in blocks)
+        return TensorShape(
+            [*self._get_batch_shape(), rows, sum(o.domain_dimension for o in blocks)]
+        )
+
+    def _get_batch_shape(self) -> list[int]:
+        return broadcast_shapes(self._get_blocks())
+
+    def _diag_part(self) -> Tensor:
+        if not all(o.is_square for o in self._get_blocks()):
+            return super()._diag_part()
+        parts = [array.expand_dims(o.diag_part(), -1) for o in self._get_blocks()]
+        return _concatenate(parts)[..., 0]
+
+    def _determinant(self) -> Tensor:
+        return functools.reduce(mul, [o.determinant() for o in self._get_blocks()])
+
+    def _log_abs_determinant(self) -> Tensor:
+        return functools.reduce(add, [o.log_abs_determinant() for o in self._get_blocks()])
+
+
+def _is_blockwise(x: Sequence[Any], blocks: list[LinearOperator], axis: int = -2) -> bool:
+    """Check whether a list contains one array for each block, rather than rows of one matrix."""
+    least_rank = -axis
+    return len(x) == len(blocks) and all(np.ndim(v) >= least_rank for v in x)
+
+
+def _concatenate(parts: list[Tensor]) -> Tensor:
+    """Concatenate matrices along the rows."""
+    return array.concat(broadcast_batches(parts), -2)
+
+
+class LinearOperatorBlockDiag(_BlockOperator):
+    """Operator with other operators as the blocks of its diagonal.
+
+    Args:
+      operators: The blocks.
+      is_non_singular: Whether it is invertible; by default True if all blocks are.
+      is_self_adjoint: Whether it equals its conjugate transpose; likewise.
+      is_positive_definite: Whether it is positive definite; likewise.
+      is_square: Whether it is square.
+      name: Name of the operator.
+
+    Example:
+      >>> import meshflow as tf
+      >>> blocks = [tf.linalg.LinearOperatorIdentity(1), tf.linalg.LinearOperatorDiag([2.0, 3.0])]
+      >>> operator = tf.linalg.LinearOperatorBlockDiag(blocks)
+      >>> operator.matvec([1.0, 1.0, 1.0]).numpy().tolist()
+      [1.0, 2.0, 3.0]
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[LinearOperator],
+        is_non_singular: _Hint = None,
+        is_self_adjoint: _Hint = None,
+        is_positive_definite: _Hint = None,
+        is_square: _Hint = True,
+        name: str | None = None,
+    ) -> None:
+        if not operators:
+            raise ValueError("Expected a non-empty list of operators.")
+        self._operators = list(operators)
+        hints = (
+            infer_hint(is_non_singular, operators, "is_non_singular"),
+            infer_hint(is_self_adjoint, operators, "is_self_adjoint"),
+            infer_hint(is_positive_definite, operators, "is_positive_definite"),
+            is_square,
+        )
+        super().__init__(operators[0].dtype, None, *hints, name, {"operators": operators})
+
+    @property
+    def operators(self) -> list[LinearOperator]:
+        """Return the blocks."""
+        return list(self._operators)
+
+    def _get_blocks(self) -> list[LinearOperator]:
+        return self._operators
+
+    def _multiply(self, x: list[Tensor], adjoint: bool) -> list[Tensor]:
+        return [o.matmul(v, adjoint=adjoint) for o, v in zip(self._operators, x, strict=True)]
+
+    def _solve_blocks(self, rhs: list[Tensor], adjoint: bool) -> list[Tensor]:
+        return [o.solve(v, adjoint=adjoint) for o, v in zip(self._operators, rhs, strict=True)]
+
+    def _inverse(self) -> LinearOperator:
+        return LinearOperatorBlockDiag([o.inverse() for o in self._operators])
+
+    def _adjoint(self) -> LinearOperator:
+        blocks = [o.adjoint() for o in self._operators]
+        return LinearOperatorBlockDiag(blocks, self.is_non_singular, is_square=self.is_square)
+
+    def _cholesky(self) -> LinearOperator:
+        return LinearOperatorBlockDiag([o.cholesky() for o in self._operators])
+
+
+class LinearOperatorBlockLowerTriangular(_BlockOperator):
+    """Operator of a block lower triangular matrix.
+
+    Args:
+      operators: Rows of blocks: one in the first, two in the second, and so on; the last block of each
+        row is square.
+      is_non_singular: Whether it is invertible; by default True if all diagonal blocks are.
+      is_self_adjoint: Whether it equals its conjugate transpose.
+      is_positive_definite: Whether it is positive definite.
+      is_square: True.
+      name: Name of the operator.
+
+    Example:
+      >>> import meshflow as tf
+      >>> one = tf.linalg.LinearOperatorIdentity(1)
+      >>> operator = tf.linalg.LinearOperatorBlockLowerTriangular([[one], [one, one]])
+      >>> operator.to_dense().numpy().tolist(), operator.solvevec([1.0, 3.0]).numpy().tolist()
+      ([[1.0, 0.0], [1.0, 1.0]], [1.0, 2.0])
+    """
+
+    def __init__(
+        self,
+        operators: Sequence[Sequence[LinearOperator]],
+        is_non_singular: _Hint = None,
+        is_self_adjoint: _Hint = None,
+        is_positive_definite: _Hint = None,
+        is_square: _Hint = None,
+        name: str = "LinearOperatorBlockLowerTriangular",
+    ) -> None:
+        self._rows = [list(row) for row in operators]
+        if not self._rows or any(len(row) != i + 1 for i, row in enumerate(self._rows)):
+            raise ValueError("Row i of a block lower triangular operator has i + 1 blocks.")
+        diagonal = [row[-1] for row in self._rows]
+        if is_square is False or not all(block.is_square for block in diagonal):
+            raise ValueError("Diagonal blocks of a block lower triangular operator are square.")
+        is_non_singular = infer_hint(is_non_singular, diagonal, "is_non_singular")
+        hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
+        super().__init__(diagonal[0].dtype, None, *hints, name, {"operators": operators})
+
+    @property
+    def operators(self) -> list[list[LinearOperator]]:
+        """Return the rows of blocks."""
+        return [list(row) for row in self._rows]
+
+    def _get_blocks(self) -> list[LinearOperator]:
+        return [row[-1] for row in self._rows]
+
+    def _get_batch_shape(self) -> list[int]:
+        return broadcast_shapes([block for row in self._rows for block in row])
+
+    def _list_terms(self, index: int, adjoint: bool) -> list[tuple[int, LinearOperator]]:
+        """Return the blocks next to diagonal block `index`, with the indices of their operands."""
+        if adjoint:
+            return [(i, row[index]) for i, row in enumerate(self._rows) if i > index]
+        return list(enumerate(self._rows[index][:-1]))
+
+    def _multiply(self, x: list[Tensor], adjoint: bool) -> list[Tensor]:
+        results = []
+        for index, row in enumerate(self._rows):
+            total = row[-1].matmul(x[index], adjoint=adjoint)
+            for i, block in self._list_terms(index, adjoint):
+                total = total + block.matmul(x[i], adjoint=adjoint)
+            results.append(total)
+        return results
+
+    def _solve_blocks(self, rhs: list[Tensor], adjoint: bool) -> list[Tensor]:
+        results: list[Tensor] = list(rhs)
+        indices = range(len(self._rows))
+        for index in reversed(indices) if adjoint else indices:
+            rest = rhs[index]
+            for i, block in self._list_terms(index, adjoint):
+                rest = rest - block.matmul(results[i], adjoint=adjoint)
+            results[index] = self._rows[index][-1].solve(rest, adjoint=adjoint)
+        return results

@@ -1,0 +1,254 @@
+"""Linear operators of circular and linear convolutions, by Fourier transforms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, complex64, complex128
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops import array, linalg, math, signal
+from meshflow.ops.linear_operators.linear_operator import LinearOperator
+
+__all__ = [
+    "LinearOperatorCirculant",
+    "LinearOperatorCirculant2D",
+    "LinearOperatorCirculant3D",
+    "LinearOperatorToeplitz",
+]
+
+_Hint = bool | None
+_TRANSFORMS = {1: signal.fft, 2: signal.fft2d, 3: signal.fft3d}
+_INVERSE_TRANSFORMS = {1: signal.ifft, 2: signal.ifft2d, 3: signal.ifft3d}
+
+
+class LinearOperatorCirculant(LinearOperator):
+    """Operator of a circulant matrix: the circular convolution with a kernel.
+
+    Args:
+      spectrum: Fourier transform of the kernel, of shape [..., N].
+      input_output_dtype: Dtype of the matrix; the imaginary part is dropped for real dtypes.
+      is_non_singular: Whether it is invertible.
+      is_self_adjoint: Whether it equals its conjugate transpose; True for real spectra.
+      is_positive_definite: Whether it is positive definite.
+      is_square: True.
+      name: Name of the operator.
+
+    Example:
+      >>> import meshflow as tf
+      >>> spectrum = tf.signal.fft(tf.constant([2.0, 1.0, 0.0], tf.complex64))
+      >>> operator = tf.linalg.LinearOperatorCirculant(spectrum, tf.float32)
+      >>> operator.to_dense().numpy().round(5).tolist()
+      [[2.0, 0.0, 1.0], [1.0, 2.0, 0.0], [0.0, 1.0, 2.0]]
+    """
+
+    # Number of dimensions of the convolution.
+    _block_depth = 1
+
+    def __init__(
+        self,
+        spectrum: TensorLike,
+        input_output_dtype: DTypeLike = complex64,
+        is_non_singular: _Hint = None,
+        is_self_adjoint: _Hint = None,
+        is_positive_definite: _Hint = None,
+        is_square: _Hint = True,
+        name: str = "LinearOperatorCirculant",
+    ) -> None:
+        if not is_square:
+            raise ValueError("A circulant operator is always square.")
+        tensor = convert_to_tensor(spectrum)
+        if not tensor.dtype.is_complex:
+            is_self_adjoint = True
+        dtype = as_dtype(input_output_dtype)
+        self._complex_dtype = complex128 if dtype.real_dtype.size == 8 else complex64
+        self._spectrum = math.cast(tensor, self._complex_dtype)
+        hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
+        parameters = {"spectrum": spectrum, "input_output_dtype": input_output_dtype}
+        super().__init__(dtype, None, *hints, name, parameters)
+
+    @property
+    def spectrum(self) -> Tensor:
+        """Return the Fourier transform of the kernel."""
+        return self._spectrum
+
+    @property
+    def block_depth(self) -> int:
+        """Return the number of dimensions of the convolution."""
+        return self._block_depth
+
+    @property
+    def block_shape(self) -> TensorShape:
+        """Return the shape of the kernel."""
+        return self._spectrum.shape[-self._block_depth :]
+
+    def convolution_kernel(self, name: str = "convolution_kernel") -> Tensor:
+        """Return the kernel."""
+        return self._cast(_INVERSE_TRANSFORMS[self._block_depth](self._spectrum))
+
+    def _cast(self, values: Tensor) -> Tensor:
+        return math.cast(values if self.dtype.is_complex else math.real(values), self.dtype)
+
+    def _get_values(self) -> Tensor:
+        """Return the eigenvalues, of shape [..., N]."""
+        batch = self._spectrum.shape[: -self._block_depth].as_list()
+        return array.reshape(self._spectrum, [*batch, int(np.prod(self.block_shape.as_list()))])
+
+    def _shape(self) -> TensorShape:
+        size = int(np.prod(self.block_shape.as_list()))
+        return TensorShape([*self._spectrum.shape[: -self._block_depth].as_list(), size, size])
+
+    def _multiply_spectrum(self, x: Tensor, spectrum: Tensor, adjoint_arg: bool) -> Tensor:
+        """Multiply the transforms of the columns by a spectrum."""
+        x = linalg.adjoint(x) if adjoint_arg else x
+        columns = math.cast(linalg.matrix_transpose(x), self._complex_dtype)
+        lead = columns.shape[:-1].as_list()
+        blocks = array.reshape(columns, [*lead, *self.block_shape.as_list()])
+        # The columns are a batch dimension in front of the block.
+        spectrum = array.expand_dims(spectrum, -self._block_depth - 1)
+        product = _TRANSFORMS[self._block_depth](blocks) * spectrum
+        result = _INVERSE_TRANSFORMS[self._block_depth](product)
+        batch = result.shape[: -self._block_depth].as_list()
+        return self._cast(
+            linalg.matrix_transpose(array.reshape(result, [*batch, self.range_dimension]))
+        )
+
+    def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        spectrum = math.conj(self._spectrum) if adjoint else self._spectrum
+        return self._multiply_spectrum(x, spectrum, adjoint_arg)
+
+    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        spectrum = math.conj(self._spectrum) if adjoint else self._spectrum
+        return self._multiply_spectrum(rhs, 1.0 / spectrum, adjoint_arg)
+
+    def _diag_part(self) -> Tensor:
+        mean = array.expand_dims(math.reduce_mean(self._get_values(), axis=-1), -1)
+        return self._cast(array.repeat(mean, self.domain_dimension, axis=-1))
+
+    def _determinant(self) -> Tensor:
+        return self._cast(math.reduce_prod(self._get_values(), axis=-1))
+
+    def _log_abs_determinant(self) -> Tensor:
+        return math.cast(
+            math.reduce_sum(math.log(math.abs(self._get_values())), axis=-1), self.dtype
+        )
+
+    def _eigvals(self) -> Tensor:
+        return array.sort(math.cast(math.real(self._get_values()), self.dtype.real_dtype))
+
+    def cond(self, name: str = "cond") -> Tensor:
+        """Return the ratio of the largest and the smallest absolute eigenvalue."""
+        values = math.abs(self._get_values())
+        return math.reduce_max(values, axis=-1) / math.reduce_min(values, axis=-1)
+
+
+class LinearOperatorCirculant2D(LinearOperatorCirculant):
+    """Operator of a circular convolution in two dimensions.
+
+    The arguments are those of `LinearOperatorCirculant`, with a spectrum of shape [..., N0, N1].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.LinearOperatorCirculant2D(tf.ones([2, 3], tf.complex64)).shape
+      TensorShape([6, 6])
+    """
+
+    _block_depth = 2
+
+
+class LinearOperatorCirculant3D(LinearOperatorCirculant):
+    """Operator of a circular convolution in three dimensions.
+
+    The arguments are those of `LinearOperatorCirculant`, with a spectrum of shape [..., N0, N1, N2].
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.LinearOperatorCirculant3D(tf.ones([2, 3, 2], tf.complex64)).shape
+      TensorShape([12, 12])
+    """
+
+    _block_depth = 3
+
+
+class LinearOperatorToeplitz(LinearOperator):
+    """Operator of a Toeplitz matrix, with equal elements along each diagonal.
+
+    Args:
+      col: First column, of shape [..., N].
+      row: First row, of shape [..., N].
+      is_non_singular: Whether it is invertible.
+      is_self_adjoint: Whether it equals its conjugate transpose.
+      is_positive_definite: Whether it is positive definite.
+      is_square: True.
+      name: Name of the operator.
+
+    Example:
+      >>> import meshflow as tf
+      >>> operator = tf.linalg.LinearOperatorToeplitz([1.0, 2.0, 3.0], [1.0, 4.0, 5.0])
+      >>> operator.to_dense().numpy().tolist()
+      [[1.0, 4.0, 5.0], [2.0, 1.0, 4.0], [3.0, 2.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        col: TensorLike,
+        row: TensorLike,
+        is_non_singular: _Hint = None,
+        is_self_adjoint: _Hint = None,
+        is_positive_definite: _Hint = None,
+        is_square: _Hint = None,
+        name: str = "LinearOperatorToeplitz",
+    ) -> None:
+        self._col, self._row = convert_to_tensor(col), convert_to_tensor(row)
+        if self._col.shape[-1] != self._row.shape[-1] or is_square is False:
+            raise ValueError("Expected square matrices: `col` and `row` have one length.")
+        hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
+        super().__init__(self._col.dtype, None, *hints, name, {"col": col, "row": row})
+
+    @property
+    def col(self) -> Tensor:
+        """Return the first column."""
+        return self._col
+
+    @property
+    def row(self) -> Tensor:
+        """Return the first row."""
+        return self._row
+
+    def _get_diagonals(self) -> Tensor:
+        """Return the elements of all diagonals, from the lower left to the upper right corner."""
+        batch = np.broadcast_shapes(
+            tuple(self._col.shape[:-1].as_list()), tuple(self._row.shape[:-1].as_list())
+        )
+        size = self._col.shape[-1]
+        col, row = (array.broadcast_to(v, [*batch, size]) for v in (self._col, self._row))
+        return array.concat([array.reverse(col, [-1]), row[..., 1:]], -1)
+
+    def _shape(self) -> TensorShape:
+        batch = np.broadcast_shapes(
+            tuple(self._col.shape[:-1].as_list()), tuple(self._row.shape[:-1].as_list())
+        )
+        return TensorShape([*batch, self._col.shape[-1], self._col.shape[-1]])
+
+    def _to_dense(self) -> Tensor:
+        size = self._col.shape[-1]
+        indices = np.arange(size)[None, :] - np.arange(size)[:, None] + size - 1
+        return array.gather(self._get_diagonals(), indices, axis=-1)
+
+    def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        x = linalg.adjoint(x) if adjoint_arg else x
+        size = self._col.shape[-1]
+        diagonals = self._get_diagonals()
+        # A circulant matrix of twice the size contains the matrix in its corner.
+        above, below = diagonals[..., size:], array.reverse(diagonals[..., :size], [-1])
+        gap = array.zeros_like(below[..., :1])
+        kernel = array.concat([below, gap, array.reverse(above, [-1])], -1)
+        dtype = complex128 if self.dtype.real_dtype.size == 8 else complex64
+        circulant = LinearOperatorCirculant(signal.fft(math.cast(kernel, dtype)), self.dtype)
+        padding = [[0, 0]] * (len(x.shape) - 2) + [[0, size], [0, 0]]
+        return circulant.matmul(array.pad(x, padding), adjoint=adjoint)[..., :size, :]
+
+    def _diag_part(self) -> Tensor:
+        first = self._col[..., :1]
+        return array.broadcast_to(first, [*self.batch_shape.as_list(), self.domain_dimension])
