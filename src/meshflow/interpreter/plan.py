@@ -33,7 +33,8 @@ class Plan:
 
     Args:
       closed: The jaxpr; its dimensions may be symbolic.
-      donated: Indices of the inputs that a run may overwrite.
+      donated: Indices of the inputs that a run may overwrite. A run that fails, for example in a
+        check or a callback, leaves them in an undefined state.
       allocate: Allocates arrays of large results; by default NumPy.
 
     Raises:

@@ -31,7 +31,7 @@ from meshflow.kernels.composite_primitives import composites
 # Equations with results that are their operands.
 PASSED = frozenset(
     ["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put", "name", "pvary"]
-    + ["reshard", "layout_constraint", "shard_like"]
+    + ["reshard", "layout_constraint", "shard_like", "fusion_boundary"]
 )
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16

@@ -27,6 +27,7 @@ from meshflow.core.runtime.errors import (
     OpError,
 )
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
+from meshflow.interpreter.table import Compute, Equation, rule
 from meshflow.kernels import library, lowerings
 
 __all__ = [
@@ -334,6 +335,14 @@ def _check_concrete(values: Any, *, check: BoundsCheck, mode: str) -> Any:
     if failure is not None:
         raise failure
     return values
+
+
+@rule("bounds_check", is_view=True, uses_shapes=False)
+def _build_check(equation: Equation) -> Compute:
+    """Check values in a program that runs op by op."""
+    if BoundsChecking.mode is False:
+        return lambda values: values
+    return lambda values: _check_concrete(values, **equation.params)
 
 
 bounds_check_p.def_impl(_check_concrete)
