@@ -21,8 +21,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.runtime.garbage_collection import freeze_imports as _leave_imports_alone
-from meshflow.core.runtime.garbage_collection import suspend_collector as _resting
+from meshflow.environment.garbage_collection import freeze_imports as _leave_imports_alone
+from meshflow.environment.garbage_collection import suspend_collector as _resting
 
 with _resting:
     from meshflow.core.runtime import import_paths as _import_paths

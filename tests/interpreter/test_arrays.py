@@ -154,6 +154,7 @@ def test_scatters(mode, name):
             update(x, (slice(None), rows), x[:, :1] + 1),
             update(x, (rows, columns), x[0, :1, :] * 2),
             update(x[:, 0, 0], rows, x[0, 0, 0]),
+            update(x.transpose(0, 2, 1), rows, 2.0),
             update((x * 9).astype(np.int32), rows[:1], 3),
             update(x.astype(jnp.bfloat16), rows, 3.0),
             update(x[:, :, 0], (slice(0, 2), slice(1, 3)), 5.0),

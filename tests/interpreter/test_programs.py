@@ -82,6 +82,16 @@ def test_donated_and_allocated_memory():
     check_memory(build_plan(closed, donated=(0, 1)).run([w, m, x]), [w, m, x])
 
 
+def test_checks_of_indices_fail_with_the_error_of_compiled_programs():
+    gather = tf.function(lambda i: tf.gather(tf.constant([1.0, 2.0, 3.0]), i))
+    concrete = gather.get_concrete_function(tf.constant([0, 1]))
+    captured = [np.asarray(c) for c in concrete.captured_inputs]
+    plan = build_plan(concrete.graph)
+    np.testing.assert_array_equal(plan.run([np.array([2, 0], np.int32), *captured])[0], [3, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+        plan.run([np.array([2, 3], np.int32), *captured])
+
+
 L = tf.keras.layers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -203,7 +204,7 @@ def _scatter(equation: Equation) -> Compute:
     wide = np.dtype(np.float32) if is_small_float(dtype) and function is not None else dtype
 
     def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
-        out = x.astype(wide)
+        out = np.array(x, wide, order="C")
         if 0 in updates_shape or 0 in shape:
             return out.astype(dtype, copy=False)
         updates = updates.transpose(order)
@@ -258,16 +259,8 @@ def _update_rows(
         rows = np.clip(rows, 0, last)
     if function is None:
         out[rows] = updates
-    elif len(rows) <= 8:
-        for row, update in zip(rows, updates, strict=True):
-            function(out[row], update, out=out[row])
-    else:
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        if function is np.subtract:
-            totals = np.add.reduceat(updates[order], starts, 0)
-        else:
-            totals = function.reduceat(updates[order], starts, 0)
-        unique = ordered[starts]
-        out[unique] = function(out[unique], totals)
+        return
+    # `at` is fast for one axis only.
+    width = math.prod(out.shape[1:])
+    index = (rows.astype(np.int64)[:, None] * width + np.arange(width)).reshape(-1)
+    function.at(out.reshape(-1), index, updates.reshape(-1))

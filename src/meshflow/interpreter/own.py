@@ -184,10 +184,16 @@ def _compute_cross_entropy(equation: Equation) -> Compute:
 def _take_classes(values: HostArray, index: HostArray) -> HostArray:
     """Read the value of each class; it is NaN for an index outside of the classes."""
     classes = values.shape[-1]
-    index = np.where(index < 0, index + classes, index)
-    is_inside = (index >= 0) & (index < classes)
-    chosen = np.take_along_axis(values, np.clip(index, 0, classes - 1)[..., None], -1)[..., 0]
-    return chosen if np.all(is_inside) else np.where(is_inside, chosen, values.dtype.type(np.nan))
+    flat = index.reshape(-1)
+    if not flat.size:
+        return np.zeros(index.shape, values.dtype)
+    rows = values.reshape(-1, classes)
+    if flat.min() < 0 or flat.max() >= classes:
+        flat = np.where(flat < 0, flat + classes, flat)
+        is_inside = (flat >= 0) & (flat < classes)
+        chosen = rows[np.arange(len(flat)), np.clip(flat, 0, classes - 1)]
+        return np.where(is_inside, chosen, values.dtype.type(np.nan)).reshape(index.shape)
+    return rows[np.arange(len(flat)), flat].reshape(index.shape)
 
 
 def _compute_slope(

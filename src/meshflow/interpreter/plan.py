@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter.blas_threads import single_thread_blas
 from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
@@ -33,7 +34,8 @@ class Plan:
 
     Args:
       closed: The jaxpr; its dimensions may be symbolic.
-      donated: Indices of the inputs that a run may overwrite.
+      donated: Indices of the inputs that a run may overwrite. A run that fails, for example in a
+        check or a callback, leaves them in an undefined state.
       allocate: Allocates arrays of large results; by default NumPy.
 
     Raises:
@@ -44,7 +46,8 @@ class Plan:
         self, closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
     ) -> None:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
-        self._program = Program(closed, donated, allocate=allocate)
+        with suspend_collector:
+            self._program = Program(closed, donated, allocate=allocate)
         self._donated = tuple(donated)
         has_products = not _PRODUCTS.isdisjoint(self._program.names)
         self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()
@@ -78,7 +81,8 @@ class Plan:
         bound = self._bindings.get(key)
         if bound is None:
             dims = self._sizes.solve(key)
-            bound = self._program.bind(self._program.symbols.evaluate(dims))
+            with suspend_collector:
+                bound = self._program.bind(self._program.symbols.evaluate(dims))
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.clear()
             self._bindings[key] = bound

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -31,7 +31,7 @@ from meshflow.kernels.composite_primitives import composites
 # Equations with results that are their operands.
 PASSED = frozenset(
     ["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put", "name", "pvary"]
-    + ["reshard", "layout_constraint", "shard_like"]
+    + ["reshard", "layout_constraint", "shard_like", "fusion_boundary"]
 )
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
@@ -40,7 +40,7 @@ MIN_RELEASED_BYTES = 1 << 14
 # Bytes of a result from which the caller's function allocates it.
 MIN_ALLOCATED_BYTES = 1 << 12
 # Number of bindings of symbolic sizes for which a program keeps its closures.
-MAX_BINDINGS = 64
+MAX_BINDINGS = 256
 
 # Closure of an equation: reads and writes a list of values.
 Step: TypeAlias = Callable[[list[Any]], None]
@@ -93,9 +93,18 @@ class Program:
         self.is_copied = self._memory.is_copied
         self._bound: OrderedDict[tuple[int, ...], BoundProgram] = OrderedDict()
         self._static_steps: dict[int, Step] = {}
+        self._symbolic_values = [
+            (i, v) for i, v in enumerate(self._values) if any(type(n) is Symbol for n in v.shape)
+        ]
+        # The values to release that may be large.
+        symbolic = {i for i, _ in self._symbolic_values}
+        self._released = [
+            [s for s in slots if s in symbolic or self._count_bytes(s, {}) >= MIN_RELEASED_BYTES]
+            for slots in self._memory.released
+        ]
         for i, node in enumerate(self._nodes):
             if node.is_static:
-                self._make_step(i, ())
+                self._make_step(i, (), {})
 
     @property
     def names(self) -> set[str]:
@@ -166,15 +175,19 @@ class Program:
             self._unsupported[name] = None
             return outputs
         values = [self._values[i] for i in (*operands, *outputs)]
-        has_symbols = self.symbols.expressions and (
-            any(type(n) is Symbol for v in values for n in v.shape)
-            or any(map(has_symbolic_size, eqn.params.values()))
-            or bool(find_inner_jaxprs(eqn))
-        )
+        symbolic_params: tuple[str, ...] = ()
+        has_symbols = False
+        if self.symbols.expressions:
+            symbolic_params = tuple(k for k, v in eqn.params.items() if has_symbolic_size(v))
+            has_symbols = (
+                any(type(n) is Symbol for v in values for n in v.shape)
+                or bool(symbolic_params)
+                or bool(find_inner_jaxprs(eqn))
+            )
         is_static = not (found.uses_shapes and has_symbols)
         slots = tuple(operands), tuple(outputs)
         is_multiple = eqn.primitive.multiple_results
-        node = Node(name, found, eqn.params, *slots, is_static, is_multiple)
+        node = Node(name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params)
         if self._is_constant(node):
             return [self._add_constant(np.asarray(a)) for a in self._compute(node)]
         self._nodes.append(node)
@@ -207,26 +220,28 @@ class Program:
             results = run(*[self.constants[i] for i in node.inputs])
         return results if node.is_multiple else [results]
 
-    def _specialize(self, node: Node, sizes: Sequence[int]) -> Equation:
-        """Return an equation with known sizes."""
+    def _specialize(
+        self, node: Node, sizes: Sequence[int], specs: Mapping[int, Spec] | None = None
+    ) -> Equation:
+        """Return an equation with known sizes, given the types of values with symbolic sizes."""
 
-        def make_spec(slot: int) -> Spec:
-            if node.is_static:
-                # Rules of static nodes do not read symbols in shapes.
-                return Spec(*self._values[slot])  # type: ignore[arg-type]
-            return self._bind_type(slot, sizes)
+        def get_spec(slot: int) -> Spec:
+            # Rules of static nodes do not read symbols in shapes.
+            found = specs.get(slot) if specs else None
+            return found or Spec(*self._values[slot])  # type: ignore[arg-type]
 
         def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
             return self._make_inner_program(jaxpr, donated).bind(sizes)
 
         params = node.params
-        if not node.is_static and any(map(has_symbolic_size, params.values())):
-            params = {k: self.symbols.replace(v, sizes) for k, v in params.items()}
+        if node.symbolic_params:
+            replaced = {k: self.symbols.replace(params[k], sizes) for k in node.symbolic_params}
+            params = {**params, **replaced}
         return Equation(
             node.name,
             params,
-            tuple(map(make_spec, node.inputs)),
-            tuple(map(make_spec, node.outputs)),
+            tuple(map(get_spec, node.inputs)),
+            tuple(map(get_spec, node.outputs)),
             tuple(map(self.constants.get, node.inputs)),
             bind,
             node.is_static,
@@ -248,7 +263,7 @@ class Program:
                 nodes.append(node)
         self._nodes = nodes[::-1]
         for node in self._nodes:
-            if node.is_static and self.symbols.expressions:
+            if node.is_static:
                 continue
             for value in node.params.values():
                 self.symbols.intern_all(value)
@@ -268,49 +283,45 @@ class Program:
         return bound
 
     def _make_steps(self, sizes: Sequence[int]) -> list[Step]:
+        bind_shape = self.symbols.bind_shape
+        specs = {i: Spec(bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values}
         steps: list[Step] = []
         for i in range(len(self._nodes)):
-            steps.append(self._static_steps.get(i) or self._make_step(i, sizes))
-            dead = self._memory.released[i]
-            dead = [s for s in dead if self._count_bytes(s, sizes) >= MIN_RELEASED_BYTES]
+            steps.append(self._static_steps.get(i) or self._make_step(i, sizes, specs))
+            dead = self._released[i]
             if dead:
-                steps.append(_make_release(dead))
+                large = [s for s in dead if self._count_bytes(s, specs) >= MIN_RELEASED_BYTES]
+                if large:
+                    steps.append(_make_release(large))
         return steps
 
-    def _make_step(self, i: int, sizes: Sequence[int]) -> Step:
+    def _make_step(self, i: int, sizes: Sequence[int], specs: Mapping[int, Spec]) -> Step:
         node = self._nodes[i]
-        compute = node.rule.build(self._specialize(node, sizes))
+        compute = node.rule.build(self._specialize(node, sizes, specs))
         is_static = node.is_static
         if i in self._memory.allocating and self._allocate and isinstance(compute, Writer):
             shapes = [self._values[o].shape for o in node.outputs]
             is_static = not any(type(n) is Symbol for shape in shapes for n in shape)
             if is_static or sizes:
-                compute = self._make_allocating(compute, node, sizes)
+                compute = self._make_allocating(compute, node, specs)
         step = make_step(compute, node, self._memory.targets[i])
         if is_static:
             self._static_steps[i] = step
         return step
 
-    def _make_allocating(self, compute: Writer, node: Node, sizes: Sequence[int]) -> Writer:
+    def _make_allocating(self, compute: Writer, node: Node, specs: Mapping[int, Spec]) -> Writer:
         """Return a writer to arrays of the caller's function, if it has no targets."""
         allocate = self._allocate
-        if (
-            allocate is None
-            or min(self._count_bytes(o, sizes) for o in node.outputs) < MIN_ALLOCATED_BYTES
-        ):
+        size = min(self._count_bytes(o, specs) for o in node.outputs)
+        if allocate is None or size < MIN_ALLOCATED_BYTES:
             return compute
-        specs = [self._bind_type(o, sizes) for o in node.outputs]
+        types = [specs.get(o, self._values[o]) for o in node.outputs]
         write = compute.write
-        return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in specs]), write)
+        return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in types]), write)  # type: ignore[arg-type]
 
-    def _count_bytes(self, slot: int, sizes: Sequence[int]) -> int:
-        shape, dtype = self._bind_type(slot, sizes)
-        return math.prod(shape) * dtype.itemsize
-
-    def _bind_type(self, slot: int, sizes: Sequence[int]) -> Spec:
-        """Return the type of a value for values of the symbolic sizes."""
-        shape, dtype = self._values[slot]
-        return Spec(self.symbols.bind_shape(shape, sizes), dtype)
+    def _count_bytes(self, slot: int, specs: Mapping[int, Spec]) -> int:
+        shape, dtype = specs.get(slot, self._values[slot])
+        return math.prod(shape) * dtype.itemsize  # type: ignore[arg-type]
 
 
 class BoundProgram:

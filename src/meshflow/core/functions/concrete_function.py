@@ -47,7 +47,6 @@ from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.runtime.device_to_host import translate_lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.runtime.forks import ForkState, make_fork_error
-from meshflow.core.runtime.garbage_collection import suspend_collector
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
 from meshflow.core.tracing import host_callbacks
@@ -63,6 +62,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 

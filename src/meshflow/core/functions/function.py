@@ -593,10 +593,10 @@ def function(
     """Compile a Python function of tensors.
 
     The function is traced when it is called with a new signature: the shapes and dtypes of its
-    tensor arguments and the values of all others. Later calls run the compiled program. A function
-    caches its 512 most recently used traces; an older one is compiled again when it is called. XLA
-    compiles all functions, so sizes are static: an `input_signature` with None sizes is accepted,
-    but each size is traced and compiled once. A function with an op with a result size that depends on
+    tensor arguments and the values of all others. Later calls run the traced program: op by op until
+    compiling it with XLA pays off, then compiled. A function caches its 512 most recently used
+    traces; an older one is traced again when it is called. With None sizes in the `input_signature`,
+    or with `reduce_retracing`, the second size is traced for any size. A function with an op with a result size that depends on
     values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by
     op, with a warning, unless `jit_compile` is True.
 
@@ -604,10 +604,11 @@ def function(
       func: The function; None to use `tf.function(...)` as a decorator with arguments.
       input_signature: A sequence of `TensorSpec`s (or structures of them) for arguments.
       autograph: Whether Python `if`, `while`, `for` on tensors become XLA control flow.
-      jit_compile: Whether to raise an error if XLA cannot compile the function. XLA may then also simplify
+      jit_compile: Whether to compile the function at its first call, and raise an error if XLA cannot. XLA may then also simplify
         arithmetic as if numbers were real: `log(exp(x))` to `x`. By default, results are those of
         separate operations.
-      reduce_retracing: Whether to disable the warning about frequent retracing.
+      reduce_retracing: Whether to trace the function for any size at its second size, and to disable the warning about frequent
+        retracing.
       experimental_implements: Ignored.
       experimental_autograph_options: Ignored.
       experimental_attributes: Ignored.

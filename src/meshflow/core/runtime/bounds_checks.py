@@ -349,6 +349,14 @@ def _check_concrete(values: Any, *, check: BoundsCheck, mode: str) -> Any:
     return values
 
 
+@rule("bounds_check", is_view=True, uses_shapes=False)
+def _build_check(equation: Equation) -> Compute:
+    """Check values in a program that runs op by op."""
+    if BoundsChecking.mode is False:
+        return lambda values: values
+    return lambda values: _check_concrete(values, **equation.params)
+
+
 bounds_check_p.def_impl(_check_concrete)
 bounds_check_p.def_abstract_eval(lambda values, **_: values)
 ad.primitive_jvps[bounds_check_p] = _differentiate

@@ -40,13 +40,13 @@ from meshflow.core.runtime.context import (
     lock_variables,
     suspend_autocast,
 )
-from meshflow.core.runtime.garbage_collection import suspend_collector
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
+from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
 from meshflow.passes.simplification_barriers import insert_simplification_barriers

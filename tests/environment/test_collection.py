@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import meshflow as tf
-from meshflow.core.runtime.garbage_collection import freeze_imports, suspend_collector
+from meshflow.environment.garbage_collection import freeze_imports, suspend_collector
 
 
 @pytest.fixture(autouse=True)
