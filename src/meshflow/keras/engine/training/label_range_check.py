@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,14 +47,14 @@ class LabelRangeCheck:
         container = model.compiled_loss
         if container is None:
             return []
-        outputs, losses = model.outputs, container.losses or nest.flatten(container.user_losses)
+        outputs, names = model.outputs, container.output_names or model.output_names or []
+        losses = container.losses or _list_by_name(container.user_losses, names)
         if not any(map(_takes_class_indices, losses)):
             return []
         if container.prediction_shapes:
             shapes, names = container.prediction_shapes, container.output_names
         elif outputs and len(losses) == len(outputs):
             shapes = [output.shape for output in outputs]
-            names = container.output_names or model.output_names or []
         else:
             return None
         return [
@@ -80,7 +81,7 @@ class LabelRangeCheck:
             return
         if not self._classes or not isinstance(batch, tuple) or len(batch) < 2:
             return
-        targets = [batch[1]] if isinstance(batch[1], np.ndarray) else nest.flatten(batch[1])
+        targets = _list_by_name(batch[1], [name for name, _ in self._classes])
         if len(targets) != len(self._classes):
             return
         for (name, classes), labels in zip(self._classes, targets, strict=True):
@@ -90,6 +91,13 @@ class LabelRangeCheck:
                 continue
             if not (labels.max() < classes and labels.min() >= 0):
                 check_labels(labels, classes, name)
+
+
+def _list_by_name(structure: PyTree, names: list[str]) -> list[Any]:
+    """Return losses or targets in the order of the outputs; None for an output without one."""
+    if isinstance(structure, Mapping) and set(structure) <= set(names):
+        return [structure.get(name) for name in names]
+    return nest.flatten(structure)
 
 
 def _takes_class_indices(loss: object) -> bool:
