@@ -87,8 +87,9 @@ def measure(column, case, options, cache):
     except subprocess.TimeoutExpired:
         return {"error": f"longer than {options.timeout} s"}
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return {"error": (lines or [f"exit status {done.returncode}"])[-1][:300]}
+        # TensorFlow's log is not the reason.
+        lines = re.findall(r"^(?![IWE]\d{4} |WARNING)\S.*", done.stderr, re.MULTILINE)
+        return {"error": f"exit status {done.returncode}: {lines[-1][:300] if lines else ''}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 

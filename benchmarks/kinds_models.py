@@ -141,7 +141,7 @@ def vgg(tf, tiny):
 @kind
 def resnet(tf, tiny):
     """The residual network of 20 convolutions."""
-    return _classify_images(tf, models.residual(tf.keras, 16 if tiny else 2), 32)
+    return _classify_images(tf, models.residual(tf.keras, 4 if tiny else 2), 32)
 
 
 def _convolve(tf, x, filters, size, strides=1, activation="relu"):
@@ -753,14 +753,12 @@ for _count_of_blocks in (50, 100, 200):
 
 @_register(CHAINS)
 def densenet121(tf, tiny):
-    """DenseNet121 of the applications, or a part of it."""
-    side = 32 if tiny else 64
-    make = tf.keras.applications.densenet.DenseNet
-    blocks = [1, 2, 1, 1] if tiny else [6, 12, 24, 16]
-    model = make(blocks, weights=None, input_shape=(side, side, 3), classes=10, include_top=True)
-    x, y = make_images(_count(8), side)
-    loss = tf.keras.losses.SparseCategoricalCrossentropy()
-    return Task(model, x, y, loss, 8)
+    """DenseNet121 of the applications, or a small network like it."""
+    if tiny:
+        return densenet(tf, tiny)
+    make = tf.keras.applications.DenseNet121
+    model = make(weights=None, input_shape=(64, 64, 3), classes=10, classifier_activation=None)
+    return _classify_images(tf, model, 64, batch=8)
 
 
 # ---- texts of many lengths, and decoding ----------------------------------------------------
@@ -794,9 +792,7 @@ def make_decoder(tf, vocabulary, width, depth, longest):
     class Positions(layers.Layer):
         def build(self, shape):
             normal = tf.keras.initializers.RandomNormal(stddev=0.02)
-            self.table = self.add_weight(
-                name="table", shape=(longest, width), initializer=normal
-            )
+            self.table = self.add_weight(name="table", shape=(longest, width), initializer=normal)
 
         def call(self, x):
             return x + self.table[: tf.shape(x)[1]]
