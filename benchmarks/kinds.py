@@ -62,11 +62,13 @@ def has_module(python, name):
 
 def has_case(column, case):
     """Check whether a column measures a case."""
-    if column.startswith("torch"):
-        text = (HERE / "kinds_torch.py").read_text()
-        return f'"{case}"' in text
-    # Compiling is an option of functions and of `fit`.
-    return not (column == "tensorflow jit" and case in ("decode:call", "decode:predict"))
+    if case == "decode:function" and column == "torch":
+        return False
+    if case in ("decode:call", "decode:predict") and column in ("tensorflow jit", "torch compile"):
+        # Compiling is an option of functions and of `fit`.
+        return False
+    # Importing the module would need PyTorch.
+    return not column.startswith("torch") or f'"{case}"' in (HERE / "kinds_torch.py").read_text()
 
 
 def measure(column, case, options, cache):
