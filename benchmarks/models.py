@@ -24,35 +24,37 @@ def cnn(keras, narrow=1):
 VOCABULARY, WIDTH, HEADS, DEPTH, LENGTH = 8192, 256, 4, 4, 128
 
 
-def language_model(keras):
-    """A causal transformer with four layers of width 256."""
+def language_model(
+    keras, vocabulary=VOCABULARY, width=WIDTH, heads=HEADS, depth=DEPTH, length=LENGTH
+):
+    """A causal transformer, by default with four layers of width 256."""
     layers = keras.layers
 
     class Positions(layers.Layer):
         def build(self, shape):
             self.table = self.add_weight(
-                name="table", shape=(LENGTH, WIDTH), initializer="random_normal"
+                name="table", shape=(length, width), initializer="random_normal"
             )
             super().build(shape)
 
         def call(self, x):
             return x + self.table
 
-    tokens = keras.Input((LENGTH,), dtype="int32")
-    x = Positions()(layers.Embedding(VOCABULARY, WIDTH)(tokens))
-    for _ in range(DEPTH):
+    tokens = keras.Input((length,), dtype="int32")
+    x = Positions()(layers.Embedding(vocabulary, width)(tokens))
+    for _ in range(depth):
         y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.MultiHeadAttention(HEADS, WIDTH // HEADS)(y, y, use_causal_mask=True)
+        y = layers.MultiHeadAttention(heads, width // heads)(y, y, use_causal_mask=True)
         x = layers.Add()([x, y])
         y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.Dense(4 * WIDTH, activation="relu")(y)
-        x = layers.Add()([x, layers.Dense(WIDTH)(y)])
+        y = layers.Dense(4 * width, activation="relu")(y)
+        x = layers.Add()([x, layers.Dense(width)(y)])
     x = layers.LayerNormalization(epsilon=1e-5)(x)
-    logits = layers.Activation("linear", dtype="float32")(layers.Dense(VOCABULARY)(x))
+    logits = layers.Activation("linear", dtype="float32")(layers.Dense(vocabulary)(x))
     return keras.Model(tokens, logits)
 
 
-def residual(keras):
+def residual(keras, narrow=1):
     """The residual network of 18 layers with 20 convolutions, for images of 32x32."""
     layers = keras.layers
 
@@ -61,10 +63,11 @@ def residual(keras):
         return layers.BatchNormalization()(x)
 
     inputs = keras.Input((32, 32, 3))
-    x = layers.ReLU()(convolved(inputs, 64, 7, 2))
-    for filters in (64, 128, 256, 512):
+    x = layers.ReLU()(convolved(inputs, 64 // narrow, 7, 2))
+    for stage, filters in enumerate((64, 128, 256, 512)):
+        filters //= narrow
         for block in range(2):
-            strides = 2 if block == 0 and filters > 64 else 1
+            strides = 2 if block == 0 and stage > 0 else 1
             y = layers.ReLU()(convolved(x, filters, 3, strides))
             y = convolved(y, filters, 3, 1)
             if strides > 1:

@@ -92,6 +92,22 @@ def test_labels_of_the_first_batch_are_checked_before_it_trains(loss, subclassed
         model.train_on_batch(P, NUMBERS + 1)
 
 
+@pytest.mark.parametrize("names", [("value", "label"), ("label", "value")])
+def test_labels_and_losses_by_name_have_any_order(names):
+    inputs = tf.keras.Input((3,))
+    units = {"label": 3, "value": 1}
+    outputs = [layers.Dense(units[name], name=name) for name in names]
+    model = tf.keras.Model(inputs, [layer(inputs) for layer in outputs])
+    loss = losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", {"value": "mse", "label": loss})
+    targets = {"value": P[:, :1], "label": NUMBERS}
+    model.fit(P, targets, verbose=0)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="'label': received a label value of 3"
+    ):
+        model.fit(P, targets | {"label": NUMBERS + 1}, verbose=0)
+
+
 @pytest.mark.nan_expected
 def test_nan_labels_give_nan_in_functions():
     labels = tf.constant([0, np.nan, 1, 1, 0, 2], tf.float32)

@@ -1,0 +1,197 @@
+"""Runs one case of kinds.py in this process: `kinds_run.py LIBRARY CASE SETTINGS`. Prints one JSON object.
+
+CPU seconds begin after the import of the library and the creation of the data.
+"""
+
+import json
+import logging
+import os
+import re
+import statistics
+import sys
+import time
+import warnings
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+warnings.simplefilter("ignore")
+
+import kinds_models as models  # noqa: E402
+import numpy as np  # noqa: E402
+from journeys import Programs, cpu_seconds  # noqa: E402
+
+NUM_LENGTHS, NUM_TOKENS = 60, 20
+
+
+def read_peak_mb():
+    """Return the peak resident memory of this process in MB."""
+    with open("/proc/self/status") as file:
+        return int(re.search(r"VmHWM:\s+(\d+)", file.read())[1]) / 1024
+
+
+class Meter:
+    """CPU seconds, programs and peak memory since a moment."""
+
+    def __init__(self, programs):
+        self._programs = programs
+        self._start = cpu_seconds()
+
+    def read(self):
+        return {
+            "cpu_s": cpu_seconds() - self._start,
+            "programs": len(self._programs.names),
+            "peak_mb": read_peak_mb(),
+        }
+
+
+def run_texts(tf, name, tiny, options, meter):
+    """Fit one epoch of batches that all have different lengths."""
+    vocabulary, width, batch = (100, 8, 4) if tiny else (2000, 64, 16)
+    model = models.make_text_model(tf, name, vocabulary, width)
+    models.seed_weights(model)
+    rng = np.random.default_rng(0)
+    lengths = rng.permutation(np.arange(10, 10 + (6 if tiny else NUM_LENGTHS)))
+    batches = [models.make_texts(batch, length, vocabulary) for length in lengths]
+    integers = lambda *shape: tf.TensorSpec(shape, tf.int32)
+    signature = integers(None, None), integers(None)
+    data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"], **options)
+    first = meter()
+    history = model.fit(data, verbose=0).history
+    return first.read() | {"loss": history["loss"][-1], "is_deterministic": True}
+
+
+def run_decoding(tf, name, tiny, options, meter):
+    """Generate tokens, each from all earlier ones, by `call`, `predict`, `function` or `signature`."""
+    sizes = (50, 16, 1, 64) if tiny else (1000, 128, 4, 64)
+    model = models.make_decoder(tf, *sizes)
+    models.seed_weights(model)
+    text = np.random.default_rng(0).integers(0, sizes[0], (1, 5)).astype("int32")
+    first = meter()
+    if name == "call":
+        run = model
+    elif name == "predict":
+        run = lambda x: model.predict(x, verbose=0)
+    elif name == "function":
+        run = tf.function(model, **options)
+    else:
+        signature = [tf.TensorSpec((1, None), tf.int32)]
+        run = tf.function(lambda x: model(x), input_signature=signature, **options)
+    for _ in range(5 if tiny else NUM_TOKENS):
+        argument = text if name == "predict" else tf.constant(text)
+        logits = np.asarray(run(argument))[0, -1]
+        text = np.append(text, [[logits.argmax()]], 1).astype("int32")
+    return first.read() | {"loss": float(logits.max()), "is_deterministic": True}
+
+
+def run_notebook(tf, name, tiny, options, meter):
+    """Run all cells of the notebook, which are small in any case."""
+    import kinds_notebook
+
+    found, first = {}, meter()
+    for title, run in list(kinds_notebook.CELLS.items()):
+        cell = meter()
+        loss = float(run(tf, options))
+        found[title] = cell.read() | {"loss": loss}
+    wrong = [title for title, values in found.items() if not np.isfinite(values["loss"])]
+    if wrong:
+        raise ValueError(f"losses are not finite: {wrong}")
+    return first.read() | {"cells": found}
+
+
+def run_fit(tf, name, tiny, options, meter):
+    """Build, compile and fit for some steps and a partial one; then fit until steps are steady."""
+    make = (models.KINDS | models.CHAINS)[name]
+    tf.keras.utils.set_random_seed(0)
+    first = meter()
+    task = make(tf, tiny)
+    if task.is_deterministic:
+        models.seed_weights(task.model)
+    task.model.compile("adam", task.loss, **options)
+    fit = lambda x, y, **settings: task.model.fit(
+        x, y, batch_size=task.batch, shuffle=False, verbose=0, **settings
+    )
+    loss = fit(task.x, task.y).history["loss"][-1]
+    if not np.isfinite(loss):
+        raise ValueError(f"the loss is {loss}")
+    result = first.read() | {"loss": float(loss), "is_deterministic": task.is_deterministic}
+    full = models.STEPS * task.batch
+    cut = lambda data: None if data is None else tf.nest.map_structure(lambda a: a[:full], data)
+    epochs = EpochTimes(2 if tiny else 8, 0.0 if tiny else 2.0)
+
+    class Times(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            epochs.begin()
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.stop_training = epochs.end()
+
+    fit(cut(task.x), cut(task.y), epochs=1000, callbacks=[Times()])
+    return result | {
+        "step_ms": epochs.compute_median() / models.STEPS * 1e3,
+        "total_cpu_s": first.read()["cpu_s"],
+        "total_programs": first.read()["programs"],
+        "total_peak_mb": read_peak_mb(),
+    }
+
+
+class EpochTimes:
+    """Seconds of epochs, until there are enough that took long enough in sum."""
+
+    def __init__(self, min_epochs, min_seconds):
+        self._min_epochs, self._min_seconds = min_epochs, min_seconds
+        self._seconds = []
+
+    def begin(self):
+        self._start = time.perf_counter()
+
+    def end(self):
+        self._seconds.append(time.perf_counter() - self._start)
+        steady = self._get_steady()
+        return len(steady) >= self._min_epochs and sum(steady) >= self._min_seconds
+
+    def _get_steady(self):
+        # Programs are compiled in the first epochs.
+        return self._seconds[2:]
+
+    def compute_median(self):
+        return statistics.median(self._get_steady())
+
+
+RUNS = {
+    "text": run_texts,
+    "decode": run_decoding,
+    "notebook": run_notebook,
+    "chains": run_fit,
+    "first": run_fit,
+}
+
+
+def main():
+    library, case, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    logging.disable(logging.WARNING)
+    row, name = case.split(":")
+    if row == "chains":
+        # The cost of a chain is measured on one core.
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    start = cpu_seconds()
+    if library.startswith("tensorflow"):
+        import tensorflow as tf
+
+        programs = None
+        options = {"jit_compile": True} if library.endswith("jit") else {}
+    else:
+        import meshflow as tf
+
+        logging.disable(logging.NOTSET)
+        options = {}
+    programs = Programs()
+    tf.keras.Sequential  # noqa: B018  Keras is imported at its first use.
+    imported = cpu_seconds() - start
+    result = RUNS[row](tf, name, settings["tiny"], options, lambda: Meter(programs))
+    print(json.dumps(result | {"import_cpu_s": imported, "version": tf.__version__}))
+
+
+if __name__ == "__main__":
+    main()
