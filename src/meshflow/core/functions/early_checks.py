@@ -6,7 +6,6 @@ are arguments of a training step, or simple functions of them, which NumPy can c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -38,11 +37,13 @@ class _EarlyCheck(NamedTuple):
     Attributes:
       argument: Index of the argument.
       steps: Functions that compute the checked values from the argument.
+      integer_steps: The same for integers, without conversions: these do not make an invalid integer valid.
       check: The range.
     """
 
     argument: int
     steps: tuple[_Step, ...]
+    integer_steps: tuple[_Step, ...]
     check: BoundsCheck
 
 
@@ -86,7 +87,9 @@ class EarlyChecks:
                 continue
             argument, steps = sources[operands[0]]
             if eqn.primitive is bounds_check_p:
-                self._checks.append(_EarlyCheck(argument, steps, eqn.params["check"]))
+                integer_steps = tuple(s for s in steps if not isinstance(s, _Conversion))
+                check = _EarlyCheck(argument, steps, integer_steps, eqn.params["check"])
+                self._checks.append(check)
                 self._equations.add(id(eqn.outvars[0]))
                 sources[eqn.outvars[0]] = argument, steps
                 continue
@@ -105,14 +108,17 @@ class EarlyChecks:
         """
         if BoundsChecking.mode is False:
             return
-        for argument, steps, check in self._checks:
+        for argument, steps, integer_steps, check in self._checks:
             array = arrays[argument]
             if not _is_on_host(array):
                 continue
             values = np.asarray(array)
-            with np.errstate(all="ignore") if steps else contextlib.nullcontext():
-                for step in steps:
-                    values = step(values)
+            if values.dtype.kind == "i":
+                steps = integer_steps
+            if steps:
+                with np.errstate(all="ignore"):
+                    for step in steps:
+                        values = step(values)
             failure = check.find_failure(values)
             if failure is not None:
                 raise failure
@@ -138,6 +144,16 @@ def _is_on_host(array: Any) -> bool:
     return len(array.sharding.device_set) == 1 and next(iter(array.devices())).platform == "cpu"
 
 
+class _Conversion:
+    """A conversion to another dtype."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._dtype = dtype
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return array.astype(self._dtype)
+
+
 _CONVERT = "convert_element_type"
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
@@ -153,8 +169,7 @@ def _make_step(eqn: JaxprEqn) -> _Step | None:
     name, params = eqn.primitive.name, eqn.params
     shape = get_aval(eqn.outvars[0]).shape
     if name == _CONVERT:
-        dtype = params["new_dtype"]
-        return lambda x: x.astype(dtype)
+        return _Conversion(params["new_dtype"])
     if name in ("reshape", "squeeze", "expand_dims") and not params.get("dimensions_are_reversed"):
         return lambda x: x.reshape(shape)
     if name == "broadcast_in_dim" and get_aval(eqn.outvars[0]).size == get_aval(eqn.invars[0]).size:

@@ -59,10 +59,6 @@ _ERROR_CLASSES: dict[str, type[OpError]] = {
 _ERROR_CLASSES["InvalidArgumentError"] = InvalidValueError
 
 
-_UNSIGNED = {np.dtype(f"int{n}"): np.dtype(f"uint{n}") for n in (32, 64)}
-_MAX_INT31 = np.iinfo(np.int32).max
-
-
 class BoundsChecking:
     """The switch of `tf.debugging.enable_bounds_check`.
 
@@ -122,9 +118,10 @@ class BoundsCheck:
         if not self.lower:
             is_invalid = array == 0
         elif len(self.lower) == 1:
-            if self._are_all_allowed(array):
+            lower, upper = self.lower[0], self.upper[0]
+            if array.min() >= lower and array.max() < upper:
                 return None
-            is_invalid = (array < self.lower[0]) | (array >= self.upper[0])
+            is_invalid = (array < lower) | (array >= upper)
         else:
             is_invalid = (array < np.array(self.lower)) | (array >= np.array(self.upper))
         return int(np.argmax(is_invalid)) if is_invalid.any() else None
@@ -134,14 +131,6 @@ class BoundsCheck:
         columns = max(len(self.lower), 1)
         first = offset // columns * columns
         return array.reshape(-1)[first : first + columns]
-
-    def _are_all_allowed(self, array: np.ndarray) -> bool:
-        (lower,), (upper,) = self.lower, self.upper
-        unsigned = _UNSIGNED.get(array.dtype)
-        if lower == 0 and unsigned is not None and upper < _MAX_INT31:
-            # As unsigned numbers, negative ones are too large, so one pass is enough.
-            return bool(np.maximum.reduce(array.view(unsigned), axis=None) < upper)
-        return bool(array.min() >= lower and array.max() < upper)
 
     def make_error(self, shape: Sequence[int], offset: int, values: Sequence[int]) -> OpError:
         """Return the error for the element at an offset."""
