@@ -280,6 +280,15 @@ def test_computed_indices_raise_where_they_are_used():
     np.testing.assert_array_equal(tf.convert_to_tensor(tape.gradient(y, w)), [0, 0, 2])
 
 
+def test_maps_of_datasets_produce_the_elements_before_an_invalid_one():
+    elements = iter(
+        tf.data.Dataset.from_tensor_slices([0, 1, 5, 1]).map(lambda i: tf.gather(ROW, i))
+    )
+    assert [int(next(elements)), int(next(elements))] == [10, 20]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="5 is not in"):
+        next(elements)
+
+
 def test_steps_that_compute_invalid_indices_raise_after_the_assignment():
     v = tf.Variable(V)
 

@@ -77,7 +77,7 @@ class EarlyChecks:
             name, operands = eqn.primitive.name, select_variables(eqn.invars)
             if name in INLINED_CALLS or name == "shard_map":
                 for region in find_regions(eqn):
-                    inner = {
+                    inner: dict[Atom, _Source] = {
                         v: sources[eqn.invars[i]]
                         for v, (i, _) in zip(region.jaxpr.invars, region.feeds, strict=True)
                         if isinstance(eqn.invars[i], jex_core.Var) and eqn.invars[i] in sources
