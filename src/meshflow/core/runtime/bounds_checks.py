@@ -25,6 +25,7 @@ from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     InvalidValueError,
     OpError,
+    OutOfRangeError,
 )
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
 from meshflow.kernels import library, lowerings
@@ -54,7 +55,7 @@ ERROR, RECORD, NONE = "error", "record", "none"
 
 _MIN_INT64, _MAX_INT64 = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _ERROR_CLASSES: dict[str, type[OpError]] = {
-    c.__name__: c for c in (InvalidArgumentError, InternalError)
+    c.__name__: c for c in (InvalidArgumentError, InternalError, OutOfRangeError)
 }
 _ERROR_CLASSES["InvalidArgumentError"] = InvalidValueError
 
@@ -75,7 +76,8 @@ class BoundsCheck:
     """A range of allowed integers.
 
     Attributes:
-      message: The error message, in which {position} and {value} are replaced.
+      message: The error message, in which {position}, {index} (the position without brackets) and {value} are
+        replaced.
       lower: Smallest allowed value; a value for each column (the last axis) of coordinates.
       upper: Values above the largest allowed one. Without limits, only 0 is not allowed.
       num_negative: Added to negative values in the message.
@@ -141,10 +143,17 @@ class BoundsCheck:
         if "[{value}]" in self.message:
             # Coordinates: the position of a row, and the row.
             position, value = position[:-1], ", ".join(str(int(v)) for v in values)
-        text = f"[{','.join(map(str, position))}]" if position else ""
-        message = self.message.replace("{position}", text).replace("{value}", str(value))
-        if self.alternative and 0 <= int(values[0]) <= self.total:
-            message = self.alternative.replace("{remaining}", str(self.total - int(values[0])))
+        is_alternative = self.alternative and 0 <= int(values[0]) <= self.total
+        message = self.alternative if is_alternative else self.message
+        index = ",".join(map(str, position))
+        words = {
+            "position": f"[{index}]" if position else "",
+            "index": index,
+            "value": value,
+            "remaining": self.total - int(values[0]),
+        }
+        for name, word in words.items():
+            message = message.replace(f"{{{name}}}", str(word))
         return _ERROR_CLASSES[self.error](message)
 
 
@@ -258,7 +267,10 @@ bounds_check_p = jex_core.Primitive("bounds_check")
 
 def _call_handler(values: jax.Array, *, check: BoundsCheck, records: bool) -> jax.Array:
     result = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    call = jax.ffi.ffi_call(library.BOUNDS_CHECK, result, input_output_aliases={0: 0})
+    # XLA would remove the check of an index into a dimension of size 1.
+    call = jax.ffi.ffi_call(
+        library.BOUNDS_CHECK, result, input_output_aliases={0: 0}, has_side_effect=True
+    )
     limits = {n: np.array(getattr(check, n), np.int64) for n in ("lower", "upper")}
     return call(
         values, **limits, description=check.to_json(), records=records, replaces=check.is_replaced
