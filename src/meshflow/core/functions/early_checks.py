@@ -21,7 +21,13 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import get_aval, rewrite_equations, select_variables, summarize_jaxpr
+from meshflow.passes.jaxprs import (
+    find_inner_jaxprs,
+    get_aval,
+    rewrite_equations,
+    summarize_jaxpr,
+    to_open_jaxpr,
+)
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["EarlyChecks", "has_bounds_checks"]
@@ -74,7 +80,10 @@ class EarlyChecks:
 
     def _search(self, jaxpr: Jaxpr, sources: dict[Atom, _Source], is_shard: bool) -> None:
         for eqn in jaxpr.eqns:
-            name, operands = eqn.primitive.name, select_variables(eqn.invars)
+            operands = [a for a in eqn.invars if not isinstance(a, jex_core.Literal)]
+            if sources.keys().isdisjoint(operands):
+                continue
+            name = eqn.primitive.name
             if name in INLINED_CALLS or name == "shard_map":
                 for region in find_regions(eqn):
                     inner: dict[Atom, _Source] = {
@@ -129,7 +138,11 @@ class EarlyChecks:
         def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
             return [self._replace(e) if e.primitive is bounds_check_p else e for e in eqns]
 
-        return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
+        jaxpr = closed.jaxpr
+        inner = [p for i in summarize_jaxpr(jaxpr).nested for p in find_inner_jaxprs(jaxpr.eqns[i])]
+        if any(bounds_check_p.name in summarize_jaxpr(to_open_jaxpr(p)).primitives for p in inner):
+            return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
+        return jex_core.ClosedJaxpr(jaxpr.replace(eqns=rewrite(jaxpr, jaxpr.eqns)), closed.consts)
 
     def _replace(self, eqn: JaxprEqn) -> JaxprEqn:
         mode = NONE if id(eqn.outvars[0]) in self._equations else RECORD

@@ -243,7 +243,8 @@ def check_bounds(values: Any, check: BoundsCheck) -> Any:
     if not all(isinstance(size, int) for size in (*array.shape, *check.upper)):
         return values  # the program is exported for any size
     if isinstance(array, jax.core.Tracer):
-        if context.exporting or BoundsChecking.mode is False or not array.size:
+        is_disabled = context.exporting or BoundsChecking.mode is False
+        if is_disabled or not array.size or hasattr(values, "_has_padding"):
             return values
         checked = bounds_check_p.bind(_lookup(values), check=check, mode=ERROR)
         return checked if array is values else type(values)(checked)
