@@ -133,6 +133,31 @@ RAISES = {
         i32(0, -1),
         "Expected begin[1] in [0, 4], but got -1",
     ),
+    "sequence": (
+        lambda n: tf.reverse_sequence(TABLE, n, seq_axis=1),
+        i32(1, 5, 1),
+        "seq_lens(1) > input.dims(1)",
+    ),
+    "negative sequence": (
+        lambda n: tf.reverse_sequence(TABLE, n, seq_axis=1),
+        i32(1, 1, -1),
+        "seq_lens(2) < 0",
+    ),
+    "unravel": (
+        lambda i: tf.unravel_index(i, [2, 2]),
+        i32([4]),
+        "index is out of bound as with dims",
+    ),
+    "stitch": (
+        lambda i: tf.dynamic_stitch([i], [V[:2]]),
+        i32(0, -1),
+        "indices[1] is out of range",
+    ),
+    "single row": (
+        lambda i: tf.gather(TABLE[:1], i),
+        i32(0, 1),
+        "indices[1] = 1 is not in [0, 1)",
+    ),
     "label": (
         lambda y: tf.nn.sparse_softmax_cross_entropy_with_logits(y, TABLE[:2, :2]),
         i32(5, 0),
@@ -203,6 +228,16 @@ def test_tensor_arrays_raise_in_functions():
         message = f"Trying to {action} element {index} in a list with 3 elements"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             np.asarray(function(tf.constant(index)))
+
+
+def test_box_indices_have_tensorflows_error_class():
+    images, boxes = tf.zeros([1, 4, 4, 1]), tf.constant([[0.0, 0.0, 1.0, 1.0]])
+    crop = lambda i: tf.image.crop_and_resize(images, boxes, i, [2, 2])
+    for function in (crop, tf.function(crop)):
+        with pytest.raises(
+            tf.errors.OutOfRangeError, match=r"box_index has values outside \[0, batch_size\)"
+        ):
+            np.asarray(function(tf.constant([3])))
 
 
 def test_truncated_division_has_tensorflows_error_class():
@@ -278,6 +313,15 @@ def test_computed_indices_raise_where_they_are_used():
     with tf.GradientTape() as tape:
         y = total(tf.constant([1, 1]))
     np.testing.assert_array_equal(tf.convert_to_tensor(tape.gradient(y, w)), [0, 0, 2])
+
+
+def test_maps_of_datasets_produce_the_elements_before_an_invalid_one():
+    elements = iter(
+        tf.data.Dataset.from_tensor_slices([0, 1, 5, 1]).map(lambda i: tf.gather(ROW, i))
+    )
+    assert [int(next(elements)), int(next(elements))] == [10, 20]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="5 is not in"):
+        next(elements)
 
 
 def test_steps_that_compute_invalid_indices_raise_after_the_assignment():

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
+from meshflow.core.dispatch.operation import clear_op_caches
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -427,6 +428,7 @@ def reset_bounds_check() -> None:
 def _set_bounds_checks(mode: bool | None) -> None:
     if mode is not BoundsChecking.mode:
         BoundsChecking.mode = mode
+        clear_op_caches()
         pass_pipeline.invalidate_programs()
 
 

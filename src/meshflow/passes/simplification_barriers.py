@@ -9,6 +9,7 @@ operations, so they cost no time; on accelerators, a conversion to the same prec
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshflow.passes.jaxprs import find_inner_jaxprs, get_aval, summarize_jaxpr, to_open_jaxpr
+from meshflow.passes.jaxprs import get_aval, summarize_jaxpr, to_open_jaxpr
 
 __all__ = ["insert_simplification_barriers"]
 
@@ -40,6 +41,9 @@ _SELECTIONS = frozenset({"select_n", "max", "min", "clamp"})
 _CONSUMERS = (
     frozenset({"log", "log1p", "pow"}) | _ROOTS | _PRODUCTS | _SUMS | _COMPARISONS | _RANGES
 )
+
+
+_EXAMINED = _CONSUMERS | _TRANSPARENT | _EXPONENTIALS | _POWERS | _SELECTIONS
 
 
 class _Origin(NamedTuple):
@@ -111,10 +115,14 @@ def _rewrite_jaxpr(jaxpr: Jaxpr, inputs: Sequence[_Origin]) -> tuple[Jaxpr, list
             return _Origin(atom, is_uniform=get_aval(atom).size == 1)
         return origin
 
-    for eqn in jaxpr.eqns:
-        operands = [find_origin(a) for a in eqn.invars]
+    nested = set(summarize_jaxpr(jaxpr).nested)
+    for index, eqn in enumerate(jaxpr.eqns):
         name = eqn.primitive.name
-        if find_inner_jaxprs(eqn):
+        if index not in nested and name not in _EXAMINED:
+            eqns.append(eqn)
+            continue
+        operands = [find_origin(a) for a in eqn.invars]
+        if index in nested:
             rewritten, outputs = _rewrite_call(eqn, operands)
             is_changed = is_changed or rewritten is not eqn
             eqns.append(rewritten)
@@ -152,13 +160,12 @@ def _describe_result(eqn: JaxprEqn, operands: list[_Origin]) -> _Origin:
         return operand._replace(
             is_uniform=is_uniform, is_scaled=operand.is_scaled or is_equal_sum or is_broadcast
         )
-    is_uniform = size == 1 or (bool(operands) and all(o.is_uniform for o in operands))
-    is_scaled = name in _PRODUCTS and any(o.is_uniform for o in operands)
-    is_selection = name in _SELECTIONS and any(o.is_magnitude for o in operands)
-    if name not in _CONSUMERS | _EXPONENTIALS | _POWERS:
-        return _Origin(result, is_uniform, is_selection=is_selection)
+    uniform = [o.is_uniform for o in operands]
+    is_uniform = size == 1 or all(uniform)
+    is_scaled = name in _PRODUCTS and True in uniform
+    is_selection = name in _SELECTIONS and any([o.is_magnitude for o in operands])
     # The operands of operands are not examined.
-    shallow = tuple(o._replace(operands=()) for o in operands)
+    shallow = tuple([o if not o.operands else o._replace(operands=()) for o in operands])
     return _Origin(result, is_uniform, name, shallow, is_scaled, is_selection)
 
 
@@ -233,10 +240,14 @@ def _rewrite_call(eqn: JaxprEqn, operands: list[_Origin]) -> tuple[JaxprEqn, lis
 
     params = {}
     for key, value in eqn.params.items():
-        items = value if type(value) in (tuple, list) else (value,)
-        new = [rewrite_item(item) for item in items]
-        if any(a is not b for a, b in zip(new, items, strict=True)):
-            params[key] = type(value)(new) if type(value) in (tuple, list) else new[0]
+        if type(value) in (tuple, list):
+            new = [rewrite_item(item) for item in value]
+            if not all(map(operator.is_, new, value)):
+                params[key] = type(value)(new)
+        elif isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
+            changed = rewrite_item(value)
+            if changed is not value:
+                params[key] = changed
     outputs = results[0] if is_call and len(results) == 1 else unknown
     return (eqn.replace(params={**eqn.params, **params}) if params else eqn), outputs
 

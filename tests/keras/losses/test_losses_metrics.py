@@ -171,9 +171,20 @@ def test_intersections_are_counted_exactly():
 @pytest.mark.nan_expected
 def test_classes_out_of_range_are_not_counted_as_others():
     metric = metrics.MeanIoU(2)
-    tf.function(lambda y, p: metric.update_state(y, p))(tf.constant([0, 1]), tf.constant([0, 2]))
+    update = tf.function(lambda y, p: metric.update_state(y, p))
+    count = tf.function(lambda y: tf.math.confusion_matrix(y, y - 1, 3))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`predictions` out of bound"):
+        update(tf.constant([0, 1]), tf.constant([0, 2]))
+    assert metric.result() == 0
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`predictions` contains negative"):
+        np.asarray(count(tf.constant([0, 1])))
+    tf.debugging.disable_bounds_check()
+    try:
+        update(tf.constant([0, 1]), tf.constant([0, 2]))
+        counts = count(tf.constant([0, 1]))
+    finally:
+        tf.debugging.reset_bounds_check()
     assert np.isnan(metric.result())
-    counts = tf.function(lambda y: tf.math.confusion_matrix(y, y - 1, 3))(tf.constant([0, 1]))
     assert counts.numpy().tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0]]
 
 

@@ -6,7 +6,6 @@ are arguments of a training step, or simple functions of them, which NumPy can c
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +21,13 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import get_aval, rewrite_equations, select_variables, summarize_jaxpr
+from meshflow.passes.jaxprs import (
+    find_inner_jaxprs,
+    get_aval,
+    rewrite_equations,
+    summarize_jaxpr,
+    to_open_jaxpr,
+)
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["EarlyChecks", "has_bounds_checks"]
@@ -38,11 +43,13 @@ class _EarlyCheck(NamedTuple):
     Attributes:
       argument: Index of the argument.
       steps: Functions that compute the checked values from the argument.
+      integer_steps: The same for integers, without conversions: these do not make an invalid integer valid.
       check: The range.
     """
 
     argument: int
     steps: tuple[_Step, ...]
+    integer_steps: tuple[_Step, ...]
     check: BoundsCheck
 
 
@@ -73,10 +80,13 @@ class EarlyChecks:
 
     def _search(self, jaxpr: Jaxpr, sources: dict[Atom, _Source], is_shard: bool) -> None:
         for eqn in jaxpr.eqns:
-            name, operands = eqn.primitive.name, select_variables(eqn.invars)
+            operands = [a for a in eqn.invars if not isinstance(a, jex_core.Literal)]
+            if sources.keys().isdisjoint(operands):
+                continue
+            name = eqn.primitive.name
             if name in INLINED_CALLS or name == "shard_map":
                 for region in find_regions(eqn):
-                    inner = {
+                    inner: dict[Atom, _Source] = {
                         v: sources[eqn.invars[i]]
                         for v, (i, _) in zip(region.jaxpr.invars, region.feeds, strict=True)
                         if isinstance(eqn.invars[i], jex_core.Var) and eqn.invars[i] in sources
@@ -86,7 +96,9 @@ class EarlyChecks:
                 continue
             argument, steps = sources[operands[0]]
             if eqn.primitive is bounds_check_p:
-                self._checks.append(_EarlyCheck(argument, steps, eqn.params["check"]))
+                integer_steps = tuple(s for s in steps if not isinstance(s, _Conversion))
+                check = _EarlyCheck(argument, steps, integer_steps, eqn.params["check"])
+                self._checks.append(check)
                 self._equations.add(id(eqn.outvars[0]))
                 sources[eqn.outvars[0]] = argument, steps
                 continue
@@ -105,14 +117,17 @@ class EarlyChecks:
         """
         if BoundsChecking.mode is False:
             return
-        for argument, steps, check in self._checks:
+        for argument, steps, integer_steps, check in self._checks:
             array = arrays[argument]
             if not _is_on_host(array):
                 continue
             values = np.asarray(array)
-            with np.errstate(all="ignore") if steps else contextlib.nullcontext():
-                for step in steps:
-                    values = step(values)
+            if values.dtype.kind == "i":
+                steps = integer_steps
+            if steps:
+                with np.errstate(all="ignore"):
+                    for step in steps:
+                        values = step(values)
             failure = check.find_failure(values)
             if failure is not None:
                 raise failure
@@ -123,7 +138,11 @@ class EarlyChecks:
         def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
             return [self._replace(e) if e.primitive is bounds_check_p else e for e in eqns]
 
-        return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
+        jaxpr = closed.jaxpr
+        inner = [p for i in summarize_jaxpr(jaxpr).nested for p in find_inner_jaxprs(jaxpr.eqns[i])]
+        if any(bounds_check_p.name in summarize_jaxpr(to_open_jaxpr(p)).primitives for p in inner):
+            return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
+        return jex_core.ClosedJaxpr(jaxpr.replace(eqns=rewrite(jaxpr, jaxpr.eqns)), closed.consts)
 
     def _replace(self, eqn: JaxprEqn) -> JaxprEqn:
         mode = NONE if id(eqn.outvars[0]) in self._equations else RECORD
@@ -136,6 +155,16 @@ def _is_on_host(array: Any) -> bool:
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return False
     return len(array.sharding.device_set) == 1 and next(iter(array.devices())).platform == "cpu"
+
+
+class _Conversion:
+    """A conversion to another dtype."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self._dtype = dtype
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        return array.astype(self._dtype)
 
 
 _CONVERT = "convert_element_type"
@@ -153,8 +182,7 @@ def _make_step(eqn: JaxprEqn) -> _Step | None:
     name, params = eqn.primitive.name, eqn.params
     shape = get_aval(eqn.outvars[0]).shape
     if name == _CONVERT:
-        dtype = params["new_dtype"]
-        return lambda x: x.astype(dtype)
+        return _Conversion(params["new_dtype"])
     if name in ("reshape", "squeeze", "expand_dims") and not params.get("dimensions_are_reversed"):
         return lambda x: x.reshape(shape)
     if name == "broadcast_in_dim" and get_aval(eqn.outvars[0]).size == get_aval(eqn.invars[0]).size:

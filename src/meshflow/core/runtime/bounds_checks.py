@@ -25,6 +25,7 @@ from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     InvalidValueError,
     OpError,
+    OutOfRangeError,
 )
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
 from meshflow.interpreter.table import Compute, Equation, rule
@@ -55,13 +56,9 @@ ERROR, RECORD, NONE = "error", "record", "none"
 
 _MIN_INT64, _MAX_INT64 = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _ERROR_CLASSES: dict[str, type[OpError]] = {
-    c.__name__: c for c in (InvalidArgumentError, InternalError)
+    c.__name__: c for c in (InvalidArgumentError, InternalError, OutOfRangeError)
 }
 _ERROR_CLASSES["InvalidArgumentError"] = InvalidValueError
-
-
-_UNSIGNED = {np.dtype(f"int{n}"): np.dtype(f"uint{n}") for n in (32, 64)}
-_MAX_INT31 = np.iinfo(np.int32).max
 
 
 class BoundsChecking:
@@ -79,7 +76,8 @@ class BoundsCheck(NamedTuple):
     """A range of allowed integers, which may be symbolic while a function is traced.
 
     Attributes:
-      message: The error message, in which {position}, {value} and {sizes} are replaced.
+      message: The error message, in which {position}, {index} (the position without brackets), {value} and {sizes} are
+        replaced.
       lower: Smallest allowed value; a value for each column (the last axis) of coordinates.
       upper: Values above the largest allowed one. Without limits, only 0 is not allowed.
       num_negative: Added to negative values in the message.
@@ -124,9 +122,10 @@ class BoundsCheck(NamedTuple):
         if not self.lower:
             is_invalid = array == 0
         elif len(self.lower) == 1:
-            if self._are_all_allowed(array):
+            lower, upper = self.lower[0], self.upper[0]
+            if array.min() >= lower and array.max() < upper:
                 return None
-            is_invalid = (array < self.lower[0]) | (array >= self.upper[0])
+            is_invalid = (array < lower) | (array >= upper)
         else:
             is_invalid = (array < np.array(self.lower)) | (array >= np.array(self.upper))
         return int(np.argmax(is_invalid)) if is_invalid.any() else None
@@ -137,14 +136,6 @@ class BoundsCheck(NamedTuple):
         first = offset // columns * columns
         return array.reshape(-1)[first : first + columns]
 
-    def _are_all_allowed(self, array: np.ndarray) -> bool:
-        (lower,), (upper,) = self.lower, self.upper
-        unsigned = _UNSIGNED.get(array.dtype)
-        if lower == 0 and unsigned is not None and upper < _MAX_INT31:
-            # As unsigned numbers, negative ones are too large, so one pass is enough.
-            return bool(np.maximum.reduce(array.view(unsigned), axis=None) < upper)
-        return bool(array.min() >= lower and array.max() < upper)
-
     def make_error(self, shape: Sequence[int], offset: int, values: Sequence[int]) -> OpError:
         """Return the error for the element at an offset."""
         position = [int(i) for i in np.unravel_index(offset, tuple(shape))]
@@ -154,12 +145,19 @@ class BoundsCheck(NamedTuple):
         if "[{value}]" in self.message:
             # Coordinates: the position of a row, and the row.
             position, value = position[:-1], ", ".join(str(int(v)) for v in values)
-        text = f"[{','.join(map(str, position))}]" if position else ""
-        message = self.message.replace("{position}", text).replace("{value}", str(value))
-        if self.alternative and 0 <= int(values[0]) <= self.total:
-            message = self.alternative.replace("{remaining}", str(self.total - int(values[0])))
-        message = message.replace("{total}", str(self.total))
-        message = message.replace("{sizes}", ",".join(map(str, self.sizes)))
+        is_alternative = self.alternative and 0 <= int(values[0]) <= self.total
+        message = self.alternative if is_alternative else self.message
+        index = ",".join(map(str, position))
+        words = {
+            "position": f"[{index}]" if position else "",
+            "index": index,
+            "value": value,
+            "remaining": self.total - int(values[0]),
+            "total": self.total,
+            "sizes": ",".join(map(str, self.sizes)),
+        }
+        for name, word in words.items():
+            message = message.replace(f"{{{name}}}", str(word))
         return _ERROR_CLASSES[self.error](message)
 
 
@@ -257,7 +255,8 @@ def check_bounds(values: Any, check: BoundsCheck) -> Any:
     if is_symbolic and context.exporting:
         return values  # Other runtimes have no checks.
     if isinstance(array, jax.core.Tracer):
-        if context.exporting or BoundsChecking.mode is False or not array.size:
+        is_disabled = context.exporting or BoundsChecking.mode is False
+        if is_disabled or not array.size or hasattr(values, "_has_padding"):
             return values
         checked = bounds_check_p.bind(_lookup(values), check=check, mode=ERROR)
         return checked if array is values else type(values)(checked)
@@ -281,7 +280,10 @@ bounds_check_p = jex_core.Primitive("bounds_check")
 
 def _call_handler(values: jax.Array, *, check: BoundsCheck, records: bool) -> jax.Array:
     result = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    call = jax.ffi.ffi_call(library.BOUNDS_CHECK, result, input_output_aliases={0: 0})
+    # XLA would remove the check of an index into a dimension of size 1.
+    call = jax.ffi.ffi_call(
+        library.BOUNDS_CHECK, result, input_output_aliases={0: 0}, has_side_effect=True
+    )
     limits = {n: np.array(getattr(check, n), np.int64) for n in ("lower", "upper")}
     return call(
         values, **limits, description=check.to_json(), records=records, replaces=check.is_replaced
@@ -347,14 +349,6 @@ def _check_concrete(values: Any, *, check: BoundsCheck, mode: str) -> Any:
     if failure is not None:
         raise failure
     return values
-
-
-@rule("bounds_check", is_view=True, uses_shapes=False)
-def _build_check(equation: Equation) -> Compute:
-    """Check values in a program that runs op by op."""
-    if BoundsChecking.mode is False:
-        return lambda values: values
-    return lambda values: _check_concrete(values, **equation.params)
 
 
 bounds_check_p.def_impl(_check_concrete)

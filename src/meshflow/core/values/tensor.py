@@ -96,6 +96,7 @@ class Tensor(_Operators):
     __slots__ = (
         "__weakref__",
         "_assign_slice",
+        "_has_padding",
         "_keras_logits",
         "_keras_mask",
         "_known_value",

@@ -11,6 +11,8 @@ from typing import Any
 
 import jax
 
+from meshflow.core.runtime.bounds_checks import translate_bounds_failure
+
 __all__ = ["compile_for_cpu", "cpu_scope"]
 
 
@@ -34,7 +36,10 @@ def compile_for_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     program = jax.jit(function)
 
     def run(*arguments: Any) -> Any:
-        with cpu_scope():
-            return program(*arguments)
+        try:
+            with cpu_scope():
+                return program(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            raise translate_bounds_failure(error) or error from None
 
     return run

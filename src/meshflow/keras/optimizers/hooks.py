@@ -172,6 +172,7 @@ def _sum_duplicates(
     # The number of unique indices is unknown in a trace. The unused ones are past the end of the
     # variable, where writes have no effect.
     unique_indices, total = apply(_SUM_ROWS, (convert_to_tensor(grad), indices), (var.shape[0],))
+    unique_indices._has_padding = True
     return total, var, unique_indices
 
 

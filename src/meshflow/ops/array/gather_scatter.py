@@ -21,7 +21,12 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
-from meshflow.core.runtime.bounds_checks import check_columns, check_indices
+from meshflow.core.runtime.bounds_checks import (
+    BoundsCheck,
+    check_bounds,
+    check_columns,
+    check_indices,
+)
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -466,6 +471,11 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
     index_arrays = [
         convert_to_tensor(i).require_value("indices of tf.dynamic_stitch") for i in indices
     ]
+    for index_array in index_arrays:
+        check_bounds(
+            index_array,
+            BoundsCheck("indices[{index}] is out of range", (0,), (np.iinfo(np.int64).max,)),
+        )
     rows = []
     for index_array, item in zip(index_arrays, data, strict=True):
         item = convert_to_tensor(item)

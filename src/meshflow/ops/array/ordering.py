@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -347,6 +348,9 @@ def unravel_index(indices: TensorLike, dims: TensorLike, name: str | None = None
       array([[1, 1],
              [1, 3]], dtype=int32)
     """
+    check = BoundsCheck("index is out of bound as with dims")
+    is_inside = check_bounds((indices < jnp.prod(dims)).astype(jnp.int8), check)
+    indices = jnp.where(is_inside > 0, indices, 0)
     rows = []
     for axis in range(dims.shape[0] - 1, -1, -1):
         rows.append(indices % dims[axis])

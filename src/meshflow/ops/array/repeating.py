@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -244,6 +245,14 @@ def reverse_sequence(
     """
     seq_axis = 1 if seq_axis is None else seq_axis
     batch_axis = 0 if batch_axis is None else batch_axis
+    check = BoundsCheck(
+        "seq_lens({index}) < 0",
+        (0,),
+        (input.shape[seq_axis] + 1,),
+        total=np.iinfo(np.int64).max,
+        alternative=f"seq_lens({{index}}) > input.dims({seq_axis})",
+    )
+    seq_lengths = check_bounds(seq_lengths, check)
     sequences = jnp.moveaxis(input, (batch_axis, seq_axis), (0, 1))
     steps = jnp.arange(sequences.shape[1])[None, :]
     lengths = seq_lengths[:, None]

@@ -11,7 +11,8 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.runtime.errors import InvalidValueError, OutOfRangeError
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -128,14 +129,13 @@ def crop_and_resize(
         )
     size = tuple(int(s) for s in to_static_value(crop_size, "crop_size"))
     images = cast(image, float32)
-    index_array = convert_to_tensor(box_indices).array
-    if (
-        isinstance(index_array, np.ndarray)
-        and ((index_array < 0) | (index_array >= len(images))).any()
-    ):
-        raise OutOfRangeError(
-            f"crop_and_resize: box_indices must be within [0, {len(images)}), got {index_array.tolist()}."
-        )
+    check = BoundsCheck(
+        "box_index has values outside [0, batch_size)",
+        (0,),
+        (len(images),),
+        error="OutOfRangeError",
+    )
+    box_indices = check_bounds(convert_to_tensor(box_indices), check)
     fill = float(extrapolation_value)
     return _crop(images, boxes, box_indices, size, method == "nearest", fill)
 

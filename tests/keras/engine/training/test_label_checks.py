@@ -109,9 +109,16 @@ def test_labels_and_losses_by_name_have_any_order(names):
 
 
 @pytest.mark.nan_expected
-def test_nan_labels_give_nan_in_functions():
+def test_nan_labels_raise_in_functions():
     labels = tf.constant([0, np.nan, 1, 1, 0, 2], tf.float32)
-    values = tf.function(losses.sparse_categorical_crossentropy)(labels, tf.constant(P)).numpy()
+    compute = tf.function(losses.sparse_categorical_crossentropy)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Received a label value of -922337"):
+        np.asarray(compute(labels, tf.constant(P)))
+    tf.debugging.disable_bounds_check()
+    try:
+        values = compute(labels, tf.constant(P)).numpy()
+    finally:
+        tf.debugging.reset_bounds_check()
     assert np.isnan(values).tolist() == [False, True, False, False, False, False]
 
 

@@ -88,10 +88,10 @@ class CompiledStep:
         """Run one step on a structure of arrays."""
         if self.intercept is not None:
             return self.intercept(batch)
-        host_leaves = jax.tree.leaves(batch)
+        leaves = host_leaves = jax.tree.leaves(batch)
         if self.place_batch is not None:
             batch = self.place_batch(batch)
-        leaves = jax.tree.leaves(batch)
+            leaves = jax.tree.leaves(batch)
         key = _make_key(batch)
         concrete = self._concrete.get(key)
         self._history.calls += 1
