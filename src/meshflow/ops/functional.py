@@ -120,7 +120,7 @@ def map_fn(
     if isinstance(elems, RaggedTensor):
         rows = [fn(row) for row in elems]
         if isinstance(fn_output_signature or dtype, RaggedTensorSpec):
-            return stack_rows(rows)  # type: ignore[return-value]
+            return stack_rows(rows)
         outputs = [_to_tensors(row) for row in rows]
         return nest.map_structure(lambda *parts: stack(list(parts)), *outputs)
     tensors, count = _convert_elements("map_fn", elems)

@@ -21,11 +21,12 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.operators import install_operators
 
 if TYPE_CHECKING:
-    from meshflow.core.values.operators import Operators
+    from meshflow.core.values.operator_types import Operators
 
     _Operators = Operators["RaggedTensor"]
 else:
@@ -76,13 +77,13 @@ class RaggedTensor(_Operators):
                 "RaggedTensor has no public constructor. Use tf.ragged.constant or a class method such as "
                 "tf.RaggedTensor.from_row_splits; or pad the rows to one length."
             )
-        self._values, self._splits = values, row_splits
+        self._values, self.host_splits = values, row_splits
 
     # ---- construction ----------------------------------------------------------------------
 
     @classmethod
     def from_row_splits(
-        cls, values: Any, row_splits: TensorLike, name: str | None = None, validate: bool = True
+        cls, values: PyTree, row_splits: TensorLike, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
         """Create rows from the positions in the values at which they start, and the last end."""
         if not isinstance(values, RaggedTensor):
@@ -98,7 +99,7 @@ class RaggedTensor(_Operators):
 
     @classmethod
     def from_row_lengths(
-        cls, values: Any, row_lengths: TensorLike, name: str | None = None, validate: bool = True
+        cls, values: PyTree, row_lengths: TensorLike, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
         """Create rows from their lengths."""
         lengths = _read_integers(row_lengths, "row_lengths")
@@ -107,7 +108,7 @@ class RaggedTensor(_Operators):
     @classmethod
     def from_value_rowids(
         cls,
-        values: Any,
+        values: PyTree,
         value_rowids: TensorLike,
         nrows: int | None = None,
         name: str | None = None,
@@ -120,7 +121,7 @@ class RaggedTensor(_Operators):
 
     @classmethod
     def from_row_starts(
-        cls, values: Any, row_starts: TensorLike, name: str | None = None, validate: bool = True
+        cls, values: PyTree, row_starts: TensorLike, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
         """Create rows from the positions in the values at which they start."""
         starts = _read_integers(row_starts, "row_starts")
@@ -128,7 +129,7 @@ class RaggedTensor(_Operators):
 
     @classmethod
     def from_row_limits(
-        cls, values: Any, row_limits: TensorLike, name: str | None = None, validate: bool = True
+        cls, values: PyTree, row_limits: TensorLike, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
         """Create rows from the positions in the values at which they end."""
         return cls.from_row_splits(
@@ -138,7 +139,7 @@ class RaggedTensor(_Operators):
     @classmethod
     def from_nested_row_splits(
         cls,
-        flat_values: Any,
+        flat_values: PyTree,
         nested_row_splits: Sequence[TensorLike],
         name: str | None = None,
         validate: bool = True,
@@ -149,7 +150,7 @@ class RaggedTensor(_Operators):
     @classmethod
     def from_nested_row_lengths(
         cls,
-        flat_values: Any,
+        flat_values: PyTree,
         nested_row_lengths: Sequence[TensorLike],
         name: str | None = None,
         validate: bool = True,
@@ -159,7 +160,7 @@ class RaggedTensor(_Operators):
 
     @classmethod
     def from_tensor(
-        cls, tensor: TensorLike, lengths: TensorLike | None = None, padding: Any = None
+        cls, tensor: TensorLike, lengths: TensorLike | None = None, padding: PyTree = None
     ) -> RaggedTensor:
         """Create rows from a dense tensor.
 
@@ -189,7 +190,7 @@ class RaggedTensor(_Operators):
     # ---- parts -----------------------------------------------------------------------------
 
     @property
-    def values(self) -> Any:
+    def values(self) -> PyTree:
         """Return the concatenated rows."""
         return self._values
 
@@ -201,7 +202,7 @@ class RaggedTensor(_Operators):
     @property
     def row_splits(self) -> Tensor:
         """Return the positions in the values at which rows start, and the last end."""
-        return Tensor(self._splits)
+        return Tensor(self.host_splits)
 
     @property
     def nested_row_splits(self) -> tuple[Tensor, ...]:
@@ -241,30 +242,31 @@ class RaggedTensor(_Operators):
         """Return the number of rows."""
         return Tensor(np.int64(len(self)))
 
-    def row_lengths(self, axis: int = 1, name: str | None = None) -> Any:
+    def row_lengths(self, axis: int = 1, name: str | None = None) -> PyTree:
         """Return the length of each row."""
         if axis == 1:
-            return Tensor(np.diff(self._splits))
-        return RaggedTensor(self._values.row_lengths(axis - 1), self._splits, internal=True)
+            return Tensor(np.diff(self.host_splits))
+        return RaggedTensor(self._values.row_lengths(axis - 1), self.host_splits, internal=True)
 
     def row_starts(self, name: str | None = None) -> Tensor:
         """Return the position in the values at which each row starts."""
-        return Tensor(self._splits[:-1])
+        return Tensor(self.host_splits[:-1])
 
     def row_limits(self, name: str | None = None) -> Tensor:
         """Return the position in the values at which each row ends."""
-        return Tensor(self._splits[1:])
+        return Tensor(self.host_splits[1:])
 
     def value_rowids(self, name: str | None = None) -> Tensor:
         """Return the row of each value."""
-        return Tensor(self._get_row_ids())
+        return Tensor(self.compute_row_ids())
 
-    def _get_row_ids(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self)), np.diff(self._splits))
+    def compute_row_ids(self) -> np.ndarray:
+        """Return the row of each value, on the host."""
+        return np.repeat(np.arange(len(self)), np.diff(self.host_splits))
 
     def bounding_shape(self, axis: int | None = None, name: str | None = None) -> Tensor:
         """Return the smallest dense shape that contains all rows."""
-        width = int(np.diff(self._splits).max(initial=0))
+        width = int(np.diff(self.host_splits).max(initial=0))
         inner = (
             self._values.bounding_shape().numpy()[1:]
             if isinstance(self._values, RaggedTensor)
@@ -273,11 +275,11 @@ class RaggedTensor(_Operators):
         sizes = np.array([len(self), width, *inner], np.int64)
         return Tensor(sizes if axis is None else sizes[axis])
 
-    def with_values(self, new_values: Any) -> RaggedTensor:
+    def with_values(self, new_values: PyTree) -> RaggedTensor:
         """Return the same rows with other values."""
         if not isinstance(new_values, RaggedTensor):
             new_values = convert_to_tensor(new_values)
-        return RaggedTensor.from_row_splits(new_values, self._splits)
+        return RaggedTensor.from_row_splits(new_values, self.host_splits)
 
     def with_flat_values(self, new_values: TensorLike) -> RaggedTensor:
         """Return the same rows with other innermost values."""
@@ -305,7 +307,7 @@ class RaggedTensor(_Operators):
     # ---- conversion ------------------------------------------------------------------------
 
     def to_tensor(
-        self, default_value: Any = None, name: str | None = None, shape: Any = None
+        self, default_value: PyTree = None, name: str | None = None, shape: PyTree = None
     ) -> Tensor:
         """Return a dense tensor, with a default value after the end of each row.
 
@@ -314,7 +316,7 @@ class RaggedTensor(_Operators):
           name: Ignored.
           shape: Shape of the result; None for the sizes of the longest rows. Longer rows are cut.
         """
-        values: Any = self._values
+        values: PyTree = self._values
         sizes = self.bounding_shape().numpy().tolist()
         requested = [None] * len(sizes) if shape is None else TensorShape(shape).as_list()
         sizes = [n if want is None else want for n, want in zip(sizes, requested, strict=True)]
@@ -322,8 +324,8 @@ class RaggedTensor(_Operators):
             values = values.to_tensor(default_value, shape=[None, *sizes[2:]])
         empty = np.full((), b"", object) if self.dtype is string else 0
         fill = convert_to_tensor(empty if default_value is None else default_value, self.dtype)
-        rows, positions = self._get_row_ids(), np.arange(self._splits[-1])
-        columns = positions - self._splits[rows]
+        rows, positions = self.compute_row_ids(), np.arange(self.host_splits[-1])
+        columns = positions - self.host_splits[rows]
         kept = (rows < sizes[0]) & (columns < sizes[1])
         table = np.full(sizes[:2], len(positions))
         table[rows[kept], columns[kept]] = positions[kept]
@@ -332,15 +334,15 @@ class RaggedTensor(_Operators):
 
     def to_sparse(self, name: str | None = None) -> SparseTensor:
         """Return a sparse matrix with the values of each row at its start."""
-        rows = self._get_row_ids()
-        indices = np.stack([rows, np.arange(len(rows)) - self._splits[rows]], 1)
+        rows = self.compute_row_ids()
+        indices = np.stack([rows, np.arange(len(rows)) - self.host_splits[rows]], 1)
         return SparseTensor(indices, self._values, self.bounding_shape())
 
     def to_list(self) -> list[Any]:
         """Return nested lists of Python values."""
-        values: Any = self._values
+        values: PyTree = self._values
         flat = values.to_list() if isinstance(values, RaggedTensor) else values.numpy().tolist()
-        return [flat[a:b] for a, b in zip(self._splits, self._splits[1:], strict=False)]
+        return [flat[a:b] for a, b in zip(self.host_splits, self.host_splits[1:], strict=False)]
 
     def numpy(self) -> np.ndarray:
         """Return an array of one array for each row."""
@@ -349,15 +351,15 @@ class RaggedTensor(_Operators):
         return rows
 
     def __len__(self) -> int:
-        return len(self._splits) - 1
+        return len(self.host_splits) - 1
 
     def __iter__(self) -> Iterator[Any]:
-        return (self._get_row(i) for i in np.arange(len(self)))
+        return (self._get_row(int(i)) for i in np.arange(len(self)))
 
-    def _get_row(self, index: int) -> Any:
-        return self._values[int(self._splits[index]) : int(self._splits[index + 1])]
+    def _get_row(self, index: int) -> PyTree:
+        return self._values[int(self.host_splits[index]) : int(self.host_splits[index + 1])]
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: PyTree) -> PyTree:
         first, *rest = key if isinstance(key, tuple) else (key,)
         if not isinstance(first, slice):
             index = int(to_static_value(first, "index"))
@@ -371,12 +373,12 @@ class RaggedTensor(_Operators):
         inner, *others = rest
         if not isinstance(inner, slice):
             raise InvalidValueError("Cannot index into an inner ragged dimension.")
-        lengths = np.diff(rows._splits)
+        lengths = np.diff(rows.host_splits)
         positions = [
-            np.arange(n)[inner] + start for n, start in zip(lengths, rows._splits, strict=False)
+            np.arange(n)[inner] + start for n, start in zip(lengths, rows.host_splits, strict=False)
         ]
         flat = np.concatenate(positions) if positions else np.zeros(0, np.int64)
-        values = array.gather(rows._values, flat.astype(np.int64))
+        values = array.gather(rows.values, flat.astype(np.int64))
         if others:
             values = values[(slice(None), *others)]
         return RaggedTensor.from_row_lengths(
@@ -386,9 +388,9 @@ class RaggedTensor(_Operators):
     def take_rows(self, rows: np.ndarray) -> RaggedTensor:
         """Return some rows."""
         rows = rows.reshape(-1)
-        lengths = np.diff(self._splits)[rows]
+        lengths = np.diff(self.host_splits)[rows]
         offsets = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.sum()) + np.repeat(self._splits[rows] - offsets, lengths)
+        positions = np.arange(lengths.sum()) + np.repeat(self.host_splits[rows] - offsets, lengths)
         return RaggedTensor.from_row_lengths(array.gather(self._values, positions), lengths)
 
     def __repr__(self) -> str:
@@ -494,8 +496,8 @@ def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:
 
 
 def _reduce(
-    public: Callable[..., Any], x: RaggedTensor, axis: Any = None, keepdims: Any = False
-) -> Any:
+    public: Callable[..., Any], x: RaggedTensor, axis: PyTree = None, keepdims: PyTree = False
+) -> PyTree:
     axes = to_static_value(axis, "axis")
     if axes is None:
         return public(x.flat_values)
@@ -510,7 +512,7 @@ def _reduce(
     return array.expand_dims(x, axes[0]) if keepdims else x
 
 
-def _reduce_axis(public: Callable[..., Any], x: Any, axis: int) -> Any:
+def _reduce_axis(public: Callable[..., Any], x: PyTree, axis: int) -> PyTree:
     if not isinstance(x, RaggedTensor):
         return public(x, axis=axis)
     if axis > 1:
@@ -521,9 +523,9 @@ def _reduce_axis(public: Callable[..., Any], x: Any, axis: int) -> Any:
         rows = [_reduce_axis(public, row, 0) for row in x]
         lengths = np.array([row.shape[0] for row in rows], np.int64)
         return RaggedTensor.from_row_lengths(array.concat(rows, 0), lengths)
-    ids = x._get_row_ids()
-    segments = ids if axis == 1 else np.arange(len(ids)) - x._splits[ids]
-    count = len(x) if axis == 1 else int(np.diff(x._splits).max(initial=0))
+    ids = x.compute_row_ids()
+    segments = ids if axis == 1 else np.arange(len(ids)) - x.host_splits[ids]
+    count = len(x) if axis == 1 else int(np.diff(x.host_splits).max(initial=0))
     name = public.__name__.removeprefix("reduce_")
     if name in ("any", "all"):
         flags = x.values if name == "any" else math.logical_not(x.values)
@@ -532,21 +534,23 @@ def _reduce_axis(public: Callable[..., Any], x: Any, axis: int) -> Any:
     return getattr(math, f"unsorted_segment_{name}")(x.values, segments, count)
 
 
-def _apply_to_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> Any:
+def _apply_to_rows(
+    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
+) -> PyTree:
     rows = [public(row, *args, **kwargs) for row in x]
     lengths = np.array([row.shape[0] for row in rows], np.int64)
     return RaggedTensor.from_row_lengths(array.concat(rows, 0), lengths)
 
 
 def _join_rows(
-    public: Callable[..., Any], x: RaggedTensor, axis: Any = None, *args: Any, **kwargs: Any
+    public: Callable[..., Any], x: RaggedTensor, axis: PyTree = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     if axis is None or int(axis) % x.ndim != 1 or x.ndim != 2:
         raise UnimplementedError("reduce_join of a RaggedTensor takes axis=1.")
     return array.stack([public(row, 0, *args, **kwargs) for row in x])
 
 
-def _expand_dims(x: RaggedTensor, axis: Any) -> RaggedTensor:
+def _expand_dims(x: RaggedTensor, axis: PyTree) -> RaggedTensor:
     axis = int(axis) % (x.ndim + 1)
     if axis == 0:
         return RaggedTensor.from_row_lengths(x, np.array([len(x)]))
@@ -555,18 +559,18 @@ def _expand_dims(x: RaggedTensor, axis: Any) -> RaggedTensor:
     return x.with_values(array.expand_dims(x.values, axis - 1))
 
 
-def _concat(values: Sequence[Any], axis: Any) -> RaggedTensor:
+def _concat(values: Sequence[Any], axis: PyTree) -> RaggedTensor:
     parts = [v if isinstance(v, RaggedTensor) else RaggedTensor.from_tensor(v) for v in values]
     axis = int(axis) % parts[0].ndim
     joined = array.concat([p.values for p in parts], max(axis - 1, 0))
     if axis > 1:
         return parts[0].with_values(joined)
-    lengths = [np.diff(p._splits) for p in parts]
+    lengths = [np.diff(p.host_splits) for p in parts]
     if axis == 0:
         return RaggedTensor.from_row_lengths(joined, np.concatenate(lengths))
-    starts = np.cumsum([0, *[p._splits[-1] for p in parts]])
+    starts = np.cumsum([0, *[p.host_splits[-1] for p in parts]])
     order = [
-        np.arange(part._splits[row], part._splits[row + 1]) + start
+        np.arange(part.host_splits[row], part.host_splits[row + 1]) + start
         for row in np.arange(len(parts[0]))
         for part, start in zip(parts, starts, strict=False)
     ]
@@ -574,7 +578,7 @@ def _concat(values: Sequence[Any], axis: Any) -> RaggedTensor:
     return RaggedTensor.from_row_lengths(array.gather(joined, flat), np.sum(lengths, 0))
 
 
-def _gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0) -> Any:
+def _gather(params: PyTree, indices: PyTree, axis: int = 0, batch_dims: int = 0) -> PyTree:
     if axis or batch_dims:
         raise UnimplementedError("tf.gather of a RaggedTensor takes axis=0 and batch_dims=0.")
     if isinstance(indices, RaggedTensor):
@@ -587,7 +591,7 @@ def _gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0) -> An
     return params.take_rows(rows) if rows.ndim else params[int(rows)]
 
 
-def _align(value: Any, model: RaggedTensor) -> Any:
+def _align(value: PyTree, model: RaggedTensor) -> PyTree:
     """Return the values of an operand for the flat values of a ragged tensor."""
     if isinstance(value, (list, tuple)) and any(isinstance(v, RaggedTensor) for v in value):
         return [_align(v, model) for v in value]
@@ -603,11 +607,11 @@ def _align(value: Any, model: RaggedTensor) -> Any:
     tensor = convert_to_tensor(value)
     if tensor.shape.rank == model.ndim and tensor.shape[1] == 1 and model.ragged_rank == 1:
         # One value for each row.
-        return array.gather(array.squeeze(tensor, 1), model._get_row_ids())
+        return array.gather(array.squeeze(tensor, 1), model.compute_row_ids())
     return tensor
 
 
-def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
     """Apply a function to the innermost values of ragged tensors with the same rows.
 
     Example:
@@ -651,7 +655,7 @@ _OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
     """Apply an op to arguments with ragged tensors.
 
     Raises:
@@ -675,7 +679,7 @@ def _call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 install_operators(RaggedTensor)
-RaggedTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
+RaggedTensor.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 symbolic_calls.register_symbolic_type(RaggedTensor, _call_op)
 
 
@@ -683,13 +687,13 @@ symbolic_calls.register_symbolic_type(RaggedTensor, _call_op)
 
 
 def constant(
-    pylist: Any,
+    pylist: PyTree,
     dtype: DTypeLike | None = None,
     ragged_rank: int | None = None,
-    inner_shape: Any = None,
+    inner_shape: PyTree = None,
     name: str | None = None,
     row_splits_dtype: DTypeLike = "int64",
-) -> Any:
+) -> PyTree:
     """Create a ragged tensor of nested lists.
 
     Args:
@@ -707,7 +711,7 @@ def constant(
     """
     inner_rank = 0 if inner_shape is None else len(tuple(inner_shape))
 
-    def find_depth(value: Any) -> int:
+    def find_depth(value: PyTree) -> int:
         if isinstance(value, (list, tuple, np.ndarray)) and np.ndim(value[:0]):
             return 1 + max(map(find_depth, value), default=0)
         return 0
@@ -718,7 +722,7 @@ def constant(
     for _ in np.arange(max(rank, 0)):
         splits.append(np.cumsum([0, *[len(row) for row in level]]))
         level = [item for row in level for item in row]
-    values: Any = (
+    values: PyTree = (
         convert_to_tensor(level, dtype)
         if level
         else array.zeros([0, *(inner_shape or ())], dtype or "float32")
@@ -726,7 +730,7 @@ def constant(
     return RaggedTensor.from_nested_row_splits(values, splits) if splits else values
 
 
-def boolean_mask(data: Any, mask: Any, name: str | None = None) -> Any:
+def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> PyTree:
     """Select values of rows; the result has the selected values of each row.
 
     Args:
@@ -753,7 +757,7 @@ def boolean_mask(data: Any, mask: Any, name: str | None = None) -> Any:
     flags = mask.flat_values.require_value("a mask of tf.ragged.boolean_mask")
     if isinstance(data.values, RaggedTensor) and isinstance(mask.values, RaggedTensor):
         return data.with_values(boolean_mask(data.values, mask.values))
-    counts = np.bincount(data._get_row_ids()[flags], minlength=len(data))
+    counts = np.bincount(data.compute_row_ids()[flags], minlength=len(data))
     return RaggedTensor.from_row_lengths(array.gather(data.values, np.flatnonzero(flags)), counts)
 
 
@@ -818,7 +822,7 @@ def row_splits_to_segment_ids(
 
 def split_strings(
     texts: np.ndarray, split: Callable[[bytes], list[Any]], to_tensor: Callable[[list[Any]], Tensor]
-) -> Any:
+) -> PyTree:
     """Split strings: a scalar to a vector, and others to rows.
 
     Args:
@@ -828,7 +832,7 @@ def split_strings(
     """
     if not texts.ndim:
         return to_tensor(split(texts[()]))
-    rows = [split(text) for text in texts.reshape(-1)]
+    rows = [split(text) for text in texts.reshape(-1).tolist()]
     lengths = np.array([len(row) for row in rows], np.int64)
     result = RaggedTensor.from_row_lengths(to_tensor([p for row in rows for p in row]), lengths)
     for k in np.arange(texts.ndim - 1, 0, -1):

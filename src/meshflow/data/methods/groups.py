@@ -115,7 +115,7 @@ class GroupingMethods(DatasetNode):
         specs = nest.flatten(self.element_spec)
         if all(isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in specs):
             return self.batch(batch_size, drop_remainder)
-        rows = self.map(
+        rows = self.map(  # type: ignore[attr-defined]
             lambda *element: structure.map_leaves(
                 element if len(element) > 1 else element[0], to_row
             )

@@ -190,7 +190,7 @@ def zeros_like(
       tf.float16
     """
     if symbolic_calls.has_ragged(input):
-        return input.with_flat_values(zeros_like(input.flat_values, dtype))  # type: ignore[union-attr]
+        return input.with_flat_values(zeros_like(input.flat_values, dtype))
     if dtype is None and not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
@@ -217,7 +217,7 @@ def ones_like(
       [1. 1.]
     """
     if symbolic_calls.has_ragged(input):
-        return input.with_flat_values(ones_like(input.flat_values, dtype))  # type: ignore[union-attr]
+        return input.with_flat_values(ones_like(input.flat_values, dtype))
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
     )

@@ -290,6 +290,11 @@ class TextVectorization(EncodingLayer):
         return self._lookup_layer.encode(run_text_steps(texts, steps))
 
     @property
+    def is_static(self) -> bool:
+        """Return whether the vocabulary was passed to the constructor."""
+        return self._lookup_layer.is_static
+
+    @property
     def _padding_id(self) -> int:
         """Return the id after the last word; vectors ignore -1."""
         return 0 if self.output_mode == "int" else -1
