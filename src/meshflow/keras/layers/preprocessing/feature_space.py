@@ -236,8 +236,8 @@ class FeatureSpace(Model):
     def _make_cross(self, cross: Cross | Config | Sequence[str]) -> Cross:
         if isinstance(cross, dict):
             cross = deserialize_keras_object(cross)
-        elif not isinstance(cross, Cross):
-            cross = Cross(cross, self.crossing_dim)
+        if not isinstance(cross, Cross):
+            cross = Cross(tuple(cross), self.crossing_dim)
         if not set(cross.feature_names) <= set(self.features):
             raise ValueError(
                 "All features referenced in the `crosses` argument should be present in the `features` dict. "
