@@ -14,7 +14,6 @@ from meshflow.core.config.unavailable_names import raise_if_unavailable as _rais
 from meshflow.core.dispatch.composite import (
     IndexedSlices,
     IndexedSlicesSpec,
-    RaggedTensor,
     SparseTensor,
     SparseTensorSpec,
 )
@@ -221,6 +220,7 @@ from meshflow.ops.math import (
 from meshflow.ops.printing import print
 from meshflow.ops.python_function import numpy_function, py_function
 from meshflow.ops.strings import as_string
+from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
 from meshflow.ops.tensor_array import TensorArray
 from meshflow import version
 from meshflow.version import COMPILER_VERSION as __compiler_version__
@@ -288,6 +288,7 @@ _LAZY_MODULES = (
         "mixed_precision",
         "profiler",
         "quantization",
+        "ragged",
         "signal",
     ),
     *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),

@@ -179,7 +179,6 @@ def test_what_needs_a_graph_says_what_to_use():
         (lambda: tf.Graph(), "tf.function"),
         (lambda: tf.RegisterGradient("X"), "custom_gradient"),
         (lambda: tf.no_gradient("X"), "custom_gradient"),
-        (lambda: tf.RaggedTensor(), "pad"),
     ):
         with pytest.raises((RuntimeError, NotImplementedError), match=instead):
             use()

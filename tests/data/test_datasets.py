@@ -300,8 +300,6 @@ def test_bad_input():
         len(D.range(3).repeat())
     with pytest.raises(TypeError, match="The dataset length is unknown"):
         len(D.range(3).filter(lambda x: x > 1))
-    with pytest.raises(NotImplementedError, match="padded_batch"):
-        D.range(3).ragged_batch(2)
     with pytest.raises(tf.errors.FailedPreconditionError, match="expected to contain 2 elements"):
         list(D.range(3).apply(tf.data.experimental.assert_cardinality(2)))
 

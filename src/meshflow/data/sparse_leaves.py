@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.ops import ragged
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
 
 def is_sparse(leaf: object) -> bool:
-    """Check whether a leaf is a sparse tensor."""
-    return isinstance(leaf, SparseTensor)
+    """Check whether a leaf is a sparse or ragged tensor, or a row of a ragged one."""
+    return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow))
 
 
 def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -20,12 +23,16 @@ def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarra
     return sparse.indices.numpy(), sparse.values.numpy(), sparse.dense_shape.numpy()
 
 
-def stack_sparse(parts: Sequence[SparseTensor]) -> SparseTensor:
-    """Stack sparse tensors along a new first axis; the other sizes are the largest of the parts.
+def stack_sparse(parts: Sequence[Any]) -> SparseTensor | RaggedTensor:
+    """Stack sparse or ragged tensors along a new first axis.
+
+    The other sizes of a sparse tensor are the largest of the parts.
 
     Raises:
       InvalidArgumentError: If the ranks differ.
     """
+    if not isinstance(parts[0], SparseTensor):
+        return ragged.stack_rows(parts)
     arrays = [_get_arrays(part) for part in parts]
     ranks = {len(shape) for *_, shape in arrays}
     if len(ranks) > 1:
@@ -74,8 +81,10 @@ def arrays_to_sparse(arrays: Sequence[np.ndarray], row_shape: Sequence[int | Non
     )
 
 
-def split_rows(sparse: SparseTensor) -> list[SparseTensor]:
-    """Split a sparse tensor along its first axis."""
+def split_rows(sparse: SparseTensor | RaggedTensor) -> list[Any]:
+    """Split a sparse or ragged tensor along its first axis."""
+    if isinstance(sparse, RaggedTensor):
+        return ragged.split_rows(sparse)
     indices, values, shape = _get_arrays(sparse)
     order = np.argsort(indices[:, 0], kind="stable")
     indices, values = indices[order], values[order]
@@ -88,8 +97,19 @@ def split_rows(sparse: SparseTensor) -> list[SparseTensor]:
     ]
 
 
-def batch_sparse_spec(spec: SparseTensorSpec, size: int | None) -> SparseTensorSpec:
-    """Return the spec of batches of sparse tensors."""
+def infer_sparse_spec(leaf: Any) -> SparseTensorSpec | RaggedTensorSpec:
+    """Return the spec of a sparse or ragged leaf."""
+    if isinstance(leaf, SparseTensor):
+        return SparseTensorSpec.from_value(leaf)
+    return ragged.make_spec(leaf)
+
+
+def batch_sparse_spec(
+    spec: SparseTensorSpec | RaggedTensorSpec, size: int | None
+) -> SparseTensorSpec | RaggedTensorSpec:
+    """Return the spec of batches of sparse or ragged tensors."""
     if spec.shape.rank is None:
         return spec
+    if isinstance(spec, RaggedTensorSpec):
+        return RaggedTensorSpec([size, *spec.shape.as_list()], spec.dtype, spec.ragged_rank + 1)
     return SparseTensorSpec([size, *spec.shape.as_list()], spec.dtype)

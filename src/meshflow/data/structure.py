@@ -21,6 +21,7 @@ from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_ten
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
+from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
 
 _ARRAY = frozenset([np.ndarray])
 
@@ -82,6 +83,8 @@ def to_tensor(value: Any) -> Any:
         and value.dtype.kind in "biufc"
     ):
         return Tensor(transfers.to_device(value))
+    if isinstance(value, RaggedRow):
+        return convert_to_tensor(value.array)
     if isinstance(value, ElementSource) or is_sparse(value):
         return value
     return convert_to_tensor(value)
@@ -163,7 +166,7 @@ def infer_spec(element: PyTree) -> PyTree:
         if isinstance(array, ElementSource):
             return array._type_spec
         if is_sparse(array):
-            return SparseTensorSpec.from_value(array)
+            return sparse_leaves.infer_sparse_spec(array)
         return TensorSpec(array.shape, infer_dtype(array))
 
     return map_leaves(element, leaf, leaf)
@@ -229,7 +232,7 @@ def batch_spec(spec: PyTree, size: int | None) -> PyTree:
     """
 
     def leaf(s: TypeSpec) -> Any:
-        if isinstance(s, SparseTensorSpec):
+        if isinstance(s, (SparseTensorSpec, RaggedTensorSpec)):
             return sparse_leaves.batch_sparse_spec(s, size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
             return s
@@ -258,6 +261,8 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
         )
 
     def leaf(s: TypeSpec) -> Any:
+        if isinstance(s, RaggedTensorSpec):
+            return RaggedTensorSpec(s.shape.as_list()[1:], s.dtype, s.ragged_rank - 1)
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -269,10 +274,15 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
 
 def relax_spec(spec: PyTree) -> PyTree:
     """Replace all sizes in a spec by None, because a single element determines only the ranks."""
-    spec_types = (TensorSpec, SparseTensorSpec)
-    return map_specs(
-        lambda s: type(s)([None] * len(s.shape), s.dtype) if isinstance(s, spec_types) else s, spec
-    )
+
+    def leaf(s: TypeSpec) -> TypeSpec:
+        if isinstance(s, RaggedTensorSpec):
+            return RaggedTensorSpec([None] * len(s.shape), s.dtype, s.ragged_rank)
+        if not isinstance(s, (TensorSpec, SparseTensorSpec)):
+            return s
+        return type(s)([None] * len(s.shape), s.dtype)
+
+    return map_specs(leaf, spec)
 
 
 def merge_specs(first: PyTree, second: PyTree) -> PyTree:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 
@@ -114,12 +113,26 @@ class SparseFeature(NamedTuple):
     already_sorted: bool = False
 
 
-class RaggedFeature:
-    """A feature with rows of different lengths, which XLA does not support.
+class RaggedFeature(NamedTuple):
+    """A feature with any number of values, parsed as a row of a `tf.RaggedTensor`.
 
-    Raises:
-      NotImplementedError: Always; the message suggests an alternative.
+    Attributes:
+      dtype: Dtype of the values.
+      value_key: Name of the feature; default its key.
+      partitions: Must be empty.
+      row_splits_dtype: Ignored; int64.
+      validate: Ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[1, 2]))
+      >>> text = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+      >>> tf.io.parse_example([text, text], {"x": tf.io.RaggedFeature(tf.int64)})["x"].to_list()
+      [[1, 2], [1, 2]]
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(f"{RAGGED_HELP} tf.io.FixedLenSequenceFeature pads batches.")
+    dtype: DTypeLike
+    value_key: str | None = None
+    partitions: Sequence[object] = ()
+    row_splits_dtype: DTypeLike = "int32"
+    validate: bool = False

@@ -19,11 +19,13 @@ from meshflow.io import protos
 from meshflow.io.features import (
     FixedLenFeature,
     FixedLenSequenceFeature,
+    RaggedFeature,
     SparseFeature,
     VarLenFeature,
 )
-from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError
 from meshflow.ops.files import to_host_strings
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = [
     "parse_example",
@@ -42,7 +44,7 @@ class _FeatureType(NamedTuple):
     numpy: type[Any]
 
 
-_Parsed: TypeAlias = Tensor | SparseTensor
+_Parsed: TypeAlias = Tensor | SparseTensor | RaggedTensor
 
 _FEATURE_TYPES = {
     "int64": _FeatureType("int64", "int64_list", np.int64),
@@ -224,6 +226,19 @@ def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool)
     return SparseTensor(indices, values, [len(lists), max(lengths, default=0)])
 
 
+def _parse_ragged(
+    records: list[_ParsedRecord], key: str, feature: RaggedFeature, single: bool
+) -> Tensor | RaggedTensor:
+    if feature.partitions:
+        raise NotImplementedError(f"RaggedFeature {key!r}: partitions are not supported.")
+    kind = _get_feature_type(key, feature.dtype)
+    lists = [_to_array(r.values(feature.value_key or key, kind) or (), kind) for r in records]
+    values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
+    if single:
+        return convert_to_tensor(values)
+    return RaggedTensor.from_row_lengths(values, np.array([len(row) for row in lists], np.int64))
+
+
 def _parse_sparse(
     records: list[_ParsedRecord], key: str, feature: SparseFeature, single: bool
 ) -> SparseTensor:
@@ -282,6 +297,8 @@ def _parse_features(records: list[_ParsedRecord], features: Mapping[str, Any], s
             parsed[key] = _make_sparse_rows(lists, kind, single)
         elif isinstance(feature, SparseFeature):
             parsed[key] = _parse_sparse(records, key, feature, single)
+        elif isinstance(feature, RaggedFeature):
+            parsed[key] = _parse_ragged(records, key, feature, single)
         else:
             raise ValueError(
                 f"Invalid feature {key}:{feature}: expected tf.io.FixedLenFeature, FixedLenSequenceFeature, "
@@ -433,6 +450,8 @@ def make_feature_specs(
         kind = as_dtype(feature.dtype)
         if isinstance(feature, VarLenFeature):
             return SparseTensorSpec([*batch, None], kind)
+        if isinstance(feature, RaggedFeature):
+            raise UnrecordableError("a ragged tensor")
         if isinstance(feature, SparseFeature):
             sizes = feature.size if isinstance(feature.size, (list, tuple)) else [feature.size]
             return SparseTensorSpec([*batch, *sizes], kind)

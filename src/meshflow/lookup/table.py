@@ -11,6 +11,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Table", "stack_values"]
 
@@ -77,6 +78,8 @@ class Table:
 
 def apply_to_values(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
     """Apply a lookup to a tensor, or to the values of a sparse tensor."""
+    if isinstance(keys, RaggedTensor):
+        return keys.with_flat_values(look_up(keys.flat_values, *args))
     if isinstance(keys, SparseTensor):
         return keys.with_values(look_up(keys.values, *args))
     return look_up(keys, *args)

@@ -26,6 +26,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariableInvariants
+from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged import stack as stack_rows
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
 
@@ -116,6 +118,12 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
+    if isinstance(elems, RaggedTensor):
+        rows = [fn(row) for row in elems]
+        if isinstance(fn_output_signature or dtype, RaggedTensorSpec):
+            return stack_rows(rows)
+        outputs = [_to_tensors(row) for row in rows]
+        return nest.map_structure(lambda *parts: stack(list(parts)), *outputs)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
     signature = dtype if fn_output_signature is None else fn_output_signature

@@ -17,8 +17,9 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
-from meshflow.ops.deferred_host_values import defer_host_values, defer_strings
+from meshflow.ops.deferred_host_values import UnrecordableError, defer_host_values, defer_strings
 from meshflow.ops.printing import format_value
+from meshflow.ops.ragged import split_strings
 
 __all__ = [
     "as_string",
@@ -411,49 +412,57 @@ def reduce_join(
 def get_single_string(input: TensorLike, op: str) -> bytes:
     array = get_host_strings(input, op)
     if array.ndim:
-        raise NotImplementedError(
-            f"tf.strings.{op} of several strings would return rows of different lengths (a RaggedTensor), "
-            "which are not supported. Call it for each string, or split strings before converting them to tensors."
-        )
+        raise NotImplementedError(f"tf.strings.{op} takes one string; call it for each string.")
     return array[()]
 
 
-@defer_host_values(lambda *_, **__: TensorSpec([None], string))
+def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
+    """Split each string of a tensor: a scalar to a vector, and others to a ragged tensor."""
+    return split_strings(get_host_strings(input, op), split_one, make_string_tensor)
+
+
+def _make_split_spec(input: Any, *args: Any, **kwargs: Any) -> TensorSpec:
+    if input.shape.rank != 0:
+        raise UnrecordableError("a ragged tensor")
+    return TensorSpec([None], string)
+
+
+@defer_host_values(_make_split_spec)
 @accept_symbolic
 def split(
     input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1, name: str | None = None
 ) -> Tensor:
-    """Split a string into a vector of strings.
+    """Split strings.
 
     Args:
-      input: A string scalar; ragged results of several strings are not supported.
+      input: A string scalar, which becomes a vector, or several strings, which become the rows of a
+        ragged tensor.
       sep: Separator; by default any white space.
       maxsplit: Maximum number of splits; -1 for all.
       name: Ignored.
-
-    Raises:
-      NotImplementedError: For several strings.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.split("a b  c").numpy().tolist()
       [b'a', b'b', b'c']
+      >>> tf.strings.split(["a b", "c"]).to_list()
+      [[b'a', b'b'], [b'c']]
     """
     separator = _to_python_string(sep).encode() if sep is not None else None
-    return make_string_tensor(get_single_string(input, "split").split(separator or None, maxsplit))
+    return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
 
 
 @accept_symbolic
 def bytes_split(input: TensorLike, name: str | None = None) -> Tensor:
-    """Split a string scalar into its bytes, a vector of strings.
+    """Split strings into their bytes: a scalar to a vector, and several to a ragged tensor.
 
     Example:
       >>> import meshflow as tf
       >>> tf.strings.bytes_split("tea").numpy().tolist()
       [b't', b'e', b'a']
     """
-    word = get_single_string(input, "bytes_split")
-    return make_string_tensor([word[i : i + 1] for i in range(_len(word))])
+    split_one = lambda word: [word[i : i + 1] for i in range(_len(word))]
+    return split_each(input, "bytes_split", split_one)
 
 
 @accept_symbolic

@@ -8,7 +8,15 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.deferred_host_values import defer_strings
-from meshflow.ops.strings import get_host_array, get_single_string, make_string_tensor, map_strings
+from meshflow.ops.ragged import split_strings
+from meshflow.ops.strings import (
+    get_host_array,
+    get_host_strings,
+    get_single_string,
+    make_string_tensor,
+    map_strings,
+    split_each,
+)
 
 __all__ = [
     "unicode_decode",
@@ -42,7 +50,7 @@ def unicode_decode(
     """Decode a string to its code points, a vector of int32.
 
     Args:
-      input: A string scalar; ragged results of several strings are not supported.
+      input: A string scalar, or several strings, which become the rows of a ragged tensor.
       input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
       errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
       replacement_char: Code point that replaces invalid bytes.
@@ -54,11 +62,16 @@ def unicode_decode(
       >>> print(tf.strings.unicode_decode("thé", "UTF-8").numpy())
       [116 104 233]
     """
-    text = _decode_string(get_single_string(input, "unicode_decode"), input_encoding, errors)
-    points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
-    if replace_control_characters:
-        points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
-    return Tensor(np.array(points, np.int32))
+
+    def decode_one(word: bytes) -> list[int]:
+        text = _decode_string(word, input_encoding, errors)
+        points = [replacement_char if c == "\ufffd" else ord(c) for c in text]
+        if replace_control_characters:
+            points = [replacement_char if p < 32 or 127 <= p < 160 else p for p in points]
+        return points
+
+    texts = get_host_strings(input, "unicode_decode")
+    return split_strings(texts, decode_one, lambda points: Tensor(np.array(points, np.int32)))
 
 
 def unicode_encode(
@@ -106,7 +119,7 @@ def unicode_split(
     """Split a string into its characters, a vector of strings.
 
     Args:
-      input: A string scalar; ragged results of several strings are not supported.
+      input: A string scalar, or several strings, which become the rows of a ragged tensor.
       input_encoding: 'UTF-8', 'UTF-16-BE' or 'UTF-32-BE'.
       errors: Treatment of invalid bytes: 'replace', 'strict' (raise an error) or 'ignore'.
       replacement_char: Code point that replaces invalid bytes.
@@ -117,9 +130,12 @@ def unicode_split(
       >>> [c.decode() for c in tf.strings.unicode_split("thé", "UTF-8").numpy()]
       ['t', 'h', 'é']
     """
-    text = _decode_string(get_single_string(input, "unicode_split"), input_encoding, errors)
-    text = text.replace("\ufffd", chr(replacement_char))
-    return make_string_tensor([c.encode(input_encoding) for c in text])
+
+    def split_one(word: bytes) -> list[bytes]:
+        text = _decode_string(word, input_encoding, errors)
+        return [c.encode(input_encoding) for c in text.replace("\ufffd", chr(replacement_char))]
+
+    return split_each(input, "unicode_split", split_one)
 
 
 @defer_strings(string)

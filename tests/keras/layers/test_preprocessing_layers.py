@@ -120,8 +120,8 @@ def test_what_is_not_available_says_so():
         layers.RandomZoom(0.1, fill_mode="foo")
     with pytest.raises(NotImplementedError, match="Value not recognized for `interpolation`"):
         layers.Resizing(2, 2, interpolation="foo")
-    with pytest.raises(NotImplementedError, match="Ragged tensors are not available"):
-        layers.TextVectorization(ragged=True)
+    with pytest.raises(ValueError, match="`ragged` must not be true"):
+        layers.TextVectorization(ragged=True, output_mode="count")
 
 
 LEARNT = {

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.runtime.errors import NotAvailableError
 
 REPLACEMENTS: dict[str, str] = {
-    "RaggedTensorSpec": RAGGED_HELP,
     "estimator": "estimators are gone from TensorFlow too; use tf.keras.",
     "graph_util": "there are no graphs; see tf.function(...).get_concrete_function().graph.",
     "load_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "load_op_library": "write custom ops with jax.ffi or jax.experimental.pallas.",
     "mlir": "see the MLIR of jax.jit(...).lower(...).",
     "queue": "use Python's queue or tf.data.",
-    "ragged": RAGGED_HELP,
     "raw_ops": "use the public function of the same op.",
     "replica_device_setter": (
         "it places the variables of version 1's graphs. Variables created in the scope of a "

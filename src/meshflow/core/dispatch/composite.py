@@ -9,7 +9,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
-from meshflow.core.runtime.errors import InvalidArgumentError, NotAvailableError
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -68,6 +68,8 @@ class IndexedSlices:
     """
 
     _is_tensor_like = True
+    # Functions can return such values.
+    _is_composite = True
 
     def __init__(
         self, values: TensorLike, indices: TensorLike, dense_shape: TensorLike = None
@@ -395,6 +397,8 @@ class SparseTensor:
       array([[0., 5., 0.]], dtype=float32)
     """
 
+    _is_composite = True
+
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self._indices = _as_int64(indices)
         self._values = convert_to_tensor(values)
@@ -500,28 +504,7 @@ def _as_int64(value: TensorLike) -> Tensor:
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 
-class _UnavailableClass(type):
-    def __getattr__(cls, name: str) -> NoReturn:
-        raise NotAvailableError(f"tf.{cls.__name__}.{name}: {RAGGED_HELP}")
-
-
-class RaggedTensor(metaclass=_UnavailableClass):
-    """Rows of different lengths, which XLA does not support. The class exists for `isinstance` checks.
-
-    Raises:
-      NotImplementedError: Always; the message describes an alternative.
-
-    Example:
-      >>> import meshflow as tf
-      >>> isinstance(tf.constant([1, 2]), tf.RaggedTensor)
-      False
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError(RAGGED_HELP)
-
-
 RAGGED_HELP = (
-    "Ragged tensors are not available: XLA compiles dense arrays of fixed shapes. Pad the rows to one "
-    "length (tf.keras.utils.pad_sequences) and keep a mask (tf.sequence_mask)."
+    "Ragged tensors are not available here: XLA compiles dense arrays of fixed shapes. Pad the rows to one "
+    "length (to_tensor, tf.keras.utils.pad_sequences) and keep a mask (tf.sequence_mask)."
 )

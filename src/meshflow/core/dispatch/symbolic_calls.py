@@ -11,8 +11,8 @@ from meshflow.core.runtime.tracebacks import hide_frames
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The symbolic tensor types, and the function that handles calls with such arguments. Keras sets
-# both.
+# The symbolic tensor types of Keras and ragged tensors, and the function that handles calls with such
+# arguments.
 types: tuple[type, ...] = ()
 handler: Callable[..., Any] | None = None
 
@@ -20,13 +20,22 @@ handler: Callable[..., Any] | None = None
 def register_symbolic_type(symbolic_type: type, call: Callable[..., Any]) -> None:
     """Redirect every op call that has an argument of a type to `call(public_op, args, kwargs)`.
 
+    The type of the latest registration takes precedence: Keras' symbolic tensors.
+
     Args:
       symbolic_type: The type of symbolic tensors.
       call: The handler.
     """
     global types, handler
-    types = (symbolic_type,)
-    handler = call
+    types = (symbolic_type, *types)
+    inner = handler
+
+    def choose(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if inner is None or has_symbolic(args, kwargs, symbolic_type):
+            return call(function, args, kwargs)
+        return inner(function, args, kwargs)
+
+    handler = choose
 
 
 def accept_symbolic(function: F) -> F:
@@ -69,16 +78,29 @@ def call_symbolically(function: Callable[..., Any], args: Any, kwargs: dict[str,
         raise
 
 
-def has_symbolic(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Check whether the arguments of a call contain a Keras tensor.
+def has_symbolic(
+    args: Iterable[Any], kwargs: dict[str, Any], symbolic_type: type | None = None
+) -> bool:
+    """Check whether the arguments of a call contain a symbolic tensor.
 
     Nested lists and dictionaries are searched, too.
+
+    Args:
+      args: Positional arguments.
+      kwargs: Keyword arguments.
+      symbolic_type: The type to search; by default all registered ones.
     """
+    searched = symbolic_type or types
     for value in args:
-        if isinstance(value, types):
+        if isinstance(value, searched):
             return True
-        if isinstance(value, (list, tuple)) and has_symbolic(value, {}):
+        if isinstance(value, (list, tuple)) and has_symbolic(value, {}, symbolic_type):
             return True
-        if isinstance(value, dict) and has_symbolic(value.values(), {}):
+        if isinstance(value, dict) and has_symbolic(value.values(), {}, symbolic_type):
             return True
-    return bool(kwargs) and has_symbolic(kwargs.values(), {})
+    return bool(kwargs) and has_symbolic(kwargs.values(), {}, symbolic_type)
+
+
+def has_ragged(*values: object) -> bool:
+    """Check whether one of the values is a ragged tensor."""
+    return any(hasattr(value, "nested_row_splits") for value in values)

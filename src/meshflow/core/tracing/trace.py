@@ -27,7 +27,6 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op, is_small_constant
 from meshflow.core.runtime import errors
@@ -591,7 +590,7 @@ def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
-    if isinstance(leaf, (IndexedSlices, SparseTensor)):
+    if hasattr(leaf, "_is_composite"):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
         return CompositeResultSlot(leaf._with_state_parts, slots)

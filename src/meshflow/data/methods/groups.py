@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import RAGGED_HELP
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.data import structure
 from meshflow.data.arguments import IntLike
 from meshflow.data.execution import padding
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.ops import math
+from meshflow.ops.ragged import RaggedRow
 
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
@@ -83,17 +86,41 @@ class GroupingMethods(DatasetNode):
             self, batch_size, padded_shapes, padding_values, drop_remainder
         )
 
-    def ragged_batch(self, *args: Any, **kwargs: Any) -> Dataset:
-        """Raise an error, because ragged tensors are not supported.
+    def ragged_batch(
+        self,
+        batch_size: IntLike,
+        drop_remainder: bool = False,
+        row_splits_dtype: DTypeLike = "int64",
+        name: str | None = None,
+    ) -> Dataset:
+        """Combine consecutive elements; tensors of different sizes become a `tf.RaggedTensor`.
 
         Args:
-          *args: Ignored.
-          **kwargs: Ignored.
+          batch_size: Number of elements per batch.
+          drop_remainder: Whether to drop a smaller last batch.
+          row_splits_dtype: Ignored; int64.
+          name: Ignored.
 
-        Raises:
-          NotImplementedError: Always; use `padded_batch` instead.
+        Example:
+          >>> import meshflow as tf
+          >>> rows = tf.data.Dataset.range(3).map(lambda n: tf.range(n))
+          >>> [batch.to_list() for batch in rows.ragged_batch(3)]
+          [[[], [0], [0, 1]]]
         """
-        raise NotImplementedError(f"{RAGGED_HELP} Dataset.padded_batch does it for batches.")
+
+        def to_row(value: Any) -> Any:
+            is_dense = not isinstance(value, Tensor) or not value.ndim
+            return value if is_dense else RaggedRow(value.require_value("a row"))
+
+        specs = nest.flatten(self.element_spec)
+        if all(isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in specs):
+            return self.batch(batch_size, drop_remainder)
+        rows = self.map(  # type: ignore[attr-defined]
+            lambda *element: structure.map_leaves(
+                element if len(element) > 1 else element[0], to_row
+            )
+        )
+        return rows.batch(batch_size, drop_remainder)
 
     def sparse_batch(
         self, batch_size: IntLike, row_shape: ShapeLike, name: str | None = None

@@ -25,6 +25,7 @@ from meshflow.keras.layers.keyword_arguments import (
 )
 from meshflow.ops import array, math, nn
 from meshflow.ops.coordinates import multiply_elements
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Activation", "ActivityRegularization", "Dense", "Identity", "Masking"]
 
@@ -125,6 +126,8 @@ class Dense(Layer):
     def call(self, inputs: Tensor | SparseTensor) -> Tensor:
         """Compute the output."""
         inputs = math.cast(inputs, self.compute_dtype)
+        if isinstance(inputs, RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values))
         if isinstance(inputs, SparseTensor):
             return self._call_sparse(inputs)
         compute = make_sharded_product(self, inputs) or _multiply_last_axis

@@ -15,6 +15,7 @@ from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import EmbeddingArguments
 from meshflow.ops import array, math, nn
 from meshflow.ops.coordinates import add_elements
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Embedding"]
 
@@ -100,6 +101,8 @@ class Embedding(Layer):
 
     def call(self, inputs: TensorLike | SparseTensor) -> Tensor:
         """Look up the vectors; they are zero where a sparse input has no element."""
+        if isinstance(inputs, RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values))
         if isinstance(inputs, SparseTensor):
             vectors = self.call(inputs.values)
             zeros = array.zeros([*inputs.shape.as_list(), self.output_dim], vectors.dtype)

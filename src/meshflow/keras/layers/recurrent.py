@@ -21,6 +21,7 @@ from meshflow.keras.layers import recurrent_cells as cells
 from meshflow.keras.layers import rnn_loop as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.ops import array
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["RNN"]
 
@@ -257,6 +258,16 @@ class RNN(Layer):
           The last output [batch, units] or all outputs [batch, time, units]; with `return_state`, a
           list of it and the states.
         """
+        if isinstance(inputs, RaggedTensor):
+            lengths = inputs.row_lengths()
+            dense = inputs.to_tensor()
+            mask = array.sequence_mask(lengths, dense.shape[1])
+            results = self.call(dense, mask, training, initial_state, constants)
+            if not self.return_sequences:
+                return results
+            first, *rest = results if isinstance(results, list) else [results]
+            outputs = RaggedTensor.from_tensor(first, lengths)
+            return [outputs, *rest] if rest else outputs
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._get_first_states(inputs, initial_state)
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)

@@ -12,6 +12,7 @@ from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
 
@@ -84,6 +85,8 @@ class TimeDistributed(Wrapper):
         self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Apply the layer to all steps."""
+        if isinstance(inputs, RaggedTensor):
+            return inputs.with_flat_values(self.layer(inputs.flat_values))
         shape = self._get_sizes(inputs)
         flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
         outputs = self.layer(flat)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.autograph.runtime.calls import register_range
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import check_integers, to_static_value
 from meshflow.core.dispatch.operation import Op
@@ -188,6 +189,8 @@ def zeros_like(
       >>> tf.zeros_like([1, 2], dtype=tf.float16).dtype
       tf.float16
     """
+    if symbolic_calls.has_ragged(input):
+        return input.with_flat_values(zeros_like(input.flat_values, dtype))
     if dtype is None and not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
@@ -213,6 +216,8 @@ def ones_like(
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
+    if symbolic_calls.has_ragged(input):
+        return input.with_flat_values(ones_like(input.flat_values, dtype))
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
     )

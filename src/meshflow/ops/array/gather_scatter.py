@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
@@ -112,6 +113,8 @@ def gather(
       array([30, 10], dtype=int32)
     """
     axis = None if axis is None else int(to_static_value(axis, "axis"))
+    if symbolic_calls.has_ragged(params, indices):
+        return _gather(params, indices, axis or 0, batch_dims)
     symbolic = hasattr(indices, "_keras_history")
     if getattr(params, "_is_sharded", False) and not axis and not batch_dims and not symbolic:
         return gather_from_shards(params.variables, indices)
@@ -343,6 +346,8 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
       >>> tf.where([True, False], [1, 2], 0).numpy()
       array([1, 0], dtype=int32)
     """
+    if symbolic_calls.has_ragged(condition, x, y):
+        return symbolic_calls.handler(where, (condition, x, y), {})  # type: ignore[misc]
     if (x is None) != (y is None):
         raise ValueError("x and y must both be non-None or both be None.")
     if x is None:

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.composite import (
-    SparseTensor,
     accept_composites,
     make_elementwise_row_rule,
 )
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def _get_shape(value: Any) -> TensorShape:
-    if hasattr(value, "_keras_history") or isinstance(value, SparseTensor):
+    if hasattr(value, "_keras_history") or hasattr(value, "_is_composite"):
         return value.shape
     return convert_to_tensor(value).shape
 
@@ -107,6 +107,8 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
       >>> tf.size([[1, 2, 3], [4, 5, 6]]).numpy().item()
       6
     """
+    if symbolic_calls.has_ragged(input):
+        input = input.flat_values
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
         return get_symbolic_size(input, as_dtype(out_type))
     sizes = _get_shape(input).as_list()

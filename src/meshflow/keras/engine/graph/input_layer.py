@@ -25,7 +25,7 @@ class InputLayer(Layer):
       input_tensor: Not supported.
       sparse: Whether the values are `tf.SparseTensor`s.
       name: Name of the input.
-      ragged: Not supported.
+      ragged: Whether the values are `tf.RaggedTensor`s, with which models run op by op.
       type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_input_shape`.
 
@@ -37,7 +37,7 @@ class InputLayer(Layer):
 
     Raises:
       ValueError: If no shape is given.
-      NotImplementedError: For ragged inputs, which XLA cannot represent.
+      NotImplementedError: For `input_tensor`.
 
     Example:
       >>> import meshflow as tf
@@ -59,11 +59,11 @@ class InputLayer(Layer):
         type_spec: TensorSpec | SparseTensorSpec | None = None,
         **kwargs: Any,
     ) -> None:
-        if ragged or input_tensor is not None:
+        if input_tensor is not None:
             raise NotImplementedError(
-                "Input(ragged=True) and Input(tensor=...) are not supported: XLA needs dense tensors. Pass "
-                "dense inputs, with a mask where sizes vary."
+                "Input(tensor=...) is not supported: call the layers on the tensor instead."
             )
+        self.ragged = ragged
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if type_spec is not None:
             batch_shape = tuple(type_spec.shape.as_list())
@@ -97,7 +97,7 @@ class InputLayer(Layer):
             "batch_input_shape": self._batch_input_shape,
             "dtype": self.dtype,
             "sparse": self.sparse,
-            "ragged": False,
+            "ragged": self.ragged,
             "name": self.name,
         }
 
@@ -122,7 +122,7 @@ def Input(
       dtype: Dtype; default `floatx()`.
       sparse: Whether the values are `tf.SparseTensor`s.
       tensor: Not supported.
-      ragged: Not supported.
+      ragged: Whether the values are `tf.RaggedTensor`s, with which models run op by op.
       type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
       **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
 

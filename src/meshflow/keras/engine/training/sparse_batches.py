@@ -14,8 +14,17 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import nest
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras import settings
+from meshflow.ops.ragged import RaggedTensor
 
-__all__ = ["SparseBatch", "SparseRows", "is_sparse", "join_batch", "split_batch"]
+__all__ = [
+    "RaggedBatch",
+    "RaggedRows",
+    "SparseBatch",
+    "SparseRows",
+    "is_sparse",
+    "join_batch",
+    "split_batch",
+]
 
 
 class SparseBatch(NamedTuple):
@@ -45,6 +54,13 @@ class SparseBatch(NamedTuple):
             np.concatenate([indices, outside]),
             np.concatenate([values, np.zeros(count, values.dtype)]),
         )
+
+
+class RaggedBatch(NamedTuple):
+    """A ragged batch as arrays: the lengths of the rows, and their values."""
+
+    lengths: Array
+    values: Array
 
 
 class SparseRows:
@@ -84,20 +100,52 @@ class SparseRows:
         return SparseBatch.pad(indices, self._values[positions], (len(rows), *self.shape[1:]))
 
 
+class RaggedRows:
+    """Rows of a ragged tensor that can be selected like those of a NumPy array.
+
+    Args:
+      value: The ragged tensor.
+    """
+
+    def __init__(self, value: RaggedTensor) -> None:
+        self._value = value
+        self.shape, self.ndim = tuple(value.shape.as_list()), value.ndim
+        self.dtype = value.flat_values.numpy().dtype
+
+    def __len__(self) -> int:
+        return len(self._value)
+
+    def __getitem__(self, key: slice) -> RaggedBatch:
+        return self.take(np.arange(*key.indices(len(self))))
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> RaggedBatch:
+        """Return a batch of rows."""
+        selected = self._value.take_rows(rows)
+        return RaggedBatch(selected.row_lengths().numpy(), selected.values.numpy())
+
+
 def is_sparse(value: object) -> bool:
     """Check whether a value is a `tf.SparseTensor` or a matrix of `scipy.sparse`."""
     is_scipy = type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
     return is_scipy or isinstance(value, SparseTensor)
 
 
-def split_batch(value: object) -> SparseBatch:
-    """Convert a sparse array to a batch."""
+def split_batch(value: object) -> SparseBatch | RaggedBatch:
+    """Convert a sparse array or a ragged tensor to a batch."""
+    if isinstance(value, RaggedTensor):
+        return RaggedBatch(value.row_lengths().numpy(), value.values.numpy())
     rows = SparseRows(value)
     return rows[: len(rows)]
 
 
 def join_batch(batch: PyTree) -> PyTree:
-    """Replace each `SparseBatch` of a batch by a `tf.SparseTensor`."""
+    """Replace the sparse and ragged parts of a batch by tensors.
+
+    Raises:
+      ValueNeededError: If the lengths of ragged rows are traced; the step then runs op by op.
+    """
+    if isinstance(batch, RaggedBatch):
+        return RaggedTensor.from_row_lengths(batch.values, batch.lengths)
     if isinstance(batch, SparseBatch):
         shape = np.array(batch.shape.shape[:-1], np.int64)
         return SparseTensor(batch.indices, batch.values, shape)

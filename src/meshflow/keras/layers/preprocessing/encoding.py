@@ -19,6 +19,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import add_elements, get_static_indices, unique_rows
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["check_sparse", "compute_encoded_shape", "encode_ids", "map_ids", "parse_output_mode"]
 
@@ -78,6 +79,8 @@ def map_ids(
     """Apply a function that finds ids to a tensor, or to the elements of a sparse one."""
     if isinstance(inputs, SparseTensor):
         return inputs.with_values(find_ids(inputs.values))
+    if isinstance(inputs, RaggedTensor):
+        return inputs.with_flat_values(find_ids(inputs.flat_values))
     return find_ids(inputs)
 
 
@@ -102,6 +105,10 @@ def encode_ids(
     Raises:
       ValueError: If the vectors would have more than two axes.
     """
+    if isinstance(ids, RaggedTensor):
+        if output_mode == "int":
+            return ids.with_flat_values(math.cast(ids.flat_values, dtype))
+        ids = ids.to_sparse()
     if isinstance(ids, SparseTensor):
         if output_mode == "int":
             return math.cast(ids, dtype)

@@ -125,7 +125,7 @@ def _name_preprocessor(name: str | None, kind: str) -> str:
 def _needs_adaptation(layer: Layer) -> bool:
     """Check whether a preprocessing layer has to learn a state from data."""
     if isinstance(layer, TextVectorization):
-        return not layer._lookup_layer.is_static
+        return not layer.is_static
     if isinstance(layer, (IntegerLookup, StringLookup)):
         return not layer.is_static
     if isinstance(layer, Discretization):
@@ -237,7 +237,7 @@ class FeatureSpace(Model):
         if isinstance(cross, dict):
             cross = deserialize_keras_object(cross)
         if not isinstance(cross, Cross):
-            cross = Cross(cross, self.crossing_dim)
+            cross = Cross(tuple(cross), self.crossing_dim)
         if not set(cross.feature_names) <= set(self.features):
             raise ValueError(
                 "All features referenced in the `crosses` argument should be present in the `features` dict. "

@@ -18,6 +18,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.safe_mode import require_unsafe_mode
 from meshflow.ops.deferred_host_values import DeferredValue, find_recording
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["PreprocessingLayer"]
 
@@ -177,7 +178,7 @@ class EncodingLayer(PreprocessingLayer):
 
 def as_tensor(value: TensorLike) -> Tensor:
     """Convert an array, list, series or Python value to a tensor; float64 becomes `floatx()`."""
-    if is_tensor(value) or isinstance(value, SparseTensor):
+    if is_tensor(value) or isinstance(value, (SparseTensor, RaggedTensor)):
         return value
     if not isinstance(value, (list, tuple)) and hasattr(value, "__array__"):
         value = np.asarray(value)

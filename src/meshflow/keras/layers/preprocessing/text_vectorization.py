@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import RAGGED_HELP, SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -19,6 +18,7 @@ from meshflow.keras.layers.preprocessing.lookups import StringLookup
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.keras.safe_mode import BoundName
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
+from meshflow.ops.ragged import RaggedTensor
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
 
 __all__ = ["TextVectorization"]
@@ -62,7 +62,7 @@ class TextVectorization(EncodingLayer):
         them.
       idf_weights: Weight of each word, for 'tf_idf'.
       sparse: Whether vectors are returned as a `tf.SparseTensor`.
-      ragged: Not supported; rows are padded with 0.
+      ragged: Whether ids are the rows of a `tf.RaggedTensor`; by default they are padded with 0.
       encoding: Encoding of the texts.
       **kwargs: Arguments of `Layer`.
 
@@ -76,7 +76,6 @@ class TextVectorization(EncodingLayer):
     Raises:
       ValueError: If options are unknown or contradict each other, or if the texts to split have
         more than one column.
-      NotImplementedError: If `ragged` is set.
 
     Example:
       >>> import meshflow as tf
@@ -119,8 +118,10 @@ class TextVectorization(EncodingLayer):
         )
         self.standardize = _resolve_option(standardize, _STANDARDIZERS, "standardize")
         self.split = _resolve_option(split, _SPLITTERS, "split")
-        if ragged:
-            raise NotImplementedError(f"TextVectorization(ragged=True): {RAGGED_HELP}")
+        if ragged and mode != "int":
+            raise ValueError(
+                f"`ragged` must not be true if `output_mode` is not 'int'. Received output_mode={output_mode}."
+            )
         if output_sequence_length is not None and mode != "int":
             raise ValueError(
                 "`output_sequence_length` must not be set if `output_mode` is not 'int'. Received "
@@ -259,12 +260,17 @@ class TextVectorization(EncodingLayer):
         words = read_host_values(split(Tensor(scalar)), "words (XLA has no strings)")
         return words.reshape(-1).tolist()
 
-    def call(self, inputs: TensorLike) -> Tensor | SparseTensor:
+    def call(self, inputs: TensorLike) -> Any:
         """Compute ids or vectors of texts with shape [], [batch] or [batch, 1]."""
         self._lookup_layer.check_ready()
         if find_recording(inputs) is not None:
             return self._record_call(inputs)
         rows, shape = self._split_texts(inputs)
+        if self.ragged and shape:
+            row_ids = [self._lookup_layer.find_row_ids(row) for row in rows]
+            row_ids = [row[: self.output_sequence_length] for row in row_ids]
+            flat = np.array([i for row in row_ids for i in row], np.int64)
+            return RaggedTensor.from_row_lengths(flat, np.array([len(row) for row in row_ids]))
         ids = self._pad_rows([self._lookup_layer.find_row_ids(row) for row in rows])
         if self.split is None and len(shape) == 1 and len(rows) == 1 and len(rows[0]) == shape[0]:
             ids = ids.reshape(-1, 1) if self.output_mode == "int" else ids
@@ -272,7 +278,7 @@ class TextVectorization(EncodingLayer):
             ids = ids[0]
         return self._lookup_layer.encode(Tensor(ids))
 
-    def _record_call(self, texts: TensorLike) -> Tensor | SparseTensor:
+    def _record_call(self, texts: TensorLike) -> Any:
         """Compute the outputs by ops, for a function that is being saved."""
         standard = self.standardize or ""
         if not isinstance(standard, str):
@@ -282,6 +288,11 @@ class TextVectorization(EncodingLayer):
         except NotImplementedError as error:
             raise UnrecordableError(str(error)) from error
         return self._lookup_layer.encode(run_text_steps(texts, steps))
+
+    @property
+    def is_static(self) -> bool:
+        """Return whether the vocabulary was passed to the constructor."""
+        return self._lookup_layer.is_static
 
     @property
     def _padding_id(self) -> int:

@@ -1,0 +1,189 @@
+"""`tf.RaggedTensor` and `tf.ragged`, with values of TensorFlow 2.21 and tf-keras."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+K = tf.keras
+R = tf.ragged.constant
+RT = tf.RaggedTensor
+A = R([[1, 2, 3], [], [4, 5]])
+B = R([[1.0, 2.0], [3.0]])
+C = R([[[1, 2], [3]], [[4]], []])
+S = R([["a", "bb"], ["ccc"]])
+
+
+def to_lists(value):
+    if isinstance(value, RT):
+        return value.to_list()
+    if isinstance(value, (list, tuple)):
+        return [to_lists(v) for v in value]
+    return np.asarray(value.numpy()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: RT.from_row_splits([1, 2, 3], [0, 2, 3]), [[1, 2], [3]]),
+        (lambda: RT.from_row_lengths([1, 2, 3], [1, 0, 2]), [[1], [], [2, 3]]),
+        (lambda: RT.from_value_rowids([1, 2, 3], [0, 0, 2], nrows=4), [[1, 2], [], [3], []]),
+        (lambda: RT.from_row_starts([1, 2, 3], [0, 1]), [[1], [2, 3]]),
+        (lambda: RT.from_row_limits([1, 2, 3], [1, 3]), [[1], [2, 3]]),
+        (
+            lambda: RT.from_nested_row_splits([1, 2, 3], [[0, 1, 2], [0, 2, 3]]),
+            [[[1, 2]], [[3]]],
+        ),
+        (
+            lambda: RT.from_nested_row_lengths([1, 2, 3], [[1, 1], [2, 1]]),
+            [[[1, 2]], [[3]]],
+        ),
+        (lambda: RT.from_tensor([[1, 2, 0], [3, 0, 0]], padding=0), [[1, 2], [3]]),
+        (lambda: RT.from_tensor([[1, 2, 0], [3, 0, 0]], lengths=[1, 2]), [[1], [3, 0]]),
+        (
+            lambda: RT.from_sparse(tf.SparseTensor([[0, 0], [0, 1], [2, 0]], [1, 2, 3], [3, 4])),
+            [[1, 2], [], [3]],
+        ),
+        (lambda: A.to_tensor(-1), [[1, 2, 3], [-1, -1, -1], [4, 5, -1]]),
+        (lambda: A.to_tensor(shape=[None, 2]), [[1, 2], [0, 0], [4, 5]]),
+        (lambda: C.to_tensor(), [[[1, 2], [3, 0]], [[4, 0], [0, 0]], [[0, 0], [0, 0]]]),
+        (lambda: S.to_tensor(), [[b"a", b"bb"], [b"ccc", b""]]),
+        (lambda: tf.sparse.to_dense(B.to_sparse()), [[1, 2], [3, 0]]),
+        (lambda: [A[0], A[1:], A[:, :2], A[:, -1:], C[0, 1], A[::2]],
+         [[1, 2, 3], [[], [4, 5]], [[1, 2], [], [4, 5]], [[3], [], [5]], [3], [[1, 2, 3], [4, 5]]]),
+        (lambda: [A.row_splits, A.value_rowids(), C.bounding_shape(), C.row_lengths(axis=2)],
+         [[0, 3, 3, 5], [0, 0, 0, 2, 2], [3, 2, 2], [[2, 1], [1], []]]),
+        (lambda: [tf.reduce_sum(A, i) for i in (None, 0, 1)], [15, [5, 7, 3], [6, 0, 9]]),
+        (lambda: [tf.reduce_mean(B, 1), tf.reduce_max(B, -1), tf.reduce_prod(A, 1)],
+         [[1.5, 3], [2, 3], [6, 1, 20]]),
+        (lambda: [tf.reduce_any(A > 2, 1), tf.reduce_all(A > 2, 1)],
+         [[True, False, True], [False, True, True]]),
+        (lambda: [tf.reduce_sum(C, i) for i in (2, 1, [1, 2])],
+         [[[3, 3], [4], []], [[4, 2], [4], []], [6, 4, 0]]),
+        (lambda: [A + A, 1 - A, A % 2, -A, A > 2, A == A],
+         [[[2, 4, 6], [], [8, 10]], [[0, -1, -2], [], [-3, -4]], [[1, 0, 1], [], [0, 1]],
+          [[-1, -2, -3], [], [-4, -5]], [[False, False, True], [], [True, True]],
+          [[True] * 3, [], [True] * 2]]),
+        (lambda: A + tf.constant([[10], [20], [30]]), [[11, 12, 13], [], [34, 35]]),
+        (lambda: [tf.square(B), tf.where(A > 2, A, A * 10), tf.clip_by_value(A, 2, 4)],
+         [[[1, 4], [9]], [[10, 20, 3], [], [4, 5]], [[2, 2, 3], [], [4, 4]]]),
+        (lambda: tf.one_hot(R([[0, 1], [1]]), 2), [[[1, 0], [0, 1]], [[0, 1]]]),
+        (lambda: [tf.strings.length(S), tf.strings.join([S, S]), tf.strings.upper(S)],
+         [[[1, 2], [3]], [[b"aa", b"bbbb"], [b"cccccc"]], [[b"A", b"BB"], [b"CCC"]]]),
+        (lambda: tf.strings.reduce_join(S, axis=1, separator="-"), [b"a-bb", b"ccc"]),
+        (lambda: [tf.concat([A, A], 0), tf.concat([A, tf.constant([[9], [8], [7]])], 1)],
+         [[[1, 2, 3], [], [4, 5]] * 2, [[1, 2, 3, 9], [8], [4, 5, 7]]]),
+        (lambda: [tf.gather(A, [2, 0]), tf.gather([9, 8, 7, 6, 5, 4], A)],
+         [[[4, 5], [1, 2, 3]], [[8, 7, 6], [], [5, 4]]]),
+        (lambda: [tf.stack([B, B]), tf.expand_dims(B, 0), tf.expand_dims(B, 2), tf.zeros_like(B)],
+         [[[[1, 2], [3]]] * 2, [[[1, 2], [3]]], [[[1], [2]], [[3]]], [[0, 0], [0]]]),
+        (lambda: [tf.ragged.boolean_mask(A, A > 1), tf.ragged.boolean_mask(A, [True, False, True])],
+         [[[2, 3], [], [4, 5]], [[1, 2, 3], [4, 5]]]),
+        (lambda: [tf.ragged.range([2, 0, 3]), tf.ragged.range([1, 2], [3, 5])],
+         [[[0, 1], [], [0, 1, 2]], [[1, 2], [2, 3, 4]]]),
+        (lambda: [tf.ragged.map_flat_values(tf.add, A, 1), tf.ragged.stack([[1, 2], [3]])],
+         [[[2, 3, 4], [], [5, 6]], [[1, 2], [3]]]),
+        (lambda: tf.ragged.row_splits_to_segment_ids([0, 2, 3]), [0, 0, 1]),
+        (lambda: tf.map_fn(tf.reduce_sum, A), [6, 0, 9]),
+        (lambda: tf.map_fn(lambda r: r * 2, A, fn_output_signature=tf.RaggedTensorSpec([None], tf.int32)),
+         [[2, 4, 6], [], [8, 10]]),
+        (lambda: tf.strings.split(["a b", "c"]), [[b"a", b"b"], [b"c"]]),
+        (lambda: tf.strings.split([["a b", "c"], ["d", ""]]), [[[b"a", b"b"], [b"c"]], [[b"d"], []]]),
+        (lambda: tf.strings.split(R([["a b"], ["c", "d e"]])), [[[b"a", b"b"]], [[b"c"], [b"d", b"e"]]]),
+        (lambda: [tf.strings.bytes_split(["ab", "c"]), tf.strings.unicode_decode(["ab", "c"], "UTF-8")],
+         [[[b"a", b"b"], [b"c"]], [[97, 98], [99]]]),
+        (lambda: tf.strings.ngrams(R([["a", "b", "c"], ["d"]]), 2), [[b"a b", b"b c"], []]),
+    ],
+)  # fmt: skip
+def test_values(make, expected):
+    assert to_lists(make()) == expected
+
+
+def test_functions_and_gradients():
+    assert tf.function(lambda r: r * 2)(A).to_list() == [[2, 4, 6], [], [8, 10]]
+    make = tf.function(lambda x: RT.from_row_lengths(x, [1, 2]))
+    assert make(tf.constant([1.0, 2.0, 3.0])).to_list() == [[1], [2, 3]]
+    select = tf.function(lambda a, b: tf.ragged.boolean_mask(a, b))
+    assert select(B, B > 1.5).to_list() == [[2], [3]]
+    split = tf.function(lambda t: tf.strings.split(t).to_tensor())
+    assert split(tf.constant(["a b", "c"])).numpy().tolist() == [[b"a", b"b"], [b"c", b""]]
+    v = tf.Variable([1.0, 2.0, 3.0])
+    with tf.GradientTape() as tape:
+        rows = RT.from_row_lengths(v, [1, 2])
+        y = tf.reduce_sum(tf.reduce_sum(rows**2, 1) * [1.0, 2.0])
+    np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(y, v)), [2, 8, 12])
+
+
+def test_datasets():
+    rows = tf.data.Dataset.from_tensor_slices(A)
+    assert to_lists(list(rows)) == [[1, 2, 3], [], [4, 5]]
+    assert to_lists(list(rows.batch(2))) == [[[1, 2, 3], []], [[4, 5]]]
+    assert to_lists(list(rows.map(tf.reduce_sum))) == [6, 0, 9]
+    assert to_lists(list(rows.batch(2).map(lambda r: r * 2))) == [[[2, 4, 6], []], [[8, 10]]]
+    nested = tf.data.Dataset.from_tensor_slices(C).batch(2)
+    assert to_lists(list(nested)) == [[[[1, 2], [3]], [[4]]], [[]]]
+    words = tf.data.Dataset.from_tensor_slices(["a b", "c"]).batch(2).map(tf.strings.split)
+    assert to_lists(list(words)) == [[[b"a", b"b"], [b"c"]]]
+    ranges = tf.data.Dataset.range(3).map(tf.range).ragged_batch(2)
+    assert to_lists(list(ranges)) == [[[], [0]], [[0, 1]]]
+    spec = "RaggedTensorSpec(TensorShape([None, None]), tf.int32, 1, tf.int64)"
+    assert str(rows.batch(2).element_spec) == spec
+
+
+X = RT.from_row_lengths(tf.reshape(tf.range(10.0), [10, 1]) / 10, [3, 2, 4, 1])
+Y = np.arange(4, dtype="float32")[:, None]
+
+
+def make_model(**options):
+    inputs = K.Input((None, 1), ragged=True)
+    options = {"kernel_initializer": "ones", "recurrent_initializer": "zeros", **options}
+    hidden = K.layers.LSTM(2, **options)(inputs)
+    model = K.Model(inputs, K.layers.Dense(1, kernel_initializer="ones")(hidden))
+    model.compile(K.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def test_models():
+    expected = [[0.1623643], [0.41515332], [1.1627051], [0.66738516]]
+    np.testing.assert_allclose(make_model().predict(X, verbose=0), expected, rtol=1e-5)
+    np.testing.assert_allclose(make_model()(X), expected, rtol=1e-5)
+    history = make_model().fit(X, Y, batch_size=2, shuffle=False, verbose=0).history
+    np.testing.assert_allclose(history["loss"], [1.5283235], rtol=1e-5)
+    np.testing.assert_allclose(make_model().evaluate(X, Y, verbose=0), 1.6276407, rtol=1e-5)
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(2)
+    history = make_model().fit(dataset, verbose=0).history
+    np.testing.assert_allclose(history["loss"], [1.5283235], rtol=1e-5)
+    sequences = make_model(return_sequences=True)(X)
+    assert isinstance(sequences, RT) and sequences.row_lengths().numpy().tolist() == [3, 2, 4, 1]
+    assert make_model().get_config()["layers"][0]["config"]["ragged"] is True
+
+
+def test_layers():
+    assert K.layers.Embedding(9, 2, embeddings_initializer="ones")(A).shape == [3, None, 2]
+    assert K.layers.StringLookup(vocabulary=["a", "bb"])(S).to_list() == [[1, 2], [0]]
+    assert K.layers.Hashing(5)(S).to_list() == [[4, 2], [0]]
+    words = K.layers.TextVectorization(vocabulary=["a", "b"], ragged=True)
+    assert words(["a b", "b"]).to_list() == [[2, 3], [3]]
+    initializer = tf.lookup.KeyValueTensorInitializer(["a", "bb"], [1, 2])
+    assert tf.lookup.StaticHashTable(initializer, -1).lookup(S).to_list() == [[1, 2], [-1]]
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "match"),
+    [
+        (lambda: RT([1], [0, 1]), ValueError, "no public constructor"),
+        (
+            lambda: RT.from_row_splits([1, 2], [0, 1]),
+            tf.errors.InvalidArgumentError,
+            "valid Ragged",
+        ),
+        (lambda: A + R([[1], [2], [3]]), tf.errors.InvalidArgumentError, "same row lengths"),
+        (lambda: A[5], IndexError, "out of bounds"),
+        (lambda: A[:, 0], ValueError, "inner ragged dimension"),
+        (lambda: tf.convert_to_tensor(A), TypeError, "to_tensor"),
+        (lambda: tf.sort(A), tf.errors.UnimplementedError, "use to_tensor"),
+    ],
+)
+def test_errors(use, error, match):
+    with pytest.raises(error, match=match):
+        use()
