@@ -29,6 +29,7 @@ from meshflow.core.gradients.gradient_targets import (
 from meshflow.core.gradients.jacobians import JacobianMethods
 from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropagate, to_dense
 from meshflow.core.runtime.context import Recorder, context
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -181,6 +182,7 @@ class GradientTape(JacobianMethods):
 
     # ---- gradients -------------------------------------------------------------------------
 
+    @hide_frames_of_errors
     def gradient(
         self,
         target: PyTree,

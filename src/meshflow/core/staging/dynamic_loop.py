@@ -65,7 +65,8 @@ def while_loop(
         return (count, result), (count, carry, consts)
 
     def backward(operands: Any, cotangents: tuple[Any, Arrays]) -> tuple[list[Any], list[Any]]:
-        return _compute_gradients(step, *operands, cotangents[1])
+        count, carry, consts = operands
+        return _compute_gradients(step, count, carry, consts, cotangents[1])
 
     run.defvjp(forward, backward)
     return run(carry, list(consts))[1]
@@ -104,7 +105,8 @@ def _repeat_step(step: Step, count: jax.Array, carry: Arrays, consts: Arrays) ->
         return run(count, carry, consts), (count, carry, consts)
 
     def backward(operands: Any, cotangents: Arrays) -> Any:
-        return _NO_GRADIENT, *_compute_gradients(step, *operands, cotangents)
+        count, carry, consts = operands
+        return _NO_GRADIENT, *_compute_gradients(step, count, carry, consts, cotangents)
 
     run.defvjp(forward, backward)
     return run(count, carry, consts)

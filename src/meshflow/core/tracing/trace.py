@@ -39,6 +39,7 @@ from meshflow.core.runtime.context import (
     lock_variables,
     suspend_autocast,
 )
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
@@ -553,11 +554,15 @@ def trace(
                 source.give_back(element)
 
     try:
-        closed = attempt([])
-    except GraphTapeRequired as request:
-        if not isolated:
-            raise
-        closed = attempt([request.make()])
+        try:
+            closed = attempt([])
+        except GraphTapeRequired as request:
+            if not isolated:
+                raise
+            closed = attempt([request.make()])
+    except Exception as error:
+        hide_frames(error)
+        raise
     closed, captures = _promote_captures(closed, scope)
     traced = TracedFunction(
         run.__name__,

@@ -92,7 +92,7 @@ class TimeDistributed(Wrapper):
         outputs = self.layer(flat)
         return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
 
-    def _get_sizes(self, inputs: TensorLike) -> list[int | None]:
+    def _get_sizes(self, inputs: TensorLike) -> list[Any]:
         """Return the sizes of the inputs; raise an error if there is no time axis."""
         shape = TensorShape(inputs.shape).as_list()
         if len(shape) < 2:

@@ -16,7 +16,7 @@ from meshflow.core.dispatch.operands import check_integers, to_static_value
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
@@ -402,7 +402,9 @@ def _one_hot(
     indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int
 ) -> Tensor:
     if not jnp.issubdtype(indices.dtype, jnp.integer):
-        raise TypeError(f"indices must be integers, got {indices.dtype.name}")
+        raise DtypeMismatchError(
+            f"one_hot: indices must be integers, got {indices.dtype.name}. [Op:OneHot]"
+        )
     if not -1 <= axis <= indices.ndim:
         raise InvalidValueError(
             f"one_hot: axis must be -1 or between 0 and {indices.ndim}, got {axis}."

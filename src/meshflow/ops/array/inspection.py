@@ -15,6 +15,7 @@ from meshflow.core.dispatch.composite import (
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
@@ -186,6 +187,7 @@ def grad_pass_through(f: Callable[..., Any]) -> Callable[..., Tensor]:
     return call_with_identity_gradient
 
 
+@accept_symbolic
 def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """Return `x` after a check that its shape is compatible with `shape`.
 

@@ -480,7 +480,8 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         left, right = (self._v, self._u) if adjoint else (self._u, self._v)
         base = self._base.solve(rhs, adjoint=adjoint, adjoint_arg=adjoint_arg)
         inner = math.matmul(right, base, adjoint_a=True)
-        inner = linalg.solve(*broadcast_batches([self._make_capacitance(adjoint), inner]))
+        capacitance, inner = broadcast_batches([self._make_capacitance(adjoint), inner])
+        inner = linalg.solve(capacitance, inner)
         return base - self._base.solve(math.matmul(left, inner), adjoint=adjoint)
 
     def _determinant(self) -> Tensor:

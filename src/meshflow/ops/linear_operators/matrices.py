@@ -398,7 +398,8 @@ class LinearOperatorIdentity(LinearOperator):
         batch = np.broadcast_shapes(tuple(self._batch), tuple(x.shape[:-2].as_list()))
         return array.broadcast_to(x, [*batch, *x.shape[-2:].as_list()])
 
-    _solve = _matmul
+    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        return self._matmul(rhs, adjoint, adjoint_arg)
 
     def _inverse(self) -> LinearOperator:
         return self
@@ -531,7 +532,8 @@ class LinearOperatorHouseholder(LinearOperator):
         axis = _column(linalg.normalize(self._axis, axis=-1)[0])
         return x - 2.0 * axis * math.matmul(axis, x, adjoint_a=True)
 
-    _solve = _matmul
+    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        return self._matmul(rhs, adjoint, adjoint_arg)
 
     def _inverse(self) -> LinearOperator:
         return self

@@ -120,6 +120,7 @@ MISTAKES = [
         "tf.concat",
         "(None, 3, 4), (None, 5, 6)",
     ),
+    (lambda: tf.ensure_shape(Input((3,)), (None, 5)), "tf.ensure_shape", "(None, 3)"),
     (lambda: tf.stack([Input((3,)), Input((5,))]), "tf.stack", "(None, 3), (None, 5)"),
     (lambda: tf.einsum("ij,jk->ik", Input((3,)), tf.ones((5, 2))), "tf.einsum", "[None, 3]"),
     (lambda: tf.split(Input((7,)), 2, axis=1), "tf.split", "(None, 7)"),
@@ -160,10 +161,36 @@ def check_traceback(error, max_frames):
     assert len(traceback.extract_tb(error.__traceback__)) <= max_frames
 
 
-def test_dtype_mistakes_are_type_errors():
-    with pytest.raises(TypeError, match=r'layer "tf\.__operators__\.add".*') as caught:
-        Input((3,)) + Input((3,), dtype="int32")
-    assert type(caught.value) is TypeError
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [
+        (lambda: Input((3,)) + Input((3,), dtype="int32"), "tf.__operators__.add"),
+        (lambda: tf.matmul(Input((3,)), tf.ones((3, 2), tf.int32)), "tf.linalg.matmul"),
+        (lambda: tf.one_hot(Input((3,)), 3), "tf.one_hot"),
+        (lambda: tf.sin(Input((3,), dtype="int32")), "tf.math.sin"),
+    ],
+)
+def test_dtype_mistakes_are_type_errors(make, layer):
+    with pytest.raises(TypeError) as caught:
+        make()
+    assert type(caught.value) is TypeError and f'layer "{layer}"' in str(caught.value)
+    check_traceback(caught.value, 6)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: tf.map_fn(lambda row: row @ x, x),
+        lambda x: tf.while_loop(lambda y: True, lambda y: [y @ x], [x], maximum_iterations=2),
+        lambda x: tf.function(lambda: tf.scan(lambda a, e: a @ x, x))(),
+        lambda x: x + tf.ones((3, 2)),
+        lambda x: tf.reshape(x, [4]),
+    ],
+)
+def test_tracebacks_of_ops(run):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        run(tf.ones((2, 3)))
+    check_traceback(caught.value, 12)
 
 
 def compile_model(*built):
