@@ -28,6 +28,7 @@ chains remain short, and total costs grow linearly with the depth.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -187,7 +188,7 @@ class _Graph:
                 if name in ("broadcast_in_dim", "iota"):
                     self._broadcasts.update(results)
             else:
-                inner = {v: self._add_value(v) for v in body.constvars}
+                inner: dict[Atom, int] = {v: self._add_value(v) for v in body.constvars}
                 for v, operand in zip(body.invars, eqn.invars, strict=True):
                     is_literal = isinstance(operand, Literal)
                     inner[v] = self._add_value(v) if is_literal else ids[operand]
@@ -303,6 +304,10 @@ def _rounds_to_16_bits(eqn: JaxprEqn) -> bool:
     return jax.dtypes.issubdtype(dtype, np.floating) and dtype.itemsize == 2
 
 
+def _replace_jaxpr(old: Jaxpr, new: Jaxpr, jaxpr: Jaxpr) -> Jaxpr:
+    return new if jaxpr is old else jaxpr
+
+
 def _rebuild(scope: _Scope, boundaries: set[int]) -> Jaxpr:
     """Return the jaxpr of a scope with boundaries; the same object if there are none."""
     eqns: list[JaxprEqn] = []
@@ -310,8 +315,9 @@ def _rebuild(scope: _Scope, boundaries: set[int]) -> Jaxpr:
         call = scope.calls.get(index)
         if call is not None:
             body = _rebuild(call, boundaries)
-            same = call.jaxpr
-            eqns.append(rewrite_inner_jaxprs(eqn, lambda j, b=body, s=same: b if j is s else j))
+            eqns.append(
+                rewrite_inner_jaxprs(eqn, functools.partial(_replace_jaxpr, call.jaxpr, body))
+            )
         elif eqn.primitive.name in _REGIONS:
             eqns.append(rewrite_inner_jaxprs(eqn, _insert_in_program))
         elif boundaries.isdisjoint(scope.results[index]):
