@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
-from meshflow.environment.types import Array, Jaxpr, JaxprEqn, Literal, Var
+from meshflow.environment.types import Array, Atom, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.passes.jaxprs import bind_equation
-from meshflow.passes.sub_jaxprs import find_regions
+from meshflow.passes.sub_jaxprs import Region, find_regions
 
-__all__ = ["Origin", "find_origin", "has_non_finite"]
+__all__ = ["NaNOrigin", "find_origin", "has_non_finite"]
 
 # A while loop is searched up to this number of iterations.
 _MAX_ITERATIONS = 10_000
@@ -40,7 +40,7 @@ class Program(Protocol):
 
 
 @dataclass
-class Origin:
+class NaNOrigin:
     """The equation, or the operand of the program, that has the first non-finite value.
 
     Attributes:
@@ -50,7 +50,7 @@ class Origin:
       inputs: Operands of the equation.
       outputs: Its results, or the operand of the program.
       iteration: Index of the iteration of the innermost loop that contains the equation, or None.
-      consequence: Origin of the NaN that the infinity of this origin leads to, or None.
+      consequence: NaNOrigin of the NaN that the infinity of this origin leads to, or None.
     """
 
     equation: JaxprEqn | None
@@ -59,7 +59,7 @@ class Origin:
     inputs: list[np.ndarray] = field(default_factory=list)
     outputs: list[np.ndarray] = field(default_factory=list)
     iteration: int | None = None
-    consequence: Origin | None = None
+    consequence: NaNOrigin | None = None
 
 
 def has_non_finite(value: Array) -> Array:
@@ -69,7 +69,9 @@ def has_non_finite(value: Array) -> Array:
     return ~jnp.isfinite(value).all()
 
 
-def find_origin(program: Program, operands: Sequence[Any], outputs: Sequence[int]) -> Origin | None:
+def find_origin(
+    program: Program, operands: Sequence[Any], outputs: Sequence[int]
+) -> NaNOrigin | None:
     """Find the first NaN, or without a NaN the first infinity, on which outputs depend.
 
     Args:
@@ -120,13 +122,13 @@ class _Search:
         """Compute the operands of an equation."""
         invars = self._jaxpr.eqns[index].invars
 
-        def run(*operands: Any) -> list[Any]:
+        def run(*operands: Array) -> list[Any]:
             values = self._evaluate(operands, index)
             return [_read(values, v) for v in invars]
 
         return jax.jit(run)(*self._operands)
 
-    def find(self, outputs: Iterable[Any]) -> Origin | None:
+    def find(self, outputs: Iterable[Any]) -> NaNOrigin | None:
         variables = [v for v in outputs if not isinstance(v, Literal)]
         for flags in (self._is_nan, self._is_inf):
             targets = [v for v in variables if flags[v]]
@@ -135,7 +137,7 @@ class _Search:
                 return origin and self._find_infinity(origin)
         return None
 
-    def _find_infinity(self, origin: Origin) -> Origin:
+    def _find_infinity(self, origin: NaNOrigin) -> NaNOrigin:
         """Return the origin of the infinity that an equation turns into a NaN, if there is one."""
         index = self._found
         if index is None:
@@ -148,7 +150,7 @@ class _Search:
         earlier.consequence = origin
         return earlier
 
-    def _trace_back(self, flags: dict[Var, bool], targets: list[Var], end: int) -> Origin | None:
+    def _trace_back(self, flags: dict[Var, bool], targets: list[Var], end: int) -> NaNOrigin | None:
         """Follow flagged values from variables to the first equation without flagged operands."""
         needed = set(targets)
         found: list[int] = []
@@ -164,13 +166,13 @@ class _Search:
                 found.append(index)
         for position, variable in enumerate(self._jaxpr.invars):
             if variable in needed and flags[variable]:
-                return Origin(None, position, outputs=[np.asarray(self._operands[position])])
+                return NaNOrigin(None, position, outputs=[np.asarray(self._operands[position])])
         if not found:
             return None
         self._found = found[-1]
         return self._describe(found[-1])
 
-    def _describe(self, index: int) -> Origin:
+    def _describe(self, index: int) -> NaNOrigin:
         eqn = self._jaxpr.eqns[index]
         inputs = self._compute_inputs(index)
         scope = str(eqn.source_info.name_stack)
@@ -179,10 +181,10 @@ class _Search:
             inner.scopes.insert(0, scope)
             return inner
         outputs = [np.asarray(o) for o in bind_equation(eqn, inputs)]
-        return Origin(eqn, None, [scope], [np.asarray(i) for i in inputs], outputs)
+        return NaNOrigin(eqn, None, [scope], [np.asarray(i) for i in inputs], outputs)
 
 
-def _search_inside(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
+def _search_inside(eqn: JaxprEqn, inputs: list[Any]) -> NaNOrigin | None:
     """Search the program of a call, the taken branch, or the iterations of a loop."""
     regions = find_regions(eqn)
     name = eqn.primitive.name
@@ -199,7 +201,7 @@ def _search_inside(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
     return _search_region(region, [inputs[i] for i, _ in region.feeds])
 
 
-def _search_region(region: Any, operands: list[Any]) -> Origin | None:
+def _search_region(region: Region, operands: list[Any]) -> NaNOrigin | None:
     program = _InnerProgram(region.jaxpr, region.consts)
     return find_origin(program, operands, range(len(region.jaxpr.outvars)))
 
@@ -211,7 +213,7 @@ class _InnerProgram(NamedTuple):
     consts: Sequence[Any]
 
 
-def _search_scan(eqn: JaxprEqn, region: Any, inputs: list[Any]) -> Origin | None:
+def _search_scan(eqn: JaxprEqn, region: Region, inputs: list[Any]) -> NaNOrigin | None:
     num_consts, num_carry = count_scan_operands(eqn.params)
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rows = inputs[num_consts + num_carry :]
@@ -231,7 +233,7 @@ def _search_scan(eqn: JaxprEqn, region: Any, inputs: list[Any]) -> Origin | None
     return None
 
 
-def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
+def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> NaNOrigin | None:
     params = eqn.params
     first, second = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:first], inputs[first : first + second]
@@ -256,7 +258,7 @@ def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> Origin | None:
 def _make_step(program: Program) -> Callable[..., tuple[list[Any], Any]]:
     """Compile a program that also returns whether an output is not finite."""
 
-    def run(*operands: Any) -> tuple[list[Any], Any]:
+    def run(*operands: Array) -> tuple[list[Any], Any]:
         values: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
         values |= dict(zip(program.jaxpr.invars, operands, strict=True))
         for eqn in program.jaxpr.eqns:
@@ -268,11 +270,11 @@ def _make_step(program: Program) -> Callable[..., tuple[list[Any], Any]]:
     return jax.jit(run)
 
 
-def _read(values: dict[Var, Any], variable: Any) -> Any:
+def _read(values: dict[Var, Any], variable: Atom) -> Array:
     return variable.val if isinstance(variable, Literal) else values[variable]
 
 
-def _flag(value: Any) -> Array:
+def _flag(value: Array) -> Array:
     """Return whether a value contains a NaN, and whether it contains an infinity."""
     if not jnp.issubdtype(jnp.result_type(value), jnp.inexact):
         return jnp.zeros(2, bool)

@@ -161,7 +161,7 @@ def _list_changes(before: dict[str, Any], after: dict[str, Any]) -> list[_Change
     return changes
 
 
-def _compare(label: str, before: Any, after: Any) -> _Change | None:
+def _compare(label: str, before: object, after: object) -> _Change | None:
     """Describe the difference between two arguments, or return None if they are equal."""
     if isinstance(before, TensorSpec) and isinstance(after, TensorSpec):
         if before.dtype != after.dtype:
@@ -192,7 +192,7 @@ def _are_equal(before: object, after: object) -> bool:
         return False
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, TensorSpec):
         return f"a tensor of shape {value.shape} and dtype {value.dtype.name}"
     if value is None or isinstance(value, (int, float, complex, str, bytes)):

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -59,6 +60,11 @@ def _stack(values: Sequence[TensorLike], axis: int) -> Tensor:
     return jnp.stack(values, normalize_axis(axis, values[0].ndim + 1, "stack"))
 
 
+@op(name="stack")
+def _move_first_axis(tensor: TensorLike, axis: int) -> Tensor:
+    return jnp.moveaxis(tensor, 0, normalize_axis(axis, tensor.ndim, "stack"))
+
+
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     """Join tensors of one shape along a new dimension.
 
@@ -82,7 +88,8 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
             values = [convert_to_tensor(v, dtype=common_dtype) for v in values]
         except ValueError:
             pass
-    return _stack(values, axis)
+    stacked = find_stacked(values)
+    return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 
 
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.staging.stacked_rows import register_rows
 from meshflow.core.staging.structure import NestedTemplate, is_number, is_tensor_like
 from meshflow.core.values.tensor import Tensor
 
@@ -72,9 +73,13 @@ class GrowingLists:
           outputs: The stacked tensors of `collect`.
           count: Number of iterations.
         """
-        rows = zip(self._lists, self._templates, self._output_indices, outputs, strict=True)
-        for items, template, indices, stacked in rows:
+        rows = zip(
+            *(self._lists, self._sizes, self._templates, self._output_indices, outputs), strict=True
+        )
+        for items, size, template, indices, stacked in rows:
             columns = [apply(_ROWS, (tensor,)) for tensor in stacked]
+            if not size and len(indices) == 1:
+                register_rows(stacked[0], columns[0])
             for i in range(count if columns else 1):
                 leaves = list(template.leaves)
                 for index, column in zip(indices, columns, strict=True):

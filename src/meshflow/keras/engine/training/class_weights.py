@@ -133,7 +133,7 @@ def _is_by_name(class_weight: Mapping[Any, Any]) -> bool:
     return bool(class_weight) and all(isinstance(value, Mapping) for value in values)
 
 
-def _weigh_labels(y: Any, class_weight: _Weights, name: str) -> Array:
+def _weigh_labels(y: Array, class_weight: _Weights, name: str) -> Array:
     """Return the weight of each label.
 
     Args:
@@ -160,5 +160,5 @@ def _weigh_labels(y: Any, class_weight: _Weights, name: str) -> Array:
     return table[indices.reshape(labels.shape)]
 
 
-def _to_labels(y: Any, is_one_hot: bool) -> Any:
+def _to_labels(y: Array, is_one_hot: bool) -> Array:
     return (y.argmax(-1) if is_one_hot else y.reshape(len(y), -1)[:, 0]).astype(np.int64)

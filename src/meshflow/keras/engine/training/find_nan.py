@@ -56,7 +56,7 @@ class FindNaN(Callback):
     def _receive(self, report: NaNReport) -> None:
         self.report = report
         self.model.stop_training = True
-        _log.warning("%s", report)
+        _log.error("%s", report)
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Discard the report of an earlier training."""

@@ -18,13 +18,13 @@ import numpy as np
 
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import get_full_name
-from meshflow.environment.types import PyTree
+from meshflow.core.variables.variable import Variable, get_full_name
+from meshflow.environment.types import Array, PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.op_labels import OpLabels, SourceLine
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
-from meshflow.passes.nan_origin import Origin, find_origin, has_non_finite
+from meshflow.passes.nan_origin import NaNOrigin, find_origin, has_non_finite
 
 __all__ = ["NaNReport", "NaNSearch"]
 
@@ -123,7 +123,7 @@ class NaNSearch:
         """Record the index of the epoch that begins."""
         self._epoch, self._batch, self._is_new_epoch = epoch, 0, True
 
-    def run(self, batches: Sequence[Any]) -> Any:
+    def run(self, batches: Sequence[PyTree]) -> PyTree:
         """Run the steps of one or several batches."""
         if self._is_done:
             return self._run(batches)
@@ -290,7 +290,12 @@ class NaNSearch:
                 report.rows = None
 
     def _describe(
-        self, report: NaNReport, origin: Origin, labels: OpLabels, size: int, is_loss_finite: bool
+        self,
+        report: NaNReport,
+        origin: NaNOrigin,
+        labels: OpLabels,
+        size: int,
+        is_loss_finite: bool,
     ) -> None:
         has_nan = any(np.isnan(o).any() for o in map(_to_float, origin.outputs))
         report.value = "NaN" if has_nan else "infinity"
@@ -350,13 +355,13 @@ def _check_values(values: list[Any], results: Sequence[Any] = ()) -> tuple[np.nd
 
 
 @jax.jit
-def _find_non_finite(values: list[Any], results: list[Any]) -> Any:
+def _find_non_finite(values: list[Any], results: list[Any]) -> Array:
     """Return for each value, and for the results together, whether it is not finite."""
     flags = [has_non_finite(value) for value in values]
     return jnp.stack([*flags, jnp.stack([has_non_finite(jnp.asarray(r)) for r in results]).any()])
 
 
-def _get_loss(result: Any) -> Any:
+def _get_loss(result: PyTree) -> Array | None:
     """Return the loss among the results of a step, all its metrics if there is none, or None."""
     if not isinstance(result, dict):
         return None
@@ -430,5 +435,7 @@ def _name_leaves(batch: PyTree) -> list[str]:
     ]
 
 
-def _name_capture(capture: Any) -> str:
-    return f"the variable {get_full_name(capture)}" if hasattr(capture, "assign") else "a constant"
+def _name_capture(capture: Tensor | Variable) -> str:
+    return (
+        f"the variable {get_full_name(capture)}" if isinstance(capture, Variable) else "a constant"
+    )

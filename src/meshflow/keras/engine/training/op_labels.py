@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 import jax
 
 from meshflow.core.autograph.policy import is_user_file
+from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.annotations import GRADIENT, get_current_scope
 from meshflow.core.runtime.context import context
 
@@ -84,7 +84,7 @@ class OpLabels:
         finally:
             context.label_op = saved
 
-    def _label(self, op: Any, end: FrameType) -> contextlib.AbstractContextManager[None]:
+    def _label(self, op: Op, end: FrameType) -> contextlib.AbstractContextManager[None]:
         label = OpLabel(op.name, _find_source(sys._getframe(2), end), get_current_scope())
         self._labels.append(label)
         return jax.named_scope(f"{_LABEL}{len(self._labels) - 1}")
