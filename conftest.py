@@ -32,6 +32,7 @@ import pytest
 
 import helpers
 import meshflow as tf
+from meshflow.core.dispatch.tiers import TierSettings
 
 pytest_plugins = ["capabilities"]  # what could not run is named at the end
 
@@ -94,6 +95,12 @@ def _fresh_state(request):
     yield
     tf.config.run_functions_eagerly(False)
     tf.keras.mixed_precision.set_global_policy(None)
+
+
+@pytest.fixture
+def compile_tier(monkeypatch):
+    """Compile every program in this test."""
+    monkeypatch.setattr(TierSettings, "tier", "compile")
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_other_errors_stay_what_they_are():
         tf.Variable(fails)
 
 
-def test_traces_called_least_recently_go_with_their_programs(monkeypatch):
+def test_traces_called_least_recently_go_with_their_programs(monkeypatch, compile_tier):
     monkeypatch.setattr(retracing, "MAX_TRACES", 3)
     calls = []
 

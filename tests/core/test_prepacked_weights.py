@@ -3,9 +3,12 @@
 import gc
 
 import numpy as np
+import pytest
 
 import meshflow as tf
 from meshflow.core.functions.prepacked_weights import PrepackedWeights
+
+pytestmark = pytest.mark.usefixtures("compile_tier")
 
 
 def keeper(function, *args):

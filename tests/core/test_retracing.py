@@ -91,7 +91,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_warning_names_the_cause(name, caplog, monkeypatch):
+def test_warning_names_the_cause(name, caplog, monkeypatch, compile_tier):
     # The cases call one function, and each function warns twice.
     monkeypatch.setattr(retracing, "_histories", weakref.WeakKeyDictionary())
     run, pattern = CASES[name]

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
-from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
+from meshflow.interpreter.table import (
+    Compute,
+    Equation,
+    HostArray,
+    UnsupportedPrimitive,
+    Writer,
+    rule,
+)
 
 # Elements of a row from which a reduction of the leading axes is fast.
 MIN_ROW_SIZE = 1 << 10
@@ -81,6 +88,8 @@ _register_reductions()
 def _find_extreme(equation: Equation) -> Compute:
     (axis,), index = equation.params["axes"], equation.params["index_dtype"]
     find = np.argmax if equation.name == "argmax" else np.argmin
+    if equation.inputs[0].dtype.kind == "c":
+        raise UnsupportedPrimitive([equation.name])  # XLA raises the error.
     # NumPy also returns the first NaN.
     if is_small_float(equation.inputs[0].dtype):
         return lambda x: find(x.astype(FLOAT32), axis).astype(index)

@@ -19,7 +19,7 @@ _threads = {"inter": 0, "intra": 0}
 def set_intra_op_parallelism_threads(num_threads: int) -> None:
     """Set the size of XLA's CPU thread pool.
 
-    Call this before the first op. Devices may already have been listed.
+    Call this before the first op on a device. Devices may already have been listed.
 
     Args:
       num_threads: Number of threads; 0 selects XLA's default.

@@ -135,7 +135,8 @@ class IndexedSlices:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
         rows, indices = self.shape[0], self._indices.array
-        if isinstance(indices, np.ndarray) and indices.size and indices.max() >= rows:
+        is_known = isinstance(indices, np.ndarray) and not hasattr(self._indices, "_has_padding")
+        if is_known and indices.size and indices.max() >= rows:
             raise InvalidArgumentError(
                 f"IndexedSlices: row {indices.max()} is out of range for dense_shape {self.shape}."
             )

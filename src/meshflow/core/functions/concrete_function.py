@@ -372,7 +372,12 @@ class ConcreteFunction(SignedFunction):
         traced, program = self.traced, self._op_by_op
         assert program is not None
         with lock:
-            outputs = program.run([*arrays, *[c._value for c in traced.captures]])
+            try:
+                outputs = program.run([*arrays, *[c._value for c in traced.captures]])
+            except FloatingPointError as error:
+                raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
+            except MemoryError as error:
+                raise translate_memory_error(error, f"function {self.name}") or error from error
             for variable, value in zip(traced.writes, outputs[traced.num_results :], strict=True):
                 variable._value = value
         return traced.rebuild_result([Tensor(o) for o in outputs[: traced.num_results]])

@@ -116,14 +116,14 @@ class Tensor(_Operators):
         """Return the underlying array, without a copy or a transfer.
 
         It is a `jax.Array`, a JAX tracer (which is a `jax.Array` for type checkers) while a
-        function is traced, or a `numpy.ndarray` for strings and small constants, which must not be
+        function is traced, or a `numpy.ndarray` for strings and small values, which must not be
         changed.
 
         Example:
           >>> import meshflow as tf
           >>> type(tf.constant([1, 2]).array).__name__
           'ndarray'
-          >>> isinstance(tf.zeros([1000]).array, jax.Array)
+          >>> isinstance(tf.zeros([10_000]).array, jax.Array)
           True
         """
         return self._value

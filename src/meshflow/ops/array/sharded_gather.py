@@ -65,6 +65,7 @@ def _compute_row_gradient(
     table, indices = operands
     shape: Any = table.array.shape
     values, flat = apply(_LOCAL_ROW_GRADIENT, (convert_to_tensor(gradient), indices), shape[0])
+    flat._has_padding = True
     return IndexedSlices(values, flat, np.array(shape, np.int32))
 
 
