@@ -94,3 +94,21 @@ def test_functions_with_unknown_sizes_are_traced_twice():
         np.testing.assert_array_equal(total(np.ones((size, 2))), [size**2, size**2])
     # For 3 rows, for any number of rows, and for 1 row, which broadcasts.
     assert total.experimental_get_tracing_count() <= 3
+
+
+def test_families_do_not_mix_objects_with_the_same_id():
+    class Scale:
+        __hash__ = None
+
+        def __init__(self, factor):
+            self.factor = factor
+
+    @tf.function(reduce_retracing=True)
+    def scale(x, by):
+        return x * by.factor
+
+    for factor in range(40):
+        by = Scale(float(factor))
+        for size in (2, 3, 4):
+            assert scale(np.ones(size, "float32"), by).numpy().tolist() == [factor] * size
+        del by

@@ -238,7 +238,11 @@ class Function:
         shapes = [a.shape for a in arrays]
         family = self._families.get(family_key)
         if family is None:
-            self._families[family_key] = TraceFamily(shapes)
+            family = self._families[family_key] = TraceFamily(shapes)
+            # The key contains the ids of these objects, so they must exist as long as it.
+            family.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
+            if len(self._families) > retracing.MAX_TRACES:
+                self._families.pop(next(iter(tuple(self._families))), None)
             return None
 
         def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:

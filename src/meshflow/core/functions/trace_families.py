@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.values.size_guards import GuardedSizes
@@ -32,12 +33,16 @@ class TraceFamily:
 
     Args:
       shapes: Shapes of the arguments of the first call.
+
+    Attributes:
+      identity_arguments: Arguments that the key of the family refers to by id.
     """
 
     def __init__(self, shapes: Shapes) -> None:
         self._calls = [list(shapes)]
         self._traces: list[tuple[GuardedSizes, ConcreteFunction]] = []
         self._num_attempts = 0
+        self.identity_arguments: list[Any] = []
 
     def find(self, shapes: Shapes) -> ConcreteFunction | None:
         """Return a trace that is valid for arguments of these shapes, or None."""
