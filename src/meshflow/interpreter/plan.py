@@ -67,7 +67,7 @@ class Plan:
             for i in self._donated:
                 if not arrays[i].flags.writeable:
                     arrays[i] = arrays[i].copy()
-        bound = self._bind(arrays)
+        bound = self._bind([a.shape for a in arrays])
         with np.errstate(all="ignore"), self._blas_scope:
             results = bound.run(arrays)
         is_copied = self._program.is_copied
@@ -76,8 +76,16 @@ class Plan:
             for r, copies in zip(results, is_copied, strict=True)
         ]
 
-    def _bind(self, arrays: Sequence[np.ndarray]) -> BoundProgram:
-        key = () if self._sizes.is_static else self._sizes.read([a.shape for a in arrays])
+    def prepare(self, shapes: Sequence[Sequence[int]]) -> None:
+        """Make the functions of all equations for inputs of these shapes.
+
+        Raises:
+          UnsupportedPrimitive: If a rule rejects the parameters of an equation.
+        """
+        self._bind(shapes)
+
+    def _bind(self, shapes: Sequence[Sequence[int]]) -> BoundProgram:
+        key = () if self._sizes.is_static else self._sizes.read(shapes)
         bound = self._bindings.get(key)
         if bound is None:
             dims = self._sizes.solve(key)

@@ -40,6 +40,14 @@ class _InterpretedForm:
     def __init__(self, plan: Plan, tree: Any) -> None:
         self._plan, self._tree = plan, tree
 
+    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Check whether the plan supports operands of these shapes, and prepare it."""
+        try:
+            self._plan.prepare(shapes)
+        except UnsupportedPrimitive:
+            return False
+        return True
+
     def __call__(self, *values: Any) -> Any:
         arrays = [np.asarray(v) for v in jax.tree.leaves(values)]
         outputs = [_to_tensor_value(o) for o in run_plan(self._plan, arrays)]
@@ -133,7 +141,7 @@ class _Family:
             return None
         for sizes, form, costs in self._general:
             if sizes.bind(shapes) is not None:
-                return form if _is_fast(costs, shapes) else None
+                return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
         if self._calls and self._num_attempts < _MAX_GENERAL_TRACES:
             self._num_attempts += 1
             sizes = GuardedSizes([*self._calls, shapes])
@@ -145,14 +153,14 @@ class _Family:
             else:
                 self._general.insert(0, (sizes, form, costs))
                 if sizes.bind(shapes) is not None:
-                    return form if _is_fast(costs, shapes) else None
+                    return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
         self._calls = [*self._calls[:1], shapes]
         try:
             form, costs = self._trace(shapes)
         except UnsupportedPrimitive:
             self._is_supported = False
             return None
-        return form if _is_fast(costs, shapes) else None
+        return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
 
     def _trace(self, shapes: Sequence[tuple[int, ...]]) -> tuple[_InterpretedForm, Any]:
         specs = map(jax.ShapeDtypeStruct, shapes, self._dtypes)

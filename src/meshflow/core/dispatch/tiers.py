@@ -158,7 +158,8 @@ class OpByOpProgram:
         key = tuple([o.shape for o in operands])
         limit = self._limits.get(key)
         if limit is None:
-            limit = self._limits[key] = self._estimate_limit(operands) if self._make_plan() else 0.0
+            is_planned = self._make_plan(key)
+            limit = self._limits[key] = self._estimate_limit(operands) if is_planned else 0.0
         return limit
 
     def count_run(self, operands: Sequence[Any]) -> int:
@@ -178,13 +179,14 @@ class OpByOpProgram:
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
         return limit if limit >= _MIN_RUNS else 0.0
 
-    def _make_plan(self) -> bool:
-        if self._plan is None and self._is_supported:
-            try:
+    def _make_plan(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        try:
+            if self._plan is None:
                 self._plan = build_plan(self._closed)
-            except UnsupportedPrimitive as error:
-                _log.debug("%s", error)
-                self._is_supported = False
+            self._plan.prepare(shapes)
+        except UnsupportedPrimitive as error:
+            _log.debug("%s", error)
+            self._is_supported = False
         return self._is_supported
 
     def run(self, operands: Sequence[Any]) -> list[jax.Array]:
