@@ -193,7 +193,7 @@ def _make_key(values: Sequence[Any]) -> Hashable:
     for value in values:
         if isinstance(value, (np.ndarray, DeviceArray)):
             key.append((value.shape, value.dtype))
-            if _Devices.has_several and type(value) is not np.ndarray:
+            if _Devices.has_several and isinstance(value, jax.Array):
                 key.append(value.sharding)
         elif value is None:
             key.append(None)
