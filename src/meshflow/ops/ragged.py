@@ -831,7 +831,7 @@ def split_strings(
       to_tensor: Function that makes a tensor of the parts of all strings.
     """
     if not texts.ndim:
-        return to_tensor(split(texts[()]))
+        return to_tensor(split(texts.item()))
     rows = [split(text) for text in texts.reshape(-1).tolist()]
     lengths = np.array([len(row) for row in rows], np.int64)
     result = RaggedTensor.from_row_lengths(to_tensor([p for row in rows for p in row]), lengths)

@@ -123,7 +123,7 @@ class Dense(Layer):
             )
         self.built = True
 
-    def call(self, inputs: Tensor | SparseTensor) -> Tensor:
+    def call(self, inputs: Tensor | SparseTensor | RaggedTensor) -> PyTree:
         """Compute the output."""
         inputs = math.cast(inputs, self.compute_dtype)
         if isinstance(inputs, RaggedTensor):

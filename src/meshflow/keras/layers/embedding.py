@@ -7,7 +7,7 @@ from typing import Unpack
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
@@ -99,7 +99,7 @@ class Embedding(Layer):
         """Compute the mask of the indices that are not padding; None without `mask_zero`."""
         return math.not_equal(inputs, 0) if self.mask_zero else None
 
-    def call(self, inputs: TensorLike | SparseTensor) -> Tensor:
+    def call(self, inputs: TensorLike | SparseTensor | RaggedTensor) -> PyTree:
         """Look up the vectors; they are zero where a sparse input has no element."""
         if isinstance(inputs, RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values))

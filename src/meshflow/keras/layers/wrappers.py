@@ -83,7 +83,7 @@ class TimeDistributed(Wrapper):
 
     def call(
         self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
+    ) -> PyTree:
         """Apply the layer to all steps."""
         if isinstance(inputs, RaggedTensor):
             return inputs.with_flat_values(self.layer(inputs.flat_values))

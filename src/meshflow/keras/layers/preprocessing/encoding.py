@@ -16,7 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import add_elements, get_static_indices, unique_rows
 from meshflow.ops.ragged import RaggedTensor
@@ -73,10 +73,8 @@ def compute_encoded_shape(
     return TensorShape([*sizes[:-1], depth])
 
 
-def map_ids(
-    find_ids: Callable[[Tensor], Tensor], inputs: TensorLike | SparseTensor
-) -> Tensor | SparseTensor:
-    """Apply a function that finds ids to a tensor, or to the elements of a sparse one."""
+def map_ids(find_ids: Callable[[Tensor], Tensor], inputs: TensorLike | SparseTensor) -> PyTree:
+    """Apply a function that finds ids to a tensor, or to the elements of a sparse or ragged one."""
     if isinstance(inputs, SparseTensor):
         return inputs.with_values(find_ids(inputs.values))
     if isinstance(inputs, RaggedTensor):
@@ -91,7 +89,7 @@ def encode_ids(
     dtype: DTypeLike,
     weights: TensorLike | SparseTensor = None,
     sparse: bool = False,
-) -> Tensor | SparseTensor:
+) -> PyTree:
     """Encode category ids.
 
     Args:
