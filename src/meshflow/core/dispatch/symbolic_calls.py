@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.runtime.tracebacks import hide_frames
+from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +70,9 @@ def accept_symbolic_unnamed(function: F) -> F:
     return public  # type: ignore[return-value]
 
 
-def call_symbolically(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+def call_symbolically(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PyTree:
     """Call the handler for an op with symbolic arguments."""
     try:
         return handler(function, args, kwargs)  # type: ignore[misc]

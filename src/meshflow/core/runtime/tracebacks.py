@@ -11,11 +11,12 @@ import functools
 import os
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 
-F = TypeVar("F", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _HIDDEN_PATHS = (
@@ -65,15 +66,17 @@ def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
     return result
 
 
-def hide_frames_of_errors(function: F) -> F:
+def hide_frames_of_errors(
+    function: Callable[Parameters, Result],
+) -> Callable[Parameters, Result]:
     """Make a public function raise errors without internal frames."""
 
     @functools.wraps(function)
-    def public(*args: Any, **kwargs: Any) -> Any:
+    def public(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except Exception as error:
             hide_frames(error)
             raise
 
-    return public  # type: ignore[return-value]
+    return public

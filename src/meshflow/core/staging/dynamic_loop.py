@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from meshflow.environment.types import PyTree
 from meshflow.passes.jaxprs import summarize_jaxpr
 
 T = TypeVar("T")
@@ -59,12 +60,12 @@ def while_loop(
 
     run = jax.custom_vjp(dynamic_loop)
 
-    def forward(carry: Arrays, consts: Arrays) -> tuple[tuple[jax.Array, Arrays], Any]:
+    def forward(carry: Arrays, consts: Arrays) -> tuple[tuple[jax.Array, Arrays], PyTree]:
         # The loop runs by its differentiable function, so this rule can be differentiated.
         count, result = run(carry, consts)
         return (count, result), (count, carry, consts)
 
-    def backward(operands: Any, cotangents: tuple[Any, Arrays]) -> tuple[list[Any], list[Any]]:
+    def backward(operands: PyTree, cotangents: tuple[Any, Arrays]) -> tuple[list[Any], list[Any]]:
         count, carry, consts = operands
         return _compute_gradients(step, count, carry, consts, cotangents[1])
 
@@ -83,7 +84,7 @@ def _run_with_limit(test: Test, step: Step, carry: Arrays, consts: Arrays, limit
     def forward(carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
         return jax.vjp(lambda c, k: _run_bounded(test, step, c, k, limit), carry, consts)
 
-    def backward(pullback: Any, cotangents: Arrays) -> Any:
+    def backward(pullback: Callable[..., PyTree], cotangents: Arrays) -> PyTree:
         return pullback(cotangents)
 
     run.defvjp(forward, backward)
@@ -104,7 +105,7 @@ def _repeat_step(step: Step, count: jax.Array, carry: Arrays, consts: Arrays) ->
     def forward(count: jax.Array, carry: Arrays, consts: Arrays) -> tuple[Arrays, Any]:
         return run(count, carry, consts), (count, carry, consts)
 
-    def backward(operands: Any, cotangents: Arrays) -> Any:
+    def backward(operands: PyTree, cotangents: Arrays) -> PyTree:
         count, carry, consts = operands
         return _NO_GRADIENT, *_compute_gradients(step, count, carry, consts, cotangents)
 
@@ -166,10 +167,10 @@ def _compute_gradients(
 
     run = jax.custom_vjp(dynamic_loop)
 
-    def forward(*operands: Any) -> tuple[Arrays, Any]:
+    def forward(*operands: PyTree) -> tuple[Arrays, PyTree]:
         return run(*operands), operands
 
-    def backward(operands: Any, directions: Arrays) -> Any:
+    def backward(operands: PyTree, directions: Arrays) -> PyTree:
         count, carry, consts, cotangents = operands
 
         def differentiate(some_carry: Arrays, some_consts: Arrays) -> Arrays:

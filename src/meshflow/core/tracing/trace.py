@@ -58,6 +58,10 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
+# Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
+STAGED_CODE_MARK = "_is_in_staged_code"
+
+
 def bind_capture(index: int, shape: Iterable[Any], dtype: DTypeLike) -> jax.Array:
     """Create a symbolic array that becomes an input of the trace.
 
@@ -561,6 +565,9 @@ def trace(
                 raise
             closed = attempt([request.make()])
     except Exception as error:
+        if not isolated:
+            # The traceback no longer shows that a branch or the body of a loop raised the error.
+            setattr(error, STAGED_CODE_MARK, True)
         hide_frames(error)
         raise
     closed, captures = _promote_captures(closed, scope)

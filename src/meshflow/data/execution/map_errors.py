@@ -8,13 +8,12 @@ while tracing is a mistake in the function.
 from __future__ import annotations
 
 import dis
-import os
 from types import TracebackType
 
 from meshflow.core.autograph.policy import is_user_file
 from meshflow.core.runtime import errors
+from meshflow.core.tracing.trace import STAGED_CODE_MARK
 
-_STAGING = os.sep + os.path.join("meshflow", "core", "staging") + os.sep
 _RAISE = dis.opmap["RAISE_VARARGS"]
 # These words occur in messages about values that are only known at run time.
 _SYMBOLS = ("symbolic", "Tensor(", "Traced", "Tracer")
@@ -30,12 +29,10 @@ def is_user_error(error: Exception, sizes_known: bool) -> bool:
       sizes_known: Whether the function was traced for the actual sizes of the elements; otherwise
         errors about shapes are not meaningful.
     """
+    if getattr(error, STAGED_CODE_MARK, False):
+        return False  # The error may belong to a branch that no element takes.
     last = error.__traceback__
-    while last is not None:
-        if _STAGING in last.tb_frame.f_code.co_filename:
-            return False  # The error may belong to a branch that no element takes.
-        if last.tb_next is None:
-            break
+    while last is not None and last.tb_next is not None:
         last = last.tb_next
     if isinstance(error, errors.DtypeMismatchError):
         return True

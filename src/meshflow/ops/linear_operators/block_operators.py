@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, linalg
 from meshflow.ops.linear_operators.combinations import broadcast_shapes, infer_hint
 from meshflow.ops.linear_operators.linear_operator import LinearOperator, broadcast_batches
@@ -29,11 +30,11 @@ class _BlockOperator(LinearOperator):
 
     def matmul(
         self,
-        x: Any,
+        x: PyTree,
         adjoint: bool = False,
         adjoint_arg: bool = False,
         name: str = "matmul",
-    ) -> Any:
+    ) -> PyTree:
         """Multiply by a matrix, or a list with one matrix for each block."""
         if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks()):
             return super().matmul(x, adjoint, adjoint_arg)
@@ -44,11 +45,11 @@ class _BlockOperator(LinearOperator):
 
     def solve(
         self,
-        rhs: Any,
+        rhs: PyTree,
         adjoint: bool = False,
         adjoint_arg: bool = False,
         name: str = "solve",
-    ) -> Any:
+    ) -> PyTree:
         """Solve equations for a matrix, or a list with one matrix for each block."""
         if not isinstance(rhs, (list, tuple)) or not _is_blockwise(rhs, self._get_blocks()):
             return super().solve(rhs, adjoint, adjoint_arg)
@@ -57,14 +58,14 @@ class _BlockOperator(LinearOperator):
             blocks = [linalg.adjoint(block) for block in blocks]
         return self._solve_blocks(blocks, adjoint)
 
-    def matvec(self, x: Any, adjoint: bool = False, name: str = "matvec") -> Any:
+    def matvec(self, x: PyTree, adjoint: bool = False, name: str = "matvec") -> PyTree:
         """Multiply by vectors, or a list with one vector for each block."""
         if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks(), axis=-1):
             return super().matvec(x, adjoint)
         columns = [array.expand_dims(self._convert(v), -1) for v in x]
         return [array.squeeze(y, axis=-1) for y in self._multiply(columns, adjoint)]
 
-    def solvevec(self, rhs: Any, adjoint: bool = False, name: str = "solve") -> Any:
+    def solvevec(self, rhs: PyTree, adjoint: bool = False, name: str = "solve") -> PyTree:
         """Solve equations for vectors, or a list with one vector for each block."""
         if not isinstance(rhs, (list, tuple)) or not _is_blockwise(
             rhs, self._get_blocks(), axis=-1

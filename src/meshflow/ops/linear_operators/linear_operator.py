@@ -12,6 +12,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.module import Module
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 
 __all__ = ["LinearOperator"]
@@ -181,7 +182,7 @@ class LinearOperator(Module):
         adjoint: bool = False,
         adjoint_arg: bool = False,
         name: str = "matmul",
-    ) -> Any:
+    ) -> PyTree:
         """Multiply by a matrix [..., N, R], or compose with another operator.
 
         Args:
@@ -203,7 +204,7 @@ class LinearOperator(Module):
             return compose(left, right)
         return self._matmul(self._convert(x), adjoint=adjoint, adjoint_arg=adjoint_arg)
 
-    def __matmul__(self, other: TensorLike | LinearOperator) -> Any:
+    def __matmul__(self, other: TensorLike | LinearOperator) -> PyTree:
         return self.matmul(other)
 
     def matvec(self, x: TensorLike, adjoint: bool = False, name: str = "matvec") -> Tensor:
@@ -223,7 +224,7 @@ class LinearOperator(Module):
         adjoint: bool = False,
         adjoint_arg: bool = False,
         name: str = "solve",
-    ) -> Any:
+    ) -> PyTree:
         """Solve the equations `A X = rhs` for matrices [..., M, R], or compose the inverse with an operator.
 
         Args:
@@ -427,7 +428,7 @@ def register_operator(cls: type[LinearOperator]) -> type[LinearOperator]:
     return cls
 
 
-def _combine(name: str, *arguments: Any) -> LinearOperator:
+def _combine(name: str, *arguments: PyTree) -> LinearOperator:
     return _classes[name](*arguments)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, float32
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 from meshflow.ops.linalg.banded import to_compact
 from meshflow.ops.linear_operators.linear_operator import (
@@ -636,7 +636,7 @@ class LinearOperatorTridiag(LinearOperator):
 
     def __init__(
         self,
-        diagonals: Any,
+        diagonals: PyTree,
         diagonals_format: str = "compact",
         is_non_singular: _Hint = None,
         is_self_adjoint: _Hint = None,
@@ -651,7 +651,7 @@ class LinearOperatorTridiag(LinearOperator):
         super().__init__(self._compact.dtype, None, *hints, name, parameters)
 
     @property
-    def diagonals(self) -> Any:
+    def diagonals(self) -> PyTree:
         """Return the diagonals in their format."""
         return self._diagonals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from meshflow.core.runtime import errors, tracebacks
 from meshflow.core.values import nest
@@ -19,9 +19,17 @@ _MAX_ARGUMENT_LENGTH = 200
 _NUMBER = re.compile(r"\d+")
 
 
+class NamedLayer(Protocol):
+    """A layer, for messages."""
+
+    @property
+    def name(self) -> str:
+        """Return the name of the layer."""
+
+
 def describe_error(
     error: Exception,
-    layer: Any,
+    layer: NamedLayer,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -45,7 +53,7 @@ def describe_error(
 
 def make_symbolic_error(
     error: Exception,
-    layer: Any,
+    layer: NamedLayer,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -74,7 +82,7 @@ def make_symbolic_error(
 
 def _add_layer(
     error: Exception,
-    layer: Any,
+    layer: NamedLayer,
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -138,7 +146,7 @@ class _ArgumentText:
         return self._text
 
 
-def _format_leaf(value: Any) -> str:
+def _format_leaf(value: object) -> str:
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         text = repr(value)
