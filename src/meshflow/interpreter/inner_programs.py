@@ -12,7 +12,7 @@ AnyJaxpr: TypeAlias = Jaxpr | ClosedJaxpr
 # Calls that are replaced by the equations of the called program.
 INLINED = frozenset(
     ["jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2", "remat"]
-    + ["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"]
+    + ["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "eval_jaxpr"]
 )
 
 

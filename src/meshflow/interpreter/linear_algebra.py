@@ -101,7 +101,7 @@ def _make_permutation(equation: Equation) -> Compute:
 
 @rule("eigh")
 def _decompose_symmetric(equation: Equation) -> Compute:
-    if equation.params["subset_by_index"] not in (None, (0, equation.inputs[0].shape[-1])):
+    if equation.params.get("subset_by_index") not in (None, (0, equation.inputs[0].shape[-1])):
         raise UnsupportedPrimitive(["eigh"])
     name = "heevd" if equation.inputs[0].dtype.kind == "c" else "syevd"
 
@@ -135,7 +135,7 @@ def _decompose_schur(equation: Equation) -> Compute:
 @rule("svd")
 def _decompose_singular(equation: Equation) -> Compute:
     p = equation.params
-    if p["subset_by_index"] not in (None, (0, min(equation.inputs[0].shape[-2:]))):
+    if p.get("subset_by_index") not in (None, (0, min(equation.inputs[0].shape[-2:]))):
         raise UnsupportedPrimitive(["svd"])
 
     def decompose(a: HostArray) -> Sequence[HostArray | float]:

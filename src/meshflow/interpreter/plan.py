@@ -61,6 +61,10 @@ class Plan:
 
         Returns:
           New arrays, which share no memory with each other, or with inputs that are not donated.
+
+        Raises:
+          UnsupportedPrimitive: If a rule rejects the parameters of an equation with symbolic sizes.
+          ValueError: If the shapes of the inputs contradict each other.
         """
         if self._donated:
             arrays = list(arrays)

@@ -27,7 +27,7 @@ def _broadcast(equation: Equation) -> Compute:
 
 @rule("reshape", is_view=True)
 def _reshape(equation: Equation) -> Compute:
-    shape, order = equation.outputs[0].shape, equation.params["dimensions"]
+    shape, order = equation.outputs[0].shape, equation.params.get("dimensions")
     if order is not None:
         return lambda x, *_: x.transpose(order).reshape(shape)
     return lambda x, *_: x.reshape(shape)
