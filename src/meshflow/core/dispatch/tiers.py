@@ -29,7 +29,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from meshflow.core.runtime import determinism, transfers
+from meshflow.core.runtime import (
+    determinism,
+    philox_host,  # noqa: F401  # registers the interpreter's rules of random numbers
+    transfers,
+)
 from meshflow.core.runtime.context import context
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
