@@ -101,7 +101,7 @@ def test_numbers_without_a_seed_are_refused():
                 draw()
                 print("drawn")
             except RuntimeError as error:
-                print(error)
+                print(*[line for line in str(error).splitlines() if "require a seed" in line])
         tf.random.uniform([2], seed=1)
         tf.random.set_seed(1)
         for draw in draws[:-2]:

@@ -39,7 +39,7 @@ def test_every_parallelism_gives_the_same_loss_curve(everything, name):
     assert found["combined: kernel's part"][1] * 2 == whole
 
 
-def test_split_images_give_the_bits_of_one_device(everything):
+def test_split_images_give_the_bits_of_one_device(everything, compile_tier):
     found = everything["forward"]
     assert found["equal dropout masks"]
     assert [r["layer"] for r in found["layers"] if not r["equal"]] == []

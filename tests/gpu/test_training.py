@@ -307,7 +307,7 @@ def test_checkpoints_and_files(tmp_path):
     np.testing.assert_allclose(served.numpy(), expected, atol=5e-3)
 
 
-def test_variables_are_updated_in_place():
+def test_variables_are_updated_in_place(compile_tier):
     images, labels = _classes(128)
     model = _compiled()
     model.fit(images, labels, batch_size=64, epochs=1, verbose=0)

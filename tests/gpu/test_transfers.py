@@ -89,7 +89,7 @@ def test_a_progress_bar_waits_at_the_end_of_an_epoch(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("steps_per_execution", [1, 5])
-def test_each_batch_crosses_once(monkeypatch, steps_per_execution):
+def test_each_batch_crosses_once(monkeypatch, steps_per_execution, compile_tier):
     """Arrays that the compiled step is called with are the batch's: 2 for each call, and no others on the host."""
     model = _model("float32")
     model.compile("adam", "mse", steps_per_execution=steps_per_execution)

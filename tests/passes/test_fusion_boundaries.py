@@ -154,7 +154,7 @@ def make_model():
     return model
 
 
-def test_training_steps_have_boundaries_in_both_directions(monkeypatch, rng):
+def test_training_steps_have_boundaries_in_both_directions(monkeypatch, rng, compile_tier):
     x, y = rng.standard_normal((16, 16, 16, 8)).astype("float32"), np.ones((16, 1), "float32")
     counts = []
 

@@ -174,7 +174,7 @@ TENSORFLOW = {
 
 
 @pytest.mark.parametrize("name", TENSORFLOW)
-def test_only_jit_compile_simplifies(name):
+def test_only_jit_compile_simplifies(name, compile_tier):
     f, value, expected, simplified = TENSORFLOW[name]
     x = tf.constant(value, tf.float32)
     np.testing.assert_equal(tf.function(f)(x).numpy(), F(expected))

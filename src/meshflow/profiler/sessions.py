@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import jax
 
+from meshflow.core.dispatch.tiers import TierSettings
 from meshflow.core.runtime.errors import AlreadyExistsError, OpError, UnavailableError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
@@ -116,6 +117,7 @@ def _start_trace(logdir: str, options: ProfilerOptions) -> None:
         except RuntimeError as error:
             shutil.rmtree(folder, ignore_errors=True)
             raise AlreadyExistsError(f"Another profile is being taken: {error}") from error
+        TierSettings.is_profiling = True
         _session = _Session(logdir, folder, MemorySamples())
 
 
@@ -194,6 +196,7 @@ def _stop_trace() -> _Session:
     finally:
         session.memory.stop()
         _session = None
+        TierSettings.is_profiling = False
     return session
 
 

@@ -55,7 +55,7 @@ CONTAINED = ("zero 1", "zero 1, micro_batches", "zero 3")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.soak] * (n in CONTAINED)) for n in STRATEGIES]
 )
-def test_each_option_trains_as_one_device(name):
+def test_each_option_trains_as_one_device(name, compile_tier):
     model, curves = trained(mlp, strategy(name))
     same_curves(curves, alone()[1])
     same_weights(model, alone()[0])

@@ -6,6 +6,7 @@ same bits in each run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
 
 __all__ = ["EagerForm", "UncompiledForm"]
+
+_log = logging.getLogger("meshflow")
 
 # Calls that take at most this time with the interpreter, in seconds, are never compiled.
 _MAX_INTERPRETED_SECONDS = 2e-4
@@ -71,7 +74,7 @@ class EagerForm:
       [1.0, 2.0, 3.0]
     """
 
-    __slots__ = ("_calls", "_families", "_function", "_jitted")
+    __slots__ = ("__weakref__", "_calls", "_families", "_function", "_jitted")
 
     def __init__(self, function: Callable[..., PyTree], donated: Sequence[int] = ()) -> None:
         self._function = function
@@ -88,7 +91,8 @@ class EagerForm:
         return self._find(values) is not self._jitted
 
     def _find(self, values: Sequence[Any]) -> Callable[..., PyTree]:
-        key = None if context.device is not None else _make_key(values)
+        is_placed = context.device is not None or context.place_output is not None
+        key = None if is_placed else _make_key(values)
         if key is None:
             return self._jitted
         call = self._calls.get(key)
@@ -157,7 +161,8 @@ class _Family:
         self._calls = [*self._calls[:1], shapes]
         try:
             form, costs = self._trace(shapes)
-        except UnsupportedPrimitive:
+        except UnsupportedPrimitive as error:
+            _log.debug("The op is compiled: %s", error)
             self._is_supported = False
             return None
         return form if _is_fast(costs, shapes) and form.prepare(shapes) else None

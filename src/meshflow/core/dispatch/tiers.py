@@ -15,7 +15,6 @@ and resumed, computes the same bits although the two tiers round differently:
 * Any other function counts its runs.
 
 `MESHFLOW_TIER` selects one tier for all programs: "compile" or "interpret"; the default is "auto".
-With op determinism (`tf.config.experimental.enable_op_determinism`), all programs are compiled.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime import (
-    determinism,
     philox_host,  # noqa: F401  # registers the interpreter's rules of random numbers
     transfers,
 )
 from meshflow.core.runtime.context import context
 from meshflow.environment.types import ClosedJaxpr
-from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
+from meshflow.interpreter import Plan, build_plan, estimate_costs
 
 __all__ = [
     "RARE_RUNS",
@@ -61,16 +59,19 @@ class TierSettings:
 
     Attributes:
       tier: "auto", "compile" or "interpret".
+      is_profiling: Whether a profile is recorded, which shows the layers of compiled programs.
     """
+
+    is_profiling = False
 
     tier = os.environ.get("MESHFLOW_TIER", "auto")
 
 
 def is_interpreter_enabled() -> bool:
     """Check whether programs may run op by op now."""
-    if TierSettings.tier == "compile" or context.place_output is not None:
+    if TierSettings.tier == "compile" or TierSettings.is_profiling:
         return False
-    if determinism.is_enabled() and TierSettings.tier == "auto":
+    if context.place_output is not None:
         return False
     return jax.default_backend() == "cpu"
 
@@ -188,8 +189,9 @@ class OpByOpProgram:
             if self._plan is None:
                 self._plan = build_plan(self._closed)
             self._plan.prepare(shapes)
-        except UnsupportedPrimitive as error:
-            _log.debug("%s", error)
+        except Exception as error:
+            # XLA compiles every program, also one with an equation that the interpreter does not know.
+            _log.debug("The program is compiled: %r", error)
             self._is_supported = False
         return self._is_supported
 

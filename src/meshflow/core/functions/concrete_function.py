@@ -249,6 +249,7 @@ class ConcreteFunction(SignedFunction):
         )
         # The program is compiled at a call, because variables may have no values yet.
         self._op_by_op: OpByOpProgram | None = None
+        self._op_by_op_version = -1
         self._version = -1
         self._is_lowered = False
 
@@ -324,6 +325,8 @@ class ConcreteFunction(SignedFunction):
             or self.is_stored
             or self._file_variables
             or traced.infeeds
+            # Reading such a capture takes an element of its iterator.
+            or traced.iterator_captures
             or in_host_memory
             or traced.sets_initial_values
             or traced.allows_simplification
@@ -348,8 +351,9 @@ class ConcreteFunction(SignedFunction):
         if self.is_ready or not (self._can_run_op_by_op and is_interpreter_enabled()):
             return False
         program = self._op_by_op
-        if program is None:
+        if program is None or self._op_by_op_version != PassPipeline.version:
             program = self._op_by_op = OpByOpProgram(self._rewrite(compiles=False))
+            self._op_by_op_version = PassPipeline.version
         operands = [*arrays, *[c._value for c in self.traced.captures]]
         limit = program.estimate_limit(operands)
         if not limit:

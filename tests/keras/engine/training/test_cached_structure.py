@@ -199,7 +199,7 @@ def test_the_first_fit_calls_few_functions():
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert 0 < int(done.stdout.split()[-1]) <= 10100
+    assert 0 < int(done.stdout.split()[-1]) <= 14_000
 
 
 def residual(layers):
@@ -238,7 +238,7 @@ def programs(monkeypatch):
     log.setLevel(level)
 
 
-def test_a_first_fit_compiles_few_programs(programs):
+def test_a_first_fit_compiles_few_programs(programs, compile_tier):
     model = residual(tf.keras.layers)
     assert programs == []
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -111,7 +111,7 @@ class SingleBatchMethods(CompileMethods):
         sample_weight: PyTree,
         class_weight: ClassWeight | None,
     ) -> PyTree:
-        size = np.shape(nest.flatten(x)[0])[0]
+        size = next(iter(np.shape(nest.flatten(x)[0])), 1)
         handler = DataHandler(
             x,
             y,
