@@ -99,7 +99,7 @@ def _gather(equation: Equation) -> Compute:
             if fills:
                 is_inside = (rows >= 0) & (rows <= last)
                 if not is_inside.all():
-                    out = x.take(rows, 0, mode="clip")
+                    out = np.asarray(x.take(rows, 0, mode="clip"))
                     out[~is_inside] = fill
                     return out
             return x.take(rows, 0, mode="clip")

@@ -30,9 +30,17 @@ from meshflow.kernels.composite_primitives import composites
 
 # Equations with results that are their operands.
 PASSED = frozenset(
-    ["optimization_barrier", "stop_gradient", "sharding_constraint", "device_put", "name", "pvary"]
-    + ["reshard", "layout_constraint", "shard_like", "fusion_boundary"]
+    ["optimization_barrier", "stop_gradient", "device_put", "name", "fusion_boundary"]
+    + ["shard_like", "pvary"]
 )
+
+
+def _moves_arrays(eqn: JaxprEqn) -> bool:
+    """Check whether an equation moves its operands to certain devices."""
+    targets = eqn.params.get("devices", ())
+    return any(target is not None for target in targets)
+
+
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
@@ -152,7 +160,7 @@ class Program:
             if found is None:
                 inner = find_inner_jaxprs(eqn)[0]
                 return self._inline(to_open_jaxpr(inner), getattr(inner, "consts", ()), operands)
-        elif name in PASSED or (
+        elif (name in PASSED and not _moves_arrays(eqn)) or (
             name == "convert_element_type"
             and self._values[operands[0]].dtype == eqn.outvars[0].aval.dtype  # type: ignore[attr-defined]
         ):

@@ -112,7 +112,7 @@ CALL_RULES: dict[str, Rule] = {}
 COMPILED = frozenset(
     # Collectives, which need several devices.
     ["psum", "pmax", "pmin", "ppermute", "all_gather", "all_to_all", "ragged_all_to_all"]
-    + ["axis_index"]
+    + ["axis_index", "sharding_constraint", "reshard", "layout_constraint"]
     # Effects on references and tokens.
     + ["after_all", "create_token", "get", "swap"]
     # Programs of StableHLO.

@@ -161,9 +161,10 @@ class _Family:
         self._calls = [*self._calls[:1], shapes]
         try:
             form, costs = self._trace(shapes)
-        except UnsupportedPrimitive as error:
-            _log.debug("The op is compiled: %s", error)
-            self._is_supported = False
+        except Exception as error:
+            # XLA compiles every op, and JAX raises errors about the operands again.
+            _log.debug("The op is compiled: %r", error)
+            self._is_supported = not isinstance(error, UnsupportedPrimitive)
             return None
         return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
 

@@ -77,7 +77,7 @@ def cholesky(x: TensorLike, upper: bool = False) -> Tensor:
     """
     root = _compute_wide(linalg_ops.cholesky, as_float(x))
     value: Any = getattr(root, "_value", None)
-    is_concrete = isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)
+    is_concrete = value is not None and not isinstance(value, jax.core.Tracer)
     if is_concrete and jnp.isnan(value).any():
         raise InvalidValueError(
             "cholesky: expected symmetric positive definite matrices, but a matrix is not, or contains NaN."
