@@ -247,6 +247,7 @@ if TYPE_CHECKING:
         mixed_precision,
         profiler,
         quantization,
+        ragged,
         saved_model,
         sets,
         signal,
