@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,3 +141,27 @@ def test_layers_with_bad_pixels():
     assert count(resize(x)) == 16
     images = tf.data.Dataset.from_tensor_slices(x).map(lambda x: tf.image.resize(x, [18, 18]))
     assert sum(map(count, images)) == 16
+
+
+# In this gradient TensorFlow omits weights of zero, with which NaN spreads here.
+EXCLUDED = ("image", "grad_bicubic_4_5_1")
+RESIZED = dict(np.load(Path(__file__).parents[1] / "reference" / "resized_nans.npz"))
+
+
+@pytest.mark.nan_expected
+@pytest.mark.parametrize("name", [n for n in RESIZED if n not in EXCLUDED])
+def test_nan_and_infinity_spread_as_in_tensorflow(name):
+    method, height, width, antialias = name.removeprefix("grad_").split("_")
+    x = tf.constant(RESIZED["image"])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.image.resize(x, (int(height), int(width)), method, antialias=antialias == "1")
+    result = y
+    if name.startswith("grad_"):
+        gradient = np.zeros(y.shape, "float32")
+        gradient[0, 1, 1, 0], gradient[0, 2, 2, 1] = np.nan, 1
+        result = tape.gradient(y, x, tf.constant(gradient))
+    # The order of a sum decides between NaN and infinity.
+    is_finite = np.isfinite(RESIZED[name])
+    np.testing.assert_array_equal(np.isfinite(result), is_finite)
+    np.testing.assert_allclose(np.asarray(result)[is_finite], RESIZED[name][is_finite], 1e-4, 1e-5)

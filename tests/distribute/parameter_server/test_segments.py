@@ -141,7 +141,7 @@ def test_what_either_side_has_is_not_written_over(wires, kernels):
         np.testing.assert_array_equal(array, LARGE + np.float32(value))
 
 
-def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels):
+def test_what_a_worker_has_is_not_changed_because_another_one_asks(kernels, compile_tier):
     shape, service = (1000, 300), ServerService(0, None)
     held = functools.partial(service._server.resolve, 1)
     ends = [pair() for _ in range(2)]
