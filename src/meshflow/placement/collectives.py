@@ -157,6 +157,8 @@ def count_shape_bytes(dtype: str, dims: str) -> int:
 
 def _find_crossed_axes(groups: np.ndarray, mesh: dict[str, int]) -> tuple[str, ...]:
     """Find the mesh dimensions along which members of a group differ."""
+    if groups.max(initial=0) >= math.prod(mesh.values()):
+        return ()  # The program of another mesh has the same name.
     coordinates = np.array(np.unravel_index(groups, tuple(mesh.values())))
     differ = (coordinates != coordinates[:, :, :1]).any(axis=(1, 2))
     return tuple(name for name, crossed in zip(mesh, differ, strict=True) if crossed)
