@@ -10,7 +10,7 @@ import meshflow as tf
 from meshflow.dtensor.drawing import draw
 from meshflow.experimental import dtensor
 from meshflow.experimental.dtensor import UNSHARDED, Layout
-from meshflow.placement.collectives import parse_collectives, parse_device_groups
+from meshflow.placement.collectives import parse_collective, parse_collectives, parse_device_groups
 
 U = UNSHARDED
 LAYERS = tf.keras.layers
@@ -262,3 +262,9 @@ def test_drawing_of_a_model(mesh, capsys, monkeypatch):
     monkeypatch.undo()
     with pytest.raises(ValueError, match="not yet been created"):
         dtensor.visualize(tf.keras.Sequential())
+
+
+def test_collectives_of_another_mesh_have_no_axes():
+    line = "%a = f32[8]{0} all-reduce(f32[8]{0} %x), replica_groups={{0,1,2,3}}, to_apply=%sum"
+    assert parse_collective(line, {"x": 4}).axes == ("x",)
+    assert parse_collective(line, {"x": 2}).axes == ()
