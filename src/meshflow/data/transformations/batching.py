@@ -70,23 +70,25 @@ class Batch(Unary):
 
     def __init__(self, parent: DatasetNode, size: IntLike, drop_remainder: bool) -> None:
         super().__init__(parent)
-        self._size = self.batch_size = parse_batch_size(size, "batch_size")
+        self.batch_size = parse_batch_size(size, "batch_size")
         self._drop = bool(drop_remainder)
 
     def _infer_spec(self) -> PyTree:
-        return structure.batch_spec(self.parent.element_spec, self._size if self._drop else None)
+        return structure.batch_spec(
+            self.parent.element_spec, self.batch_size if self._drop else None
+        )
 
     def count_elements(self) -> int:
         """Return the number of batches, rounded up unless the remainder is dropped."""
         count = self.parent.count_elements()
         if count < 0:
             return count
-        return count // self._size if self._drop else math.ceil(count / self._size)
+        return count // self.batch_size if self._drop else math.ceil(count / self.batch_size)
 
     def infer_static_shapes(self) -> StaticShapes | None:
         """Return the static shapes of the batches; a smaller last batch has its own spec."""
         shapes = self.parent.infer_static_shapes()
-        return shapes and shapes.batch(self._size, self._drop)
+        return shapes and shapes.batch(self.batch_size, self._drop)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over batches in the fastest form of the parent: by index, by chunks or by elements."""
@@ -96,12 +98,12 @@ class Batch(Unary):
         parts = self.parent.iter_chunks(epoch)
         if parts is not None:
             return RaisingIterator(
-                self._pack_batches(chunks.regroup_chunks(parts, self._size, self._drop))
+                self._pack_batches(chunks.regroup_chunks(parts, self.batch_size, self._drop))
             )
-        epoch.batch_sizes[id(self.parent)] = self._size
+        epoch.batch_sizes[id(self.parent)] = self.batch_size
         # If an element of a batch cannot be computed, the batch is dropped.
         elements = catch_failures(self.parent.iter_elements(epoch))
-        return join_groups(elements, self._size, self._drop, structure.stack_elements)
+        return join_groups(elements, self.batch_size, self._drop, structure.stack_elements)
 
     def _pack_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         pack = structure.make_packer(self.parent.element_spec)
@@ -132,7 +134,7 @@ class Batch(Unary):
     def _prefetch_batches(
         self, blocks: Iterator[np.ndarray], gather: Gather, spec: PyTree
     ) -> PrefetchedBatches:
-        return PrefetchedBatches(blocks, gather, spec, self._size, self._drop)
+        return PrefetchedBatches(blocks, gather, spec, self.batch_size, self._drop)
 
 
 def join_groups(
@@ -178,7 +180,7 @@ class PaddedBatch(Unary):
         drop_remainder: bool,
     ) -> None:
         super().__init__(parent)
-        self._size = self.batch_size = parse_batch_size(size, "batch_size")
+        self.batch_size = parse_batch_size(size, "batch_size")
         self._drop = bool(drop_remainder)
         spec = parent.element_spec
         leaves = nest.flatten(spec)
@@ -205,7 +207,7 @@ class PaddedBatch(Unary):
         ]
 
     def _infer_spec(self) -> PyTree:
-        batch_size = self._size if self._drop else None
+        batch_size = self.batch_size if self._drop else None
         leaves = [
             TensorSpec([batch_size, *[None if n in (None, -1) else n for n in shape]], s.dtype)
             for shape, s in zip(self._shapes, nest.flatten(self.parent.element_spec), strict=True)
@@ -219,7 +221,7 @@ class PaddedBatch(Unary):
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over batches, each padded and stacked along a new first axis."""
         pad = lambda chunk: structure.pad_and_stack(chunk, self._shapes, self._values)
-        return join_groups(self.parent.iter_elements(epoch), self._size, self._drop, pad)
+        return join_groups(self.parent.iter_elements(epoch), self.batch_size, self._drop, pad)
 
 
 class SparseBatch(Unary):
@@ -236,7 +238,7 @@ class SparseBatch(Unary):
         spec = parent.element_spec
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"sparse_batch: elements must be one tensor each, got {spec}.")
-        self._size = self.batch_size = parse_batch_size(size, "batch_size")
+        self.batch_size = parse_batch_size(size, "batch_size")
         self._row = [None if n in (None, -1) else n for n in as_shape(row_shape).as_list()]
         self._own_spec = SparseTensorSpec([None, *self._row], spec.dtype)
 
@@ -246,13 +248,13 @@ class SparseBatch(Unary):
     def count_elements(self) -> int:
         """Return the number of batches, rounded up."""
         count = self.parent.count_elements()
-        return count if count < 0 else math.ceil(count / self._size)
+        return count if count < 0 else math.ceil(count / self.batch_size)
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over batches, each a `SparseTensor` with one row for each array."""
         elements = catch_failures(self.parent.iter_elements(epoch))
         join = lambda arrays: sparse_leaves.arrays_to_sparse(arrays, self._row)
-        return join_groups(elements, self._size, False, join)
+        return join_groups(elements, self.batch_size, False, join)
 
 
 class Unbatch(Unary):
@@ -345,10 +347,10 @@ class Rebatch(Unary):
     ) -> None:
         super().__init__(parent)
         values = structure.to_array(sizes).reshape(-1).tolist()
-        self._sizes = [to_int(n, "batch_size") for n in values]
-        if not self._sizes or max(self._sizes) < 1 or min(self._sizes) < 0:
+        self.batch_sizes = [to_int(n, "batch_size") for n in values]
+        if not self.batch_sizes or max(self.batch_sizes) < 1 or min(self.batch_sizes) < 0:
             raise InvalidArgumentError(
-                f"Batch size must be greater than zero, got batch_size={self._sizes}."
+                f"Batch size must be greater than zero, got batch_size={self.batch_sizes}."
             )
         self._drop = bool(drop_remainder)
         structure.unbatch_spec(parent.element_spec, "batch_sizes: first `batch` the dataset")
@@ -357,10 +359,10 @@ class Rebatch(Unary):
         spec = self.parent.element_spec
         leaf = nest.flatten(spec)[0]
         old_size = leaf.shape.as_list()[0] if leaf.shape.rank else None
-        divides = self._drop or (old_size is not None and old_size % sum(self._sizes) == 0)
-        is_constant = len(set(self._sizes)) == 1
+        divides = self._drop or (old_size is not None and old_size % sum(self.batch_sizes) == 0)
+        is_constant = len(set(self.batch_sizes)) == 1
         return structure.batch_spec(
-            structure.unbatch_spec(spec), self._sizes[0] if is_constant and divides else None
+            structure.unbatch_spec(spec), self.batch_sizes[0] if is_constant and divides else None
         )
 
     def count_elements(self) -> int:
@@ -370,7 +372,7 @@ class Rebatch(Unary):
 
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over batches of the new sizes, joined from and split out of the old ones."""
-        sizes = itertools.cycle(self._sizes)
+        sizes = itertools.cycle(self.batch_sizes)
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(lambda: self._resize_batches(parent, sizes), parent)
 
