@@ -98,6 +98,13 @@ def _fresh_state(request):
 
 
 @pytest.fixture
+def programs():
+    """The names of the programs that are compiled during the test."""
+    with helpers.record_compilations() as names:
+        yield names
+
+
+@pytest.fixture
 def compile_tier(monkeypatch):
     """Compile every program in this test."""
     monkeypatch.setattr(TierSettings, "tier", "compile")

@@ -1,7 +1,10 @@
 """Assertions shared by tests, and how long they try."""
 
+import contextlib
+import logging
 import os
 
+import jax
 import numpy as np
 
 import meshflow as tf
@@ -13,6 +16,34 @@ SOAK = os.environ.get("MESHFLOW_SOAK", "0") not in ("", "0")
 def rounds(default, soak):
     """How often a test repeats what it tries: `default` times, `soak` times in `make test-all`."""
     return soak if SOAK else default
+
+
+class _CompiledPrograms(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.names = []
+
+    def emit(self, record):
+        words = record.getMessage().split()
+        if words[0] == "Compiling":
+            self.names.append(words[1])
+
+
+@contextlib.contextmanager
+def record_compilations():
+    """Yield the names of the programs that JAX compiles inside, without those compiled before."""
+    jax.clear_caches()
+    log, handler = logging.getLogger("jax._src.interpreters.pxla"), _CompiledPrograms()
+    saved = log.level, log.propagate
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        yield handler.names
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(saved[0])
+        log.propagate = saved[1]
 
 
 def assert_close(actual, expected, rtol=1e-5, atol=1e-6):

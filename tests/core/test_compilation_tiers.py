@@ -1,10 +1,11 @@
 """The choice between running op by op and compiling."""
 
-import logging
+import os
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -12,30 +13,9 @@ import meshflow as tf
 from meshflow.core.dispatch import eager_forms, tiers
 
 
-class Programs(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.DEBUG)
-        self.names = []
-
-    def emit(self, record):
-        words = record.getMessage().split()
-        if words[0] == "Compiling":
-            self.names.append(words[1])
-
-
-@pytest.fixture
-def programs(monkeypatch):
-    """The names of the programs that are compiled during the test."""
+@pytest.fixture(autouse=True)
+def _choose_automatically(monkeypatch):
     monkeypatch.setattr(tiers.TierSettings, "tier", "auto")
-    jax.clear_caches()
-    log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
-    monkeypatch.setattr(log, "propagate", False)
-    level = log.level
-    log.setLevel(logging.DEBUG)
-    log.addHandler(handler)
-    yield handler.names
-    log.removeHandler(handler)
-    log.setLevel(level)
 
 
 def text_model(kind):
@@ -136,7 +116,7 @@ class StopAfter(tf.keras.callbacks.Callback):
 
 
 def test_a_frequent_function_is_compiled(programs, monkeypatch):
-    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 3.0)
+    monkeypatch.setattr(tiers.InterpretedProgram, "_estimate_limit", lambda *_: 3.0)
     double = tf.function(lambda x: 2.0 * x)
     counts = []
     for _ in range(5):
@@ -148,20 +128,14 @@ def test_a_frequent_function_is_compiled(programs, monkeypatch):
 @pytest.mark.parametrize("tier", ["compile", "interpret"])
 def test_the_environment_fixes_one_tier(tier):
     script = """
-        import logging, numpy as np, meshflow as tf
-        from tests.core.test_compilation_tiers import Programs
-        log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
-        log.setLevel(10); log.propagate = False; log.addHandler(handler)
+        import numpy as np, meshflow as tf
+        from helpers import record_compilations
         f = tf.function(lambda x: tf.reduce_sum(tf.matmul(x, x)))
-        for _ in range(3): f(np.ones((300, 300), "float32"))
-        print(len(handler.names))
+        with record_compilations() as programs:
+            for _ in range(3): f(np.ones((300, 300), "float32"))
+        print(len(programs))
     """
-    import os
-    import pathlib
-    import textwrap
-
-    root = pathlib.Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "MESHFLOW_TIER": tier, "PYTHONPATH": path}
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
@@ -192,7 +166,7 @@ class Interrupt(tf.keras.callbacks.Callback):
 @pytest.mark.parametrize("known", [True, False])
 def test_a_resumed_training_computes_the_same_bits(tmp_path, monkeypatch, stop, known):
     # With an unknown number of steps, the training is compiled in the middle.
-    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 5.0)
+    monkeypatch.setattr(tiers.InterpretedProgram, "_estimate_limit", lambda *_: 5.0)
     monkeypatch.setattr(tiers, "RARE_RUNS", 6)
     x, y = np.random.RandomState(0).randn(22, 4), np.random.RandomState(1).randn(22, 1)
 
@@ -220,7 +194,7 @@ def test_a_resumed_training_computes_the_same_bits(tmp_path, monkeypatch, stop, 
 
 
 def test_a_restored_custom_loop_computes_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(tiers.OpByOpProgram, "_estimate_limit", lambda *_: 4.0)
+    monkeypatch.setattr(tiers.InterpretedProgram, "_estimate_limit", lambda *_: 4.0)
     x = np.random.RandomState(0).randn(8, 4).astype("float32")
 
     def make():
