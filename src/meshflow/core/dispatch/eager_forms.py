@@ -13,13 +13,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.tiers import TierSettings, is_interpreter_enabled, is_local, run_plan
+from meshflow.core.dispatch.tiers import (
+    TierSettings,
+    can_run_plan,
+    is_interpreter_enabled,
+    is_local,
+    run_plan,
+)
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
-from meshflow.core.values.size_guards import GuardedSizes
+from meshflow.core.values.trace_families import TraceFamily
 from meshflow.environment.jax_internals import DeviceArray
-from meshflow.environment.types import Array, PyTree
-from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
+from meshflow.environment.types import Array, ClosedJaxpr, PyTree
+from meshflow.interpreter import UnsupportedPrimitive, build_plan, estimate_costs
 
 __all__ = ["EagerForm", "UncompiledForm"]
 
@@ -31,25 +37,21 @@ _MAX_INTERPRETED_SECONDS = 2e-4
 _MAX_HOST_SIZE = 4096
 # A form caches at most this number of combinations of shapes.
 _MAX_CACHED_KEYS = 4096
-# Traces with symbolic sizes per number and dtype of operands, after which each shape is traced.
-_MAX_GENERAL_TRACES = 3
 
 
 class _InterpretedForm:
-    """The plan of a form with the structure of its results."""
+    """The plan of a form with its costs and the structure of its results."""
 
-    __slots__ = ("_plan", "_tree")
+    __slots__ = ("_costs", "_plan", "_tree")
 
-    def __init__(self, plan: Plan, tree: Any) -> None:
-        self._plan, self._tree = plan, tree
+    def __init__(self, closed: ClosedJaxpr, tree: Any) -> None:
+        self._plan, self._costs, self._tree = build_plan(closed), estimate_costs(closed), tree
 
-    def prepare(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Check whether the plan supports operands of these shapes, and prepare it."""
-        try:
-            self._plan.prepare(shapes)
-        except UnsupportedPrimitive:
-            return False
-        return True
+    def should_run(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Check whether calls with operands of these shapes are not compiled."""
+        seconds = self._costs.bind(shapes).run_seconds
+        is_fast = TierSettings.tier == "interpret" or seconds <= _MAX_INTERPRETED_SECONDS
+        return is_fast and can_run_plan(self._plan, shapes)
 
     def __call__(self, *values: Any) -> Any:
         arrays = [np.asarray(v) for v in jax.tree.leaves(values)]
@@ -80,14 +82,15 @@ class EagerForm:
         self._function = function
         self._jitted = jax.jit(function, donate_argnums=tuple(donated))
         self._calls: dict[Hashable, Callable[..., PyTree]] = {}
-        self._families: dict[Hashable, _Family] = {}
+        # None for operands for which the interpreter does not support the function.
+        self._families: dict[Hashable, TraceFamily[_InterpretedForm] | None] = {}
 
     def __call__(self, *values: Any) -> PyTree:
         """Call the function on arrays."""
         return self._find(values)(*values)
 
     def is_interpreted(self, values: Sequence[Any]) -> bool:
-        """Check whether a call with these operands runs op by op."""
+        """Check whether a call with these operands uses the interpreter."""
         return self._find(values) is not self._jitted
 
     def _find(self, values: Sequence[Any]) -> Callable[..., PyTree]:
@@ -107,17 +110,36 @@ class EagerForm:
         leaves, tree = jax.tree.flatten(values)
         if not (is_interpreter_enabled() and all(map(is_local, leaves))):
             return self._jitted
-        family_key = tree, tuple([(a.ndim, a.dtype) for a in leaves])
-        family = self._families.get(family_key)
+        shapes, dtypes = [a.shape for a in leaves], [a.dtype for a in leaves]
+
+        def trace(shapes: Sequence[tuple[int, ...]]) -> _InterpretedForm:
+            specs = map(jax.ShapeDtypeStruct, shapes, dtypes)
+            operands = jax.tree.unflatten(tree, specs)
+            closed, results = jax.make_jaxpr(self._function, return_shape=True)(*operands)
+            return _InterpretedForm(closed, jax.tree.structure(results))
+
+        key = tree, tuple([(a.ndim, a.dtype) for a in leaves])
+        family = self._families.setdefault(key, TraceFamily())
         if family is None:
-            family = self._families[family_key] = _Family(self._function, tree, leaves)
-        return family.find([a.shape for a in leaves]) or self._jitted
+            return self._jitted
+        try:
+            form = family.find(shapes, lambda sizes: trace(sizes.shapes)) or trace(shapes)
+        except Exception as error:
+            # XLA compiles every op, and JAX raises errors about the operands again.
+            _log.debug("The op is compiled: %r", error)
+            if isinstance(error, UnsupportedPrimitive):
+                self._families[key] = None
+            return self._jitted
+        return form if form.should_run(shapes) else self._jitted
 
 
 class UncompiledForm(EagerForm):
     """A function that is called once, as plain Python."""
 
     __slots__ = ()
+
+    def __init__(self, function: Callable[..., PyTree]) -> None:
+        self._function = function
 
     def __call__(self, *values: Any) -> PyTree:
         """Call the function on arrays."""
@@ -126,60 +148,6 @@ class UncompiledForm(EagerForm):
     def is_interpreted(self, values: Sequence[Any]) -> bool:
         """Return False: JAX runs the equations of the function."""
         return False
-
-
-class _Family:
-    """The plans of a form for operands that differ only in their sizes."""
-
-    def __init__(self, function: Callable[..., PyTree], tree: Any, leaves: Sequence[Any]) -> None:
-        self._function, self._tree = function, tree
-        self._dtypes = [a.dtype for a in leaves]
-        self._calls: list[list[tuple[int, ...]]] = []
-        self._general: list[tuple[GuardedSizes, _InterpretedForm, Any]] = []
-        self._num_attempts = 0
-        self._is_supported = True
-
-    def find(self, shapes: list[tuple[int, ...]]) -> Callable[..., PyTree] | None:
-        """Return a function for operands of these shapes; None if it must be compiled."""
-        if not self._is_supported:
-            return None
-        for sizes, form, costs in self._general:
-            if sizes.bind(shapes) is not None:
-                return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
-        if self._calls and self._num_attempts < _MAX_GENERAL_TRACES:
-            self._num_attempts += 1
-            sizes = GuardedSizes([*self._calls, shapes])
-            try:
-                with sizes.record():
-                    form, costs = self._trace(sizes.shapes)
-            except Exception:  # The function needs the value of a size.
-                self._num_attempts = _MAX_GENERAL_TRACES
-            else:
-                self._general.insert(0, (sizes, form, costs))
-                if sizes.bind(shapes) is not None:
-                    return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
-        self._calls = [*self._calls[:1], shapes]
-        try:
-            form, costs = self._trace(shapes)
-        except Exception as error:
-            # XLA compiles every op, and JAX raises errors about the operands again.
-            _log.debug("The op is compiled: %r", error)
-            self._is_supported = not isinstance(error, UnsupportedPrimitive)
-            return None
-        return form if _is_fast(costs, shapes) and form.prepare(shapes) else None
-
-    def _trace(self, shapes: Sequence[tuple[int, ...]]) -> tuple[_InterpretedForm, Any]:
-        specs = map(jax.ShapeDtypeStruct, shapes, self._dtypes)
-        closed, results = jax.make_jaxpr(self._function, return_shape=True)(
-            *jax.tree.unflatten(self._tree, specs)
-        )
-        form = _InterpretedForm(build_plan(closed), jax.tree.structure(results))
-        return form, estimate_costs(closed)
-
-
-def _is_fast(costs: Any, shapes: Sequence[tuple[int, ...]]) -> bool:
-    is_fixed = TierSettings.tier == "interpret"
-    return is_fixed or costs.bind(shapes).run_seconds <= _MAX_INTERPRETED_SECONDS
 
 
 class _Devices:

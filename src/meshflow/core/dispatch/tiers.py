@@ -33,14 +33,16 @@ from meshflow.core.runtime import (
     transfers,
 )
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.devices import get_default_device
 from meshflow.environment.types import ClosedJaxpr
-from meshflow.interpreter import Plan, build_plan, estimate_costs
+from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
 
 __all__ = [
     "RARE_RUNS",
-    "OpByOpProgram",
+    "InterpretedProgram",
     "RunForecast",
     "TierSettings",
+    "can_run_plan",
     "is_interpreter_enabled",
     "is_local",
     "run_plan",
@@ -62,9 +64,8 @@ class TierSettings:
       is_profiling: Whether a profile is recorded, which shows the layers of compiled programs.
     """
 
-    is_profiling = False
-
     tier = os.environ.get("MESHFLOW_TIER", "auto")
+    is_profiling = False
 
 
 def is_interpreter_enabled() -> bool:
@@ -74,6 +75,16 @@ def is_interpreter_enabled() -> bool:
     if context.place_output is not None:
         return False
     return jax.default_backend() == "cpu"
+
+
+def can_run_plan(plan: Plan, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Check whether a plan supports inputs of these shapes, and prepare it for them."""
+    try:
+        plan.prepare(shapes)
+    except UnsupportedPrimitive as error:
+        _log.debug("The program is compiled: %s", error)
+        return False
+    return True
 
 
 def run_plan(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -131,15 +142,15 @@ class RunForecast(NamedTuple):
         return self.rare_runs if self.has_variable_sizes or is_last else self.runs
 
 
-class OpByOpProgram:
-    """A program that runs op by op until compiling it pays off.
+class InterpretedProgram:
+    """A program that runs with the interpreter until compiling it pays off.
 
     Args:
       closed: The program. Its inputs may have symbolic sizes.
 
     Example:
       >>> import jax.numpy as jnp
-      >>> program = OpByOpProgram(jax.make_jaxpr(lambda x: x + 1)(jnp.zeros(3)))
+      >>> program = InterpretedProgram(jax.make_jaxpr(lambda x: x + 1)(jnp.zeros(3)))
       >>> program.estimate_limit([np.arange(3.0)]) > 1, program.run([np.arange(3.0)])[0].tolist()
       (True, [1.0, 2.0, 3.0])
     """
@@ -163,8 +174,9 @@ class OpByOpProgram:
         key = tuple([o.shape for o in operands])
         limit = self._limits.get(key)
         if limit is None:
-            is_planned = self._make_plan(key)
-            limit = self._limits[key] = self._estimate_limit(operands) if is_planned else 0.0
+            plan = self._make_plan()
+            is_supported = plan is not None and can_run_plan(plan, key)
+            limit = self._limits[key] = self._estimate_limit(key) if is_supported else 0.0
         return limit
 
     def count_run(self, operands: Sequence[Any]) -> int:
@@ -177,23 +189,23 @@ class OpByOpProgram:
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         return runs
 
-    def _estimate_limit(self, operands: Sequence[Any]) -> float:
+    def _estimate_limit(self, shapes: Sequence[tuple[int, ...]]) -> float:
         if TierSettings.tier == "interpret":
             return math.inf
-        estimate = estimate_costs(self._closed).bind([o.shape for o in operands])
+        estimate = estimate_costs(self._closed).bind(shapes)
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
         return limit if limit >= _MIN_RUNS else 0.0
 
-    def _make_plan(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        try:
-            if self._plan is None:
+    def _make_plan(self) -> Plan | None:
+        if self._plan is None and self._is_supported:
+            try:
                 self._plan = build_plan(self._closed)
-            self._plan.prepare(shapes)
-        except Exception as error:
-            # XLA compiles every program, also one with an equation that the interpreter does not know.
-            _log.debug("The program is compiled: %r", error)
-            self._is_supported = False
-        return self._is_supported
+            except Exception as error:
+                # XLA compiles every program, also one with an equation that the interpreter does not
+                # know.
+                _log.debug("The program is compiled: %r", error)
+                self._is_supported = False
+        return self._plan
 
     def run(self, operands: Sequence[Any]) -> list[jax.Array]:
         """Run the program, after `estimate_limit` returned a positive number.
@@ -214,10 +226,5 @@ def is_local(operand: object) -> bool:
         isinstance(operand, jax.Array)
         and not jax.dtypes.issubdtype(operand.dtype, jax.dtypes.extended)
         and type(operand.sharding) is jax.sharding.SingleDeviceSharding
-        and operand.devices() == {_get_default_device()}
+        and operand.devices() == {get_default_device()}
     )
-
-
-def _get_default_device() -> Any:
-    # JAX defines its options at run time.
-    return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]

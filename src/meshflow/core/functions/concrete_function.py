@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.tiers import (
     RARE_RUNS,
-    OpByOpProgram,
+    InterpretedProgram,
     is_interpreter_enabled,
 )
 from meshflow.core.functions.early_checks import EarlyChecks, has_bounds_checks
@@ -244,12 +244,9 @@ class ConcreteFunction(SignedFunction):
         self.early_checks = EarlyChecks(traced.closed_jaxpr, offset)
         self._prepacked_weights: PrepackedWeights | None = None
         self._file_variables = FileVariables(traced)
-        self._has_symbolic_sizes = any(
-            has_symbolic_size(a.shape) for a in traced.closed_jaxpr.in_avals
-        )
         # The program is compiled at a call, because variables may have no values yet.
-        self._op_by_op: OpByOpProgram | None = None
-        self._op_by_op_version = -1
+        self._interpreted_program: InterpretedProgram | None = None
+        self._interpreted_version = -1
         self._version = -1
         self._is_lowered = False
 
@@ -317,7 +314,7 @@ class ConcreteFunction(SignedFunction):
         return apply_all_passes(closed, self.traced.allows_simplification)
 
     @functools.cached_property
-    def _can_run_op_by_op(self) -> bool:
+    def _can_interpret(self) -> bool:
         traced = self.traced
         in_host_memory = any(map(is_in_host_memory, [*traced.captures, *traced.writes]))
         return not (
@@ -339,21 +336,23 @@ class ConcreteFunction(SignedFunction):
         counters = (v for v in variables if v._counts_steps)
         return next(counters, None)
 
-    def should_run_op_by_op(
-        self, arrays: Sequence[Any], expected_runs: float | None = None
-    ) -> bool:
-        """Check whether the next run is not compiled, and count it; see `tiers`.
+    @functools.cached_property
+    def _has_symbolic_sizes(self) -> bool:
+        return any(has_symbolic_size(a.shape) for a in self.traced.closed_jaxpr.in_avals)
+
+    def should_interpret(self, arrays: Sequence[Any], expected_runs: float | None = None) -> bool:
+        """Check whether the next run uses the interpreter, and count it; see `tiers`.
 
         Args:
           arrays: The arguments.
           expected_runs: Number of all runs with these shapes, or None if it is unknown.
         """
-        if self.is_ready or not (self._can_run_op_by_op and is_interpreter_enabled()):
+        if self.is_ready or not (self._can_interpret and is_interpreter_enabled()):
             return False
-        program = self._op_by_op
-        if program is None or self._op_by_op_version != PassPipeline.version:
-            program = self._op_by_op = OpByOpProgram(self._rewrite(compiles=False))
-            self._op_by_op_version = PassPipeline.version
+        program = self._interpreted_program
+        if program is None or self._interpreted_version != PassPipeline.version:
+            program = self._interpreted_program = InterpretedProgram(self._rewrite(compiles=False))
+            self._interpreted_version = PassPipeline.version
         operands = [*arrays, *[c._value for c in self.traced.captures]]
         limit = program.estimate_limit(operands)
         if not limit:
@@ -367,13 +366,13 @@ class ConcreteFunction(SignedFunction):
                 expected_runs = 1 + int(np.asarray(self._step_counter._value))
         return expected_runs <= limit
 
-    def disable_op_by_op(self) -> None:
+    def disable_interpreter(self) -> None:
         """Compile the function for its next run."""
-        self._can_run_op_by_op = False
+        self._can_interpret = False
 
-    def run_op_by_op(self, arrays: Sequence[Any], lock: Lock = variable_lock) -> PyTree:
-        """Run the function on arrays after `should_run_op_by_op` returned True."""
-        traced, program = self.traced, self._op_by_op
+    def interpret(self, arrays: Sequence[Any], lock: Lock = variable_lock) -> PyTree:
+        """Run the function with the interpreter, after `should_interpret` returned True."""
+        traced, program = self.traced, self._interpreted_program
         assert program is not None
         with lock:
             try:
@@ -482,8 +481,8 @@ class ConcreteFunction(SignedFunction):
             raise make_fork_error()
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
-        if self.should_run_op_by_op(arrays, expected_runs):
-            return self.run_op_by_op(arrays, lock)
+        if self.should_interpret(arrays, expected_runs):
+            return self.interpret(arrays, lock)
         self.prepare()
         traced = self.traced
         if self.early_checks and not is_checked and self._donated:

@@ -23,6 +23,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 from meshflow._version import __version__
 from meshflow.core.functions.scope_names import bypass_jax_cache
 from meshflow.core.runtime import compilation_cache
+from meshflow.core.runtime.devices import get_default_device
 from meshflow.core.runtime.exported_lowerings import calls_lapack
 from meshflow.environment import cpu_info
 from meshflow.environment.types import ClosedJaxpr, Jaxpr
@@ -162,8 +163,7 @@ def _fingerprint_exported(exported: jax.export.Exported) -> bytes | None:
 
 def get_only_device(operands: Sequence[Any]) -> jax.Device | None:
     """Return the default device if all operands are on it or on the host, else None."""
-    # JAX defines its options at run time.
-    device = jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
+    device = get_default_device()
     if isinstance(device, str):
         return None
     for operand in operands:

@@ -35,7 +35,6 @@ from meshflow.core.functions.function_types import Parameters, Polymorphic, Resu
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
-from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
@@ -47,6 +46,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.trace_families import TraceFamily
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import Array, PyTree
@@ -104,7 +104,7 @@ class Function:
         self._split_function: Function | None = None
         # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
-        self._families: dict[Hashable, TraceFamily] = {}
+        self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         specs = [s for s in nest.flatten(self.input_signature or ()) if isinstance(s, TensorSpec)]
         self._has_unknown_sizes = not jit_compile and (
             reduce_retracing or any(not s.shape.is_fully_defined() for s in specs)
@@ -192,12 +192,12 @@ class Function:
             concrete = self._cache.get(key)
             if concrete is None:
                 general = self._find_general(args, kwargs, arrays, key)
-                if general is not None and general.should_run_op_by_op(arrays):
-                    return general.run_op_by_op(arrays)
+                if general is not None and general.should_interpret(arrays):
+                    return general.interpret(arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, runs=True)
                     if general is not None:
-                        concrete.disable_op_by_op()
+                        concrete.disable_interpreter()
                 except VariableNeedsEagerError:
                     if context.trace is not None:
                         raise  # The outermost function runs eagerly.
@@ -238,12 +238,11 @@ class Function:
         shapes = [a.shape for a in arrays]
         family = self._families.get(family_key)
         if family is None:
-            family = self._families[family_key] = TraceFamily(shapes)
+            family = self._families[family_key] = TraceFamily()
             # The key contains the ids of these objects, so they must exist as long as it.
             family.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
             if len(self._families) > retracing.MAX_TRACES:
                 self._families.pop(next(iter(tuple(self._families))), None)
-            return None
 
         def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
             specs = iter(map(jax.ShapeDtypeStruct, sizes.shapes, [a.dtype for a in arrays]))
@@ -253,7 +252,7 @@ class Function:
             return self._trace(general_args, general_kwargs, None)
 
         with self._trace_lock:
-            return family.find(shapes) or family.generalize(shapes, trace_sizes)
+            return family.find(shapes, trace_sizes)
 
     def _get_split_function(self) -> Function:
         """Return the function that takes split composite tensors."""

@@ -137,6 +137,12 @@ def get_default_device_type() -> str:
     return get_device_type(jax.local_devices()[0])
 
 
+def get_default_device() -> jax.Device | str:
+    """Return the device of new arrays, or its platform as a string if a program set that."""
+    # JAX defines its options at run time.
+    return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
+
+
 def list_device_types() -> list[str]:
     """Return the types of the available devices."""
     available = {"CPU", get_default_device_type(), *(["TPU"] if count_emulated_tpus() else [])}

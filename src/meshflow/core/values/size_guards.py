@@ -9,6 +9,7 @@ guard has the same result, so it never computes anything other than a trace for 
 from __future__ import annotations
 
 import contextlib
+import operator
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,15 +23,8 @@ __all__ = ["GuardedSizes"]
 Shape = Sequence[int]
 
 
-def _floordiv(dividend: int, divisor: int) -> int:
-    return dividend // divisor
-
-
-def _mod(dividend: int, divisor: int) -> int:
-    return dividend % divisor
-
-
-_EXPRESSION_NAMES = {"floordiv": _floordiv, "mod": _mod, "max": max, "min": min}
+# The functions in the text of a symbolic size.
+_EXPRESSION_NAMES = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
 
 
 class GuardedSizes:

@@ -20,7 +20,6 @@ from meshflow.core.dispatch.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.functions.retracing import MAX_COMPARED, CallHistory, explain_change
-from meshflow.core.functions.trace_families import TraceFamily
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
@@ -29,6 +28,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.trace_families import TraceFamily
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
@@ -80,7 +80,7 @@ class CompiledStep:
         # The specs of the batches of all traces, by label.
         self._batch_specs: dict[Hashable, dict[str, TensorSpec]] = {}
         self._concrete: dict[Hashable, ConcreteFunction] = {}
-        self._families: dict[Hashable, TraceFamily] = {}
+        self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         self._loops: dict[Hashable, StepLoop] = {}
         self._is_eager = False
 
@@ -97,15 +97,15 @@ class CompiledStep:
         self._history.calls += 1
         if concrete is None:
             general = self._find_general(key)
-            if general is not None and general.should_run_op_by_op(leaves, self._expect_runs(key)):
-                return general.run_op_by_op(leaves)
+            if general is not None and general.should_interpret(leaves, self._expect_runs(key)):
+                return general.interpret(leaves)
             if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
                 return self._run_op_by_op(batch)
             try:
                 concrete = self._concrete[key] = self._trace(batch)
                 if general is not None:
-                    concrete.disable_op_by_op()
+                    concrete.disable_interpreter()
             except VariableNeedsEagerError:
                 return self._run_op_by_op(batch)
             except ValueNeededError as error:
@@ -116,7 +116,8 @@ class CompiledStep:
         if concrete.early_checks:
             concrete.early_checks.run(host_leaves)
         arrays = [_share_with_device(leaf) for leaf in leaves]
-        return concrete.run_arrays(arrays, is_checked=True, expected_runs=self._expect_runs(key))
+        expected_runs = None if concrete.is_ready else self._expect_runs(key)
+        return concrete.run_arrays(arrays, is_checked=True, expected_runs=expected_runs)
 
     def _record_trace(self, key: Hashable, batch: PyTree) -> None:
         """Warn if many of the latest batches had new shapes."""
@@ -138,26 +139,18 @@ class CompiledStep:
 
     def _find_general(self, key: StepKey) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for a batch, or None."""
+        is_placed = self.place_batch is not None or self.place_batches is not None
+        if self._is_eager or is_placed or not is_interpreter_enabled():
+            return None
         tree, avals, _ = key
-        shapes = [shape for shape, _ in avals]
-        family_key = tree, tuple([(len(shape), dtype) for shape, dtype in avals])
-        family = self._families.get(family_key)
-        if family is None:
-            self._families[family_key] = TraceFamily(shapes)
-            return None
-        if not self._can_generalize():
-            return None
 
         def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
-            dtypes = [dtype for _, dtype in avals]
-            specs = map(jax.ShapeDtypeStruct, sizes.shapes, dtypes)
+            specs = map(jax.ShapeDtypeStruct, sizes.shapes, [dtype for _, dtype in avals])
             return self._trace(jax.tree.unflatten(tree, specs))
 
-        return family.find(shapes) or family.generalize(shapes, trace_sizes)
-
-    def _can_generalize(self) -> bool:
-        is_placed = self.place_batch is not None or self.place_batches is not None
-        return not (self._is_eager or is_placed) and is_interpreter_enabled()
+        family_key = tree, tuple([(len(shape), dtype) for shape, dtype in avals])
+        family = self._families.setdefault(family_key, TraceFamily())
+        return family.find([shape for shape, _ in avals], trace_sizes)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
         with self.make_trace_scope(), emulate_graph():

@@ -1,0 +1,82 @@
+"""Traces that serve calls with many sizes.
+
+The calls of one function whose arguments differ only in their sizes form a family. The first call is
+traced for its sizes; the second one, with symbols for the sizes that differ, for all sizes that the
+guards of that trace admit (`size_guards.py`). Such a trace runs with the interpreter; if calls with
+certain sizes are frequent, the function is traced and compiled for these sizes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from meshflow.core.values.size_guards import GuardedSizes
+
+__all__ = ["TraceFamily"]
+
+_log = logging.getLogger("meshflow")
+
+T = TypeVar("T")
+Shapes = Sequence[tuple[int, ...]]
+
+# A family has at most this number of traces with symbols. If new sizes still differ in other axes or
+# fail the guards, each of them is traced separately.
+_MAX_TRACES = 4
+# Sizes of this number of calls determine which axes vary, and which of them have equal sizes.
+_MAX_CALLS = 4
+
+
+class TraceFamily(Generic[T]):
+    """The traces of a function for arguments that differ only in their sizes.
+
+    Attributes:
+      identity_arguments: Arguments that the key of the family refers to by id.
+
+    Example:
+      >>> family = TraceFamily()
+      >>> trace = lambda sizes: f"trace for {sizes.shapes}"
+      >>> [family.find([(rows, 2)], trace) for rows in (3, 4, 5)]
+      [None, 'trace for [(d0, 2)]', 'trace for [(d0, 2)]']
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[list[tuple[int, ...]]] = []
+        self._traces: list[tuple[GuardedSizes, T]] = []
+        self._num_attempts = 0
+        self.identity_arguments: list[Any] = []
+
+    def find(self, shapes: Shapes, trace: Callable[[GuardedSizes], T]) -> T | None:
+        """Return a trace with symbolic sizes for a call, and make it if necessary.
+
+        Args:
+          shapes: Shapes of the arguments.
+          trace: Traces the function for the given sizes. Its errors are ignored, because any code may
+            need the value of a size; the trace for exact sizes runs that code again.
+
+        Returns:
+          A trace that is valid for these shapes; None if they must be traced exactly, such as those of
+          the first call.
+        """
+        found = self._find_valid(shapes)
+        if found is not None or list(shapes) in self._calls or self._num_attempts == _MAX_TRACES:
+            return found
+        self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
+        if len(self._calls) == 1:
+            return None
+        self._num_attempts += 1
+        sizes = GuardedSizes(self._calls)
+        try:
+            with sizes.record():
+                self._traces.insert(0, (sizes, trace(sizes)))
+        except Exception as error:
+            _log.debug("No trace with symbolic sizes: %r", error)
+            self._num_attempts = _MAX_TRACES
+        return self._find_valid(shapes)
+
+    def _find_valid(self, shapes: Shapes) -> T | None:
+        for sizes, traced in self._traces:
+            if sizes.bind(shapes) is not None:
+                return traced
+        return None
