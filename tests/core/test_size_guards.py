@@ -112,3 +112,9 @@ def test_families_do_not_mix_objects_with_the_same_id():
         for size in (2, 3, 4):
             assert scale(np.ones(size, "float32"), by).numpy().tolist() == [factor] * size
         del by
+
+
+def test_a_dtype_among_the_arguments_is_no_array():
+    cast = tf.function(lambda x, dtype: tf.cast(x, dtype), reduce_retracing=True)
+    for size in (2, 3, 4):
+        assert cast(np.ones(size, "float32"), np.dtype("int32")).dtype == tf.int32

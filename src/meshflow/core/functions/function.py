@@ -503,8 +503,9 @@ def _make_retraced(
 
 def _omit_sizes(leaf_key: Hashable) -> Hashable:
     """Replace the shape in the key of an array by its rank."""
-    if isinstance(leaf_key, tuple) and len(leaf_key) == 2 and isinstance(leaf_key[1], np.dtype):
-        return len(leaf_key[0]), leaf_key[1]
+    match leaf_key:
+        case (tuple() as shape, np.dtype() as dtype):
+            return len(shape), dtype
     return leaf_key
 
 
