@@ -118,3 +118,26 @@ def test_a_dtype_among_the_arguments_is_no_array():
     cast = tf.function(lambda x, dtype: tf.cast(x, dtype), reduce_retracing=True)
     for size in (2, 3, 4):
         assert cast(np.ones(size, "float32"), np.dtype("int32")).dtype == tf.int32
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x, i: tf.gather(x, i), "indices = 9 is not in [0, {})"),
+        (
+            lambda x, i: tf.math.invert_permutation(tf.range(tf.shape(x)[0]) + i),
+            "9 is not between 0 and {}",
+        ),
+        (
+            lambda x, i: tf.TensorArray(tf.float32, 0).unstack(x).read(i),
+            "element 9 in a list with {} elements",
+        ),
+        (lambda x, i: x[i], "slice index 9 of dimension 0 out of bounds"),
+    ],
+)
+def test_errors_name_the_size_of_the_call(function, message):
+    run = tf.function(function, reduce_retracing=True)
+    for size in (3, 4, 5):
+        with pytest.raises(tf.errors.InvalidArgumentError) as failure:
+            run(np.ones(size, "float32"), tf.constant(9))
+        assert message.format(size) in str(failure.value)

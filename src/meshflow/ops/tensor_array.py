@@ -104,9 +104,9 @@ class _SharedState:
 
 def _check_index(index: TensorLike, buffer: Tensor, action: str) -> Tensor:
     """Return the index of an element after checking that it exists."""
-    count = buffer.array.shape[0]
-    message = f"Trying to {action} element {{value}} in a list with {count} elements."
-    check = BoundsCheck(message, (0,), (count,))
+    size = buffer.array.shape[:1]
+    message = f"Trying to {action} element {{value}} in a list with {{sizes}} elements."
+    check = BoundsCheck(message, (0,), size, sizes=size)
     checked: Tensor = check_bounds(convert_to_tensor(index), check)
     return checked
 

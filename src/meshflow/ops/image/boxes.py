@@ -132,7 +132,7 @@ def crop_and_resize(
     check = BoundsCheck(
         "box_index has values outside [0, batch_size)",
         (0,),
-        (len(images),),
+        images.array.shape[:1],
         error="OutOfRangeError",
     )
     box_indices = check_bounds(convert_to_tensor(box_indices), check)

@@ -53,8 +53,10 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
             )
     else:
         # TensorFlow's message contains n, although n is not allowed.
-        message = f"{{value}} is not between 0 and {x.array.shape[0]}"
-        x = check_bounds(x, BoundsCheck(message, (0,), (x.array.shape[0],)))
+        size = x.array.shape
+        x = check_bounds(
+            x, BoundsCheck("{value} is not between 0 and {sizes}", (0,), size, sizes=size)
+        )
     return _invert_permutation(x)
 
 
