@@ -72,17 +72,30 @@ class StagedRange(StagedIterable):
         )
 
     def __getattr__(self, name: str) -> object:
-        return self._as_tensor() if hasattr(Tensor, name) else object.__getattribute__(self, name)
+        target = self._as_tensor() if hasattr(Tensor, name) else super()
+        return target.__getattribute__(name)
 
     def __repr__(self) -> str:
         return f"tf.range({self.start}, {self.limit}, {self.delta})"
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-    setattr(StagedRange, f"__{_name}__", lambda self, _: self._as_tensor())
-    setattr(StagedRange, f"__r{_name}__", lambda self, _: self._as_tensor())
-for _name in ("neg", "lt", "le", "gt", "ge", "getitem"):
-    setattr(StagedRange, f"__{_name}__", lambda self, *_: self._as_tensor())
+def _make_operator(name: str) -> Callable[..., Any]:
+    """Return a method that applies an operator to the tensor of the range."""
+    return lambda self, *others: getattr(self._as_tensor(), name)(*others)
+
+
+_BINARY_NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+for _name in (
+    *_BINARY_NAMES,
+    *(f"r{n}" for n in _BINARY_NAMES),
+    "neg",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "getitem",
+):
+    setattr(StagedRange, f"__{_name}__", _make_operator(f"__{_name}__"))
 
 
 class StagedEnumerate(StagedIterable):
