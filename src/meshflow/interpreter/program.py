@@ -187,12 +187,10 @@ class Program:
         has_symbols = False
         if self.symbols.expressions:
             symbolic_params = tuple(k for k, v in eqn.params.items() if has_symbolic_size(v))
-            has_symbols = (
-                any(type(n) is Symbol for v in values for n in v.shape)
-                or bool(symbolic_params)
-                or bool(find_inner_jaxprs(eqn))
+            has_symbols = any(type(n) is Symbol for v in values for n in v.shape) or bool(
+                find_inner_jaxprs(eqn)
             )
-        is_static = not (found.uses_shapes and has_symbols)
+        is_static = not (symbolic_params or (found.uses_shapes and has_symbols))
         slots = tuple(operands), tuple(outputs)
         is_multiple = eqn.primitive.multiple_results
         node = Node(name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params)
