@@ -135,9 +135,48 @@ def test_a_dtype_among_the_arguments_is_no_array():
         (lambda x, i: x[i], "slice index 9 of dimension 0 out of bounds"),
     ],
 )
-def test_errors_name_the_size_of_the_call(function, message):
+def test_errors_name_the_size_of_the_call(function, message, programs):
     run = tf.function(function, reduce_retracing=True)
     for size in (3, 4, 5):
         with pytest.raises(tf.errors.InvalidArgumentError) as failure:
             run(np.ones(size, "float32"), tf.constant(9))
         assert message.format(size) in str(failure.value)
+    assert programs == []
+
+
+RANGES = {
+    "add": lambda n, i: tf.range(n) + i,
+    "radd": lambda n, i: i + tf.range(n),
+    "sub": lambda n, i: tf.range(n) - i,
+    "rsub": lambda n, i: i - tf.range(n),
+    "mul": lambda n, i: 2 * tf.range(n) + i,
+    "truediv": lambda n, i: tf.range(n) / i,
+    "floordiv": lambda n, i: tf.range(n) // i,
+    "mod": lambda n, i: tf.range(n) % i,
+    "pow": lambda n, i: tf.range(n) ** i,
+    "neg": lambda n, i: -tf.range(n) - i,
+    "compare": lambda n, i: tf.range(n) >= i,
+    "item": lambda n, i: tf.range(n)[i],
+    "slice": lambda n, i: tf.range(n)[1:] + i,
+    "two": lambda n, i: tf.range(n) + tf.range(n) * i,
+    "bounds": lambda n, i: tf.range(1, n, 2) * i,
+    "attribute": lambda n, i: tf.range(n).shape[0] * i,
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_operators_of_a_range_of_unknown_size(name):
+    function = RANGES[name]
+    run = tf.function(lambda x, i: function(tf.shape(x)[0], i), reduce_retracing=True)
+    for size in (4, 5, 6):
+        expected = function(tf.constant(size), tf.constant(2))
+        np.testing.assert_array_equal(run(np.ones(size, "float32"), tf.constant(2)), expected)
+
+
+def test_operators_of_a_range_survive_saving(tmp_path):
+    module = tf.Module()
+    spec = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.int32)]
+    module.run = tf.function(lambda x, i: tf.range(tf.shape(x)[0]) * 2 + i, input_signature=spec)
+    tf.saved_model.save(module, str(tmp_path))
+    restored = tf.saved_model.load(str(tmp_path))
+    assert restored.run(np.ones(3, "float32"), tf.constant(9)).numpy().tolist() == [9, 11, 13]
