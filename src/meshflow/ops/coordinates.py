@@ -61,8 +61,9 @@ def check_bounds(sparse: SparseTensor) -> None:
     if not has_static_indices(sparse):
         return
     indices, shape = np.asarray(sparse.indices.array), sparse.shape.as_list()
-    outside = np.any((indices < 0) | (indices >= shape), axis=1)
-    for i in np.flatnonzero(outside)[:1]:
+    is_outside = np.any((indices < 0) | (indices >= shape), axis=1)
+    if is_outside.any():
+        i = is_outside.argmax()
         location, bounds = (",".join(map(str, v)) for v in (indices[i], shape))
         raise InvalidArgumentError(
             f"indices[{i}] = [{location}] is out of bounds: need 0 <= index < [{bounds}]"

@@ -52,6 +52,21 @@ def _read_integers(value: TensorLike, name: str) -> np.ndarray:
     return convert_to_tensor(value).require_value(f"{name} of a RaggedTensor").astype(np.int64)
 
 
+def _convert_values(values: PyTree) -> _Values:
+    return values if isinstance(values, RaggedTensor) else convert_to_tensor(values)
+
+
+def _compute_row_ids(splits: np.ndarray) -> np.ndarray:
+    lengths = np.diff(splits)
+    return np.repeat(np.arange(len(lengths)), lengths)
+
+
+def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the positions of consecutive values in rows with some starts and lengths."""
+    offsets = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)
+
+
 class RaggedTensor(_Operators):
     """Rows of different lengths.
 
@@ -86,8 +101,7 @@ class RaggedTensor(_Operators):
         cls, values: PyTree, row_splits: TensorLike, name: str | None = None, validate: bool = True
     ) -> RaggedTensor:
         """Create rows from the positions in the values at which they start, and the last end."""
-        if not isinstance(values, RaggedTensor):
-            values = convert_to_tensor(values)
+        values = _convert_values(values)
         splits = _read_integers(row_splits, "row_splits")
         count = len(values) if isinstance(values, RaggedTensor) else values.shape[0]
         if not splits.size or splits[0] != 0 or (np.diff(splits) < 0).any() or splits[-1] != count:
@@ -172,9 +186,9 @@ class RaggedTensor(_Operators):
         dense = convert_to_tensor(tensor)
         rows, columns = dense.shape.as_list()[:2]
         if padding is not None:
-            kept = np.asarray(dense.require_value("values of RaggedTensor.from_tensor")) != padding
-            kept = kept.reshape(rows, columns, -1).any(-1)
-            lengths = np.where(kept, np.arange(columns) + 1, 0).max(1, initial=0)
+            is_value = dense.require_value("values of RaggedTensor.from_tensor") != padding
+            is_value = is_value.reshape(rows, columns, -1).any(-1)
+            lengths = np.where(is_value, np.arange(columns) + 1, 0).max(1, initial=0)
         counts = np.full(rows, columns) if lengths is None else _read_integers(lengths, "lengths")
         is_kept = np.arange(columns) < counts[:, None]
         flat = array.reshape(dense, [rows * columns, *dense.shape.as_list()[2:]])
@@ -262,7 +276,7 @@ class RaggedTensor(_Operators):
 
     def compute_row_ids(self) -> np.ndarray:
         """Return the row of each value, on the host."""
-        return np.repeat(np.arange(len(self)), np.diff(self.host_splits))
+        return _compute_row_ids(self.host_splits)
 
     def bounding_shape(self, axis: int | None = None, name: str | None = None) -> Tensor:
         """Return the smallest dense shape that contains all rows."""
@@ -277,8 +291,6 @@ class RaggedTensor(_Operators):
 
     def with_values(self, new_values: PyTree) -> RaggedTensor:
         """Return the same rows with other values."""
-        if not isinstance(new_values, RaggedTensor):
-            new_values = convert_to_tensor(new_values)
         return RaggedTensor.from_row_splits(new_values, self.host_splits)
 
     def with_flat_values(self, new_values: TensorLike) -> RaggedTensor:
@@ -319,16 +331,16 @@ class RaggedTensor(_Operators):
         values: PyTree = self._values
         sizes = self.bounding_shape().numpy().tolist()
         requested = [None] * len(sizes) if shape is None else TensorShape(shape).as_list()
-        sizes = [n if want is None else want for n, want in zip(sizes, requested, strict=True)]
+        sizes = [n if size is None else size for n, size in zip(sizes, requested, strict=True)]
         if isinstance(values, RaggedTensor):
             values = values.to_tensor(default_value, shape=[None, *sizes[2:]])
         empty = np.full((), b"", object) if self.dtype is string else 0
         fill = convert_to_tensor(empty if default_value is None else default_value, self.dtype)
         rows, positions = self.compute_row_ids(), np.arange(self.host_splits[-1])
         columns = positions - self.host_splits[rows]
-        kept = (rows < sizes[0]) & (columns < sizes[1])
+        is_inside = (rows < sizes[0]) & (columns < sizes[1])
         table = np.full(sizes[:2], len(positions))
-        table[rows[kept], columns[kept]] = positions[kept]
+        table[rows[is_inside], columns[is_inside]] = positions[is_inside]
         filler = array.broadcast_to(fill, [1, *sizes[2:]])
         return array.gather(array.concat([values, filler], 0), table)
 
@@ -389,8 +401,7 @@ class RaggedTensor(_Operators):
         """Return some rows."""
         rows = rows.reshape(-1)
         lengths = np.diff(self.host_splits)[rows]
-        offsets = np.cumsum(lengths) - lengths
-        positions = np.arange(lengths.sum()) + np.repeat(self.host_splits[rows] - offsets, lengths)
+        positions = concatenate_ranges(self.host_splits[rows], lengths)
         return RaggedTensor.from_row_lengths(array.gather(self._values, positions), lengths)
 
     def __repr__(self) -> str:
@@ -478,10 +489,16 @@ def split_rows(ragged: RaggedTensor) -> list[Any]:
     return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy()) for r in ragged]
 
 
+def _join_rows(rows: Sequence[_Values]) -> RaggedTensor:
+    return RaggedTensor.from_row_lengths(
+        array.concat(rows, 0), np.array([len(row) for row in rows], np.int64)
+    )
+
+
 def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Stack elements of a dataset to a ragged tensor."""
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
-    return RaggedTensor.from_row_lengths(array.concat(values, 0), np.array([len(r) for r in rows]))
+    return _join_rows(values)
 
 
 def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:
@@ -520,9 +537,7 @@ def _reduce_axis(public: Callable[..., Any], x: PyTree, axis: int) -> PyTree:
     if isinstance(x.values, RaggedTensor):
         if axis == 0:
             raise UnimplementedError(f"{public.__name__} of nested ragged rows over axis 0.")
-        rows = [_reduce_axis(public, row, 0) for row in x]
-        lengths = np.array([row.shape[0] for row in rows], np.int64)
-        return RaggedTensor.from_row_lengths(array.concat(rows, 0), lengths)
+        return _join_rows([_reduce_axis(public, row, 0) for row in x])
     ids = x.compute_row_ids()
     segments = ids if axis == 1 else np.arange(len(ids)) - x.host_splits[ids]
     count = len(x) if axis == 1 else int(np.diff(x.host_splits).max(initial=0))
@@ -537,12 +552,10 @@ def _reduce_axis(public: Callable[..., Any], x: PyTree, axis: int) -> PyTree:
 def _apply_to_rows(
     public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
 ) -> PyTree:
-    rows = [public(row, *args, **kwargs) for row in x]
-    lengths = np.array([row.shape[0] for row in rows], np.int64)
-    return RaggedTensor.from_row_lengths(array.concat(rows, 0), lengths)
+    return _join_rows([public(row, *args, **kwargs) for row in x])
 
 
-def _join_rows(
+def _reduce_join(
     public: Callable[..., Any], x: RaggedTensor, axis: PyTree = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     if axis is None or int(axis) % x.ndim != 1 or x.ndim != 2:
@@ -646,11 +659,9 @@ _ELEMENTWISE_OPS = frozenset(
     ]
 )
 _OPS: dict[str, Callable[..., Any]] = {
-    "concat": lambda values, axis: _concat(values, axis),
+    "concat": _concat,
     "expand_dims": _expand_dims,
-    "gather": lambda params, indices, axis=0, batch_dims=0: _gather(
-        params, indices, axis, batch_dims
-    ),
+    "gather": _gather,
     "stack": lambda values, axis=0: stack(values, axis),
 }
 
@@ -664,7 +675,7 @@ def _call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     name = getattr(getattr(public, "op", None), "name", public.__name__)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}
     if name == "reduce_join":
-        return _join_rows(public, *args, **kwargs)
+        return _reduce_join(public, *args, **kwargs)
     is_segment_op = name.startswith("reduce_") and hasattr(math, f"unsorted_segment_{name[7:]}")
     if is_segment_op or name in ("reduce_any", "reduce_all"):
         return _reduce(public, *args, **kwargs)
@@ -679,7 +690,6 @@ def _call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 
 install_operators(RaggedTensor)
-RaggedTensor.__hash__ = object.__hash__  # type: ignore[method-assign, assignment]
 symbolic_calls.register_symbolic_type(RaggedTensor, _call_op)
 
 
@@ -800,10 +810,7 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Ragg
     """
     if axis:
         raise UnimplementedError("tf.ragged.stack takes axis=0.")
-    rows = [v if isinstance(v, RaggedTensor) else convert_to_tensor(v) for v in values]
-    return RaggedTensor.from_row_lengths(
-        array.concat(rows, 0), np.array([len(row) for row in rows])
-    )
+    return _join_rows([_convert_values(v) for v in values])
 
 
 def row_splits_to_segment_ids(
@@ -816,8 +823,7 @@ def row_splits_to_segment_ids(
       >>> tf.ragged.row_splits_to_segment_ids([0, 2, 3]).numpy().tolist()
       [0, 0, 1]
     """
-    lengths = np.diff(_read_integers(splits, "splits"))
-    return Tensor(np.repeat(np.arange(len(lengths)), lengths))
+    return Tensor(_compute_row_ids(_read_integers(splits, "splits")))
 
 
 def split_strings(

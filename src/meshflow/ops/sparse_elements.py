@@ -404,16 +404,16 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
     """
     sizes = sp_input.shape.as_list()[:-1]
     count = sp_input.values.shape[0]
-    owner = map_indices(
-        lambda xp, i: xp.unique(
-            get_row_ids(xp, i, sizes),
-            return_inverse=True,
-            **({} if xp is np else {"size": count}),
-        )[1].reshape(-1),
-        sp_input.indices,
-    )
     if not count:
         return sp_input
+
+    def number_rows(xp: ModuleType, indices: Array) -> Array:
+        # In a program, the number of different rows must be static.
+        options = {} if xp is np else {"size": count}
+        row_ids = get_row_ids(xp, indices, sizes)
+        return xp.unique(row_ids, return_inverse=True, **options)[1].reshape(-1)
+
+    owner = map_indices(number_rows, sp_input.indices)
     largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, count))
     powers = math.exp(sp_input.values - array.gather(largest, owner))
     total = math.unsorted_segment_sum(powers, owner, count)
@@ -495,9 +495,9 @@ def bincount(
     is_counted = integers < size
     owner = owner if by_row else np.zeros_like(owner)
     pairs = np.stack([owner[is_counted], integers[is_counted]], 1).astype(np.int64)
-    indices, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    indices, owner = unique_rows(pairs)
     counts = np.zeros(len(indices), amounts.dtype)
-    np.add.at(counts, inverse.reshape(-1), amounts[is_counted])
+    np.add.at(counts, owner, amounts[is_counted])
     if binary_output:
         counts = np.ones_like(counts)
     if by_row:

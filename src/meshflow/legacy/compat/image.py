@@ -18,7 +18,12 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array
 from meshflow.ops.array.shaping import StaticInts
-from meshflow.ops.image.geometry import resize_and_pad, resize_with_crop_or_pad
+from meshflow.ops.image.geometry import (
+    check_image_shape,
+    fit_size,
+    resize_and_pad,
+    resize_with_crop_or_pad,
+)
 from meshflow.ops.image.resampling import Taps, apply_taps, compute_taps
 
 __all__ = [
@@ -301,17 +306,13 @@ def resize_images(
     if method not in _METHODS:
         raise ValueError(f"Resize method is not implemented: {method}")
     images = convert_to_tensor(images)
-    if len(images.shape) not in (3, 4):
-        raise ValueError(
-            f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}."
-        )
+    check_image_shape(images.shape)
     sizes = to_static_value(size, "size")
     if not isinstance(sizes, tuple) or len(sizes) != 2:
         raise ValueError(f"'size' must have 2 elements, (height, width), got {size}.")
     old_sizes = tuple(images.shape[-3:-1])
     if preserve_aspect_ratio:
-        scale = min(new / old for new, old in zip(sizes, old_sizes, strict=True))
-        sizes = tuple(round(old * scale) for old in old_sizes)
+        sizes = fit_size(sizes, old_sizes)
     if sizes == old_sizes:
         return images
     if len(images.shape) == 4:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -128,6 +128,18 @@ def _make_resize_spec(
     return TensorSpec([*sizes, images.shape.as_list()[-1]], dtype)
 
 
+def check_image_shape(shape: Sequence[int]) -> None:
+    """Check that a shape is that of an image [height, width, channels] or a batch of them."""
+    if len(shape) not in (3, 4):
+        raise ValueError(f"'images' must have either 3 or 4 dimensions, got shape {tuple(shape)}.")
+
+
+def fit_size(size: Sequence[int], old_size: Sequence[int]) -> tuple[int, ...]:
+    """Return the largest (height, width) within `size` with the aspect ratio of `old_size`."""
+    scale = min(new / old for new, old in zip(size, old_size, strict=True))
+    return tuple(round(old * scale) for old in old_size)
+
+
 @defer_host_values(_make_resize_spec)
 def resize(
     images: TensorLike,
@@ -163,10 +175,7 @@ def resize(
     if method not in METHODS:
         raise ValueError(f"tf.image.resize: method must be one of {METHODS}, got {method!r}.")
     images = images if hasattr(images, "_keras_history") else convert_to_tensor(images)
-    if len(images.shape) not in (3, 4):
-        raise ValueError(
-            f"'images' must have either 3 or 4 dimensions, got shape {tuple(images.shape)}."
-        )
+    check_image_shape(images.shape)
     sizes = to_static_value(size, "size")
     if not isinstance(sizes, tuple) or len(sizes) != 2:
         raise ValueError(
@@ -190,8 +199,7 @@ def resize(
             f"tf.image.resize: input image must be of non-zero size, got shape {tuple(images.shape)}."
         )
     if preserve_aspect_ratio:
-        scale = min(height / images.shape[-3], width / images.shape[-2])
-        height, width = round(images.shape[-3] * scale), round(images.shape[-2] * scale)
+        height, width = fit_size((height, width), images.shape[-3:-1])
     array: Any = getattr(images, "_value", None)
     on_host = type(array) is np.ndarray and array.ndim == 3 and array.dtype != np.float64
     if on_host and not antialias and not any(t.watches(images) for t in context.tapes):

@@ -5,20 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from operator import add, mul
-from typing import Any
 
 import numpy as np
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
-from meshflow.ops import array, linalg
-from meshflow.ops.linear_operators.combinations import broadcast_shapes, infer_hint
-from meshflow.ops.linear_operators.linear_operator import LinearOperator, broadcast_batches
+from meshflow.ops import array
+from meshflow.ops.linear_operators.combinations import infer_hint, infer_hints
+from meshflow.ops.linear_operators.linear_operator import (
+    Hint,
+    LinearOperator,
+    broadcast_batches,
+    broadcast_shapes,
+    take_adjoint,
+)
 
 __all__ = ["LinearOperatorBlockDiag", "LinearOperatorBlockLowerTriangular"]
-
-_Hint = bool | None
 
 
 class _BlockOperator(LinearOperator):
@@ -28,6 +31,17 @@ class _BlockOperator(LinearOperator):
         """Return the blocks on the diagonal."""
         raise NotImplementedError
 
+    def _is_blockwise(self, x: PyTree, rank: int = 2) -> bool:
+        """Check whether `x` is a list of one array for each block, rather than of rows of one matrix."""
+        return (
+            isinstance(x, (list, tuple))
+            and len(x) == len(self._get_blocks())
+            and all(np.ndim(block) >= rank for block in x)
+        )
+
+    def _convert_blocks(self, x: Sequence[TensorLike], adjoint: bool) -> list[Tensor]:
+        return [take_adjoint(self._convert(block), adjoint) for block in x]
+
     def matmul(
         self,
         x: PyTree,
@@ -36,12 +50,9 @@ class _BlockOperator(LinearOperator):
         name: str = "matmul",
     ) -> PyTree:
         """Multiply by a matrix, or a list with one matrix for each block."""
-        if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks()):
+        if not self._is_blockwise(x):
             return super().matmul(x, adjoint, adjoint_arg)
-        blocks = [self._convert(block) for block in x]
-        if adjoint_arg:
-            blocks = [linalg.adjoint(block) for block in blocks]
-        return self._multiply(blocks, adjoint)
+        return self._multiply(self._convert_blocks(x, adjoint_arg), adjoint)
 
     def solve(
         self,
@@ -51,25 +62,20 @@ class _BlockOperator(LinearOperator):
         name: str = "solve",
     ) -> PyTree:
         """Solve equations for a matrix, or a list with one matrix for each block."""
-        if not isinstance(rhs, (list, tuple)) or not _is_blockwise(rhs, self._get_blocks()):
+        if not self._is_blockwise(rhs):
             return super().solve(rhs, adjoint, adjoint_arg)
-        blocks = [self._convert(block) for block in rhs]
-        if adjoint_arg:
-            blocks = [linalg.adjoint(block) for block in blocks]
-        return self._solve_blocks(blocks, adjoint)
+        return self._solve_blocks(self._convert_blocks(rhs, adjoint_arg), adjoint)
 
     def matvec(self, x: PyTree, adjoint: bool = False, name: str = "matvec") -> PyTree:
         """Multiply by vectors, or a list with one vector for each block."""
-        if not isinstance(x, (list, tuple)) or not _is_blockwise(x, self._get_blocks(), axis=-1):
+        if not self._is_blockwise(x, rank=1):
             return super().matvec(x, adjoint)
         columns = [array.expand_dims(self._convert(v), -1) for v in x]
         return [array.squeeze(y, axis=-1) for y in self._multiply(columns, adjoint)]
 
     def solvevec(self, rhs: PyTree, adjoint: bool = False, name: str = "solve") -> PyTree:
         """Solve equations for vectors, or a list with one vector for each block."""
-        if not isinstance(rhs, (list, tuple)) or not _is_blockwise(
-            rhs, self._get_blocks(), axis=-1
-        ):
+        if not self._is_blockwise(rhs, rank=1):
             return super().solvevec(rhs, adjoint)
         columns = [array.expand_dims(self._convert(v), -1) for v in rhs]
         return [array.squeeze(y, axis=-1) for y in self._solve_blocks(columns, adjoint)]
@@ -81,24 +87,23 @@ class _BlockOperator(LinearOperator):
         raise NotImplementedError
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = linalg.adjoint(x) if adjoint_arg else x
+        x = take_adjoint(x, adjoint_arg)
         sizes = [o.range_dimension if adjoint else o.domain_dimension for o in self._get_blocks()]
         return _concatenate(self._multiply(array.split(x, sizes, axis=-2), adjoint))
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        rhs = linalg.adjoint(rhs) if adjoint_arg else rhs
+        rhs = take_adjoint(rhs, adjoint_arg)
         sizes = [o.range_dimension for o in self._get_blocks()]
         return _concatenate(self._solve_blocks(array.split(rhs, sizes, axis=-2), adjoint))
 
     def _shape(self) -> TensorShape:
         blocks = self._get_blocks()
         rows = sum(o.range_dimension for o in blocks)
-        return TensorShape(
-            [*self._get_batch_shape(), rows, sum(o.domain_dimension for o in blocks)]
-        )
+        columns = sum(o.domain_dimension for o in blocks)
+        return self._get_batch_shape() + [rows, columns]
 
-    def _get_batch_shape(self) -> list[int]:
-        return broadcast_shapes(self._get_blocks())
+    def _get_batch_shape(self) -> TensorShape:
+        return broadcast_shapes(o.batch_shape for o in self._get_blocks())
 
     def _diag_part(self) -> Tensor:
         if not all(o.is_square for o in self._get_blocks()):
@@ -111,12 +116,6 @@ class _BlockOperator(LinearOperator):
 
     def _log_abs_determinant(self) -> Tensor:
         return functools.reduce(add, [o.log_abs_determinant() for o in self._get_blocks()])
-
-
-def _is_blockwise(x: Sequence[Any], blocks: list[LinearOperator], axis: int = -2) -> bool:
-    """Check whether a list contains one array for each block, rather than rows of one matrix."""
-    least_rank = -axis
-    return len(x) == len(blocks) and all(np.ndim(v) >= least_rank for v in x)
 
 
 def _concatenate(parts: list[Tensor]) -> Tensor:
@@ -146,22 +145,18 @@ class LinearOperatorBlockDiag(_BlockOperator):
     def __init__(
         self,
         operators: Sequence[LinearOperator],
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = True,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = True,
         name: str | None = None,
     ) -> None:
         if not operators:
             raise ValueError("Expected a non-empty list of operators.")
         self._operators = list(operators)
-        hints = (
-            infer_hint(is_non_singular, operators, "is_non_singular"),
-            infer_hint(is_self_adjoint, operators, "is_self_adjoint"),
-            infer_hint(is_positive_definite, operators, "is_positive_definite"),
-            is_square,
-        )
-        super().__init__(operators[0].dtype, None, *hints, name, {"operators": operators})
+        hints = infer_hints(operators, is_non_singular, is_self_adjoint, is_positive_definite)
+        parameters = {"operators": operators}
+        super().__init__(operators[0].dtype, None, *hints, is_square, name, parameters)
 
     @property
     def operators(self) -> list[LinearOperator]:
@@ -211,10 +206,10 @@ class LinearOperatorBlockLowerTriangular(_BlockOperator):
     def __init__(
         self,
         operators: Sequence[Sequence[LinearOperator]],
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorBlockLowerTriangular",
     ) -> None:
         self._rows = [list(row) for row in operators]
@@ -235,8 +230,8 @@ class LinearOperatorBlockLowerTriangular(_BlockOperator):
     def _get_blocks(self) -> list[LinearOperator]:
         return [row[-1] for row in self._rows]
 
-    def _get_batch_shape(self) -> list[int]:
-        return broadcast_shapes([block for row in self._rows for block in row])
+    def _get_batch_shape(self) -> TensorShape:
+        return broadcast_shapes(block.batch_shape for row in self._rows for block in row)
 
     def _list_terms(self, index: int, adjoint: bool) -> list[tuple[int, LinearOperator]]:
         """Return the blocks next to diagonal block `index`, with the indices of their operands."""

@@ -13,9 +13,12 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, linalg, math
 from meshflow.ops.linear_operators.linear_operator import (
+    Hint,
     LinearOperator,
     broadcast_batches,
+    broadcast_shapes,
     register_operator,
+    take_adjoint,
 )
 from meshflow.ops.linear_operators.matrices import LinearOperatorDiag, LinearOperatorIdentity
 
@@ -27,23 +30,57 @@ __all__ = [
     "LinearOperatorLowRankUpdate",
 ]
 
-_Hint = bool | None
 
-
-def infer_hint(hint: _Hint, operators: Sequence[LinearOperator], name: str) -> _Hint:
+def infer_hint(hint: Hint, operators: Sequence[LinearOperator], name: str) -> Hint:
     """Return an explicit hint, or True if all operators have it."""
     if hint is not None:
         return hint
     return True if all(getattr(o, name) for o in operators) else None
 
 
-def broadcast_shapes(operators: Sequence[LinearOperator]) -> list[int]:
-    """Return the common batch shape of operators."""
-    return list(np.broadcast_shapes(*(tuple(o.batch_shape.as_list()) for o in operators)))
+def infer_hints(
+    operators: Sequence[LinearOperator],
+    is_non_singular: Hint,
+    is_self_adjoint: Hint,
+    is_positive_definite: Hint,
+) -> tuple[Hint, Hint, Hint]:
+    """Return explicit hints, or True for those that all operators have."""
+    return (
+        infer_hint(is_non_singular, operators, "is_non_singular"),
+        infer_hint(is_self_adjoint, operators, "is_self_adjoint"),
+        infer_hint(is_positive_definite, operators, "is_positive_definite"),
+    )
+
+
+class _DerivedOperator(LinearOperator):
+    """Base class of operators that are computed from another one; its hints are the defaults."""
+
+    def __init__(
+        self,
+        operator: LinearOperator,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
+        name: str | None = None,
+    ) -> None:
+        self._operator = operator
+        hints = (
+            operator.is_non_singular if is_non_singular is None else is_non_singular,
+            operator.is_self_adjoint if is_self_adjoint is None else is_self_adjoint,
+            operator.is_positive_definite if is_positive_definite is None else is_positive_definite,
+            is_square,
+        )
+        super().__init__(operator.dtype, None, *hints, name, {"operator": operator})
+
+    @property
+    def operator(self) -> LinearOperator:
+        """Return the operator from which this one is computed."""
+        return self._operator
 
 
 @register_operator
-class LinearOperatorAdjoint(LinearOperator):
+class LinearOperatorAdjoint(_DerivedOperator):
     """Conjugate transpose of an operator.
 
     Args:
@@ -60,31 +97,6 @@ class LinearOperatorAdjoint(LinearOperator):
       >>> tf.linalg.LinearOperatorAdjoint(operator).to_dense().numpy().tolist()
       [[1.0, 3.0], [2.0, 4.0]]
     """
-
-    def __init__(
-        self,
-        operator: LinearOperator,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
-        name: str | None = None,
-    ) -> None:
-        self._operator = operator
-        hints = (
-            is_non_singular if is_non_singular is not None else operator.is_non_singular,
-            is_self_adjoint if is_self_adjoint is not None else operator.is_self_adjoint,
-            is_positive_definite
-            if is_positive_definite is not None
-            else operator.is_positive_definite,
-            is_square,
-        )
-        super().__init__(operator.dtype, None, *hints, name, {"operator": operator})
-
-    @property
-    def operator(self) -> LinearOperator:
-        """Return the operator."""
-        return self._operator
 
     def _shape(self) -> TensorShape:
         *batch, rows, columns = self._operator.shape.as_list()
@@ -113,7 +125,7 @@ class LinearOperatorAdjoint(LinearOperator):
 
 
 @register_operator
-class LinearOperatorInversion(LinearOperator):
+class LinearOperatorInversion(_DerivedOperator):
     """Inverse of an operator.
 
     Args:
@@ -134,31 +146,17 @@ class LinearOperatorInversion(LinearOperator):
     def __init__(
         self,
         operator: LinearOperator,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str | None = None,
     ) -> None:
         if False in (operator.is_non_singular, is_non_singular, operator.is_square):
             raise ValueError(
                 f"operator and its inverse must be square and non-singular: {operator}."
             )
-        self._operator = operator
-        hints = (
-            True,
-            is_self_adjoint if is_self_adjoint is not None else operator.is_self_adjoint,
-            is_positive_definite
-            if is_positive_definite is not None
-            else operator.is_positive_definite,
-            True,
-        )
-        super().__init__(operator.dtype, None, *hints, name, {"operator": operator})
-
-    @property
-    def operator(self) -> LinearOperator:
-        """Return the operator before inversion."""
-        return self._operator
+        super().__init__(operator, True, is_self_adjoint, is_positive_definite, True, name)
 
     def _shape(self) -> TensorShape:
         return self._operator.shape
@@ -179,8 +177,25 @@ class LinearOperatorInversion(LinearOperator):
         return -self._operator.log_abs_determinant()
 
 
+class _ProductOperator(LinearOperator):
+    """Base class of products of operators."""
+
+    _operators: list[LinearOperator]
+
+    @property
+    def operators(self) -> list[LinearOperator]:
+        """Return the factors."""
+        return list(self._operators)
+
+    def _make_shape(self, rows: int, columns: int) -> TensorShape:
+        return broadcast_shapes(o.batch_shape for o in self._operators) + [rows, columns]
+
+    def _has_square_factors(self) -> bool:
+        return all(o.is_square for o in self._operators)
+
+
 @register_operator
-class LinearOperatorComposition(LinearOperator):
+class LinearOperatorComposition(_ProductOperator):
     """Product of operators.
 
     Args:
@@ -201,10 +216,10 @@ class LinearOperatorComposition(LinearOperator):
     def __init__(
         self,
         operators: Sequence[LinearOperator],
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str | None = None,
     ) -> None:
         if not operators:
@@ -214,40 +229,23 @@ class LinearOperatorComposition(LinearOperator):
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
         super().__init__(operators[0].dtype, None, *hints, name, {"operators": operators})
 
-    @property
-    def operators(self) -> list[LinearOperator]:
-        """Return the factors."""
-        return list(self._operators)
-
     def _shape(self) -> TensorShape:
-        rows, columns = self._operators[0].range_dimension, self._operators[-1].domain_dimension
-        return TensorShape([*broadcast_shapes(self._operators), rows, columns])
-
-    def _apply(
-        self,
-        factors: Sequence[LinearOperator],
-        method: str,
-        x: Tensor,
-        adjoint: bool,
-        adjoint_arg: bool,
-    ) -> Tensor:
-        for factor in factors:
-            x = getattr(factor, method)(x, adjoint=adjoint, adjoint_arg=adjoint_arg)
-            adjoint_arg = False
-        return x
+        first, last = self._operators[0], self._operators[-1]
+        return self._make_shape(first.range_dimension, last.domain_dimension)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        factors = self._operators if adjoint else self._operators[::-1]
-        return self._apply(factors, "matmul", x, adjoint, adjoint_arg)
+        x = take_adjoint(x, adjoint_arg)
+        for factor in self._operators if adjoint else reversed(self._operators):
+            x = factor.matmul(x, adjoint=adjoint)
+        return x
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         if not self._has_square_factors():
             return super()._solve(rhs, adjoint, adjoint_arg)
-        factors = self._operators[::-1] if adjoint else self._operators
-        return self._apply(factors, "solve", rhs, adjoint, adjoint_arg)
-
-    def _has_square_factors(self) -> bool:
-        return all(o.is_square for o in self._operators)
+        rhs = take_adjoint(rhs, adjoint_arg)
+        for factor in reversed(self._operators) if adjoint else self._operators:
+            rhs = factor.solve(rhs, adjoint=adjoint)
+        return rhs
 
     def _determinant(self) -> Tensor:
         if not self._has_square_factors():
@@ -260,7 +258,7 @@ class LinearOperatorComposition(LinearOperator):
         return functools.reduce(add, [o.log_abs_determinant() for o in self._operators])
 
 
-class LinearOperatorKronecker(LinearOperator):
+class LinearOperatorKronecker(_ProductOperator):
     """Kronecker product of operators.
 
     Args:
@@ -282,67 +280,48 @@ class LinearOperatorKronecker(LinearOperator):
     def __init__(
         self,
         operators: Sequence[LinearOperator],
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str | None = None,
     ) -> None:
         if not operators:
             raise ValueError("Expected a list of >=1 operators.")
         self._operators = list(operators)
-        hints = (
-            infer_hint(is_non_singular, operators, "is_non_singular"),
-            infer_hint(is_self_adjoint, operators, "is_self_adjoint"),
-            infer_hint(is_positive_definite, operators, "is_positive_definite"),
-            is_square,
-        )
-        super().__init__(operators[0].dtype, None, *hints, name, {"operators": operators})
-
-    @property
-    def operators(self) -> list[LinearOperator]:
-        """Return the factors."""
-        return list(self._operators)
+        hints = infer_hints(operators, is_non_singular, is_self_adjoint, is_positive_definite)
+        parameters = {"operators": operators}
+        super().__init__(operators[0].dtype, None, *hints, is_square, name, parameters)
 
     def _shape(self) -> TensorShape:
         rows = int(np.prod([o.range_dimension for o in self._operators]))
         columns = int(np.prod([o.domain_dimension for o in self._operators]))
-        return TensorShape([*broadcast_shapes(self._operators), rows, columns])
+        return self._make_shape(rows, columns)
 
     def _apply(
         self, x: Tensor, apply: Callable[[LinearOperator, Tensor], Tensor], sizes: list[int]
     ) -> Tensor:
         """Apply a function of each factor along its own axis of the rows of a matrix."""
-        count = len(self._operators)
-        *batch, _, columns = x.shape.as_list()
-        x = array.reshape(x, [*batch, *sizes, columns])
+        axis = -len(sizes) - 1
+        x = array.reshape(x, x.shape[:-2] + sizes + x.shape[-1:])
         for factor in self._operators:
-            # The axis of the factor comes first, and becomes the last one.
-            lead = len(x.shape) - count - 1
-            *batch, size = x.shape.as_list()[: lead + 1]
-            rest = x.shape.as_list()[lead + 1 :]
-            result = apply(factor, array.reshape(x, [*batch, size, int(np.prod(rest))]))
-            batch, rows = result.shape.as_list()[:-2], result.shape[-2]
+            # The axis of the factor is the first one of the block, and becomes its last one.
+            rest = x.shape[axis + 1 :]
+            result = apply(factor, array.reshape(x, x.shape[: axis + 1] + [rest.num_elements()]))
             result = linalg.matrix_transpose(result)
-            # The columns remain the last axis.
-            x = array.reshape(result, [*batch, *rest, rows])
-            order = [*range(len(x.shape) - 2), len(x.shape) - 1, len(x.shape) - 2]
-            x = array.transpose(x, order)
-        *batch, columns = x.shape.as_list()[: -count - 1] + [columns]
-        return array.reshape(x, [*batch, -1, columns])
+            result = array.reshape(result, result.shape[:-2] + rest + result.shape[-1:])
+            x = linalg.matrix_transpose(result)
+        return array.reshape(x, [*x.shape[:axis], -1, x.shape[-1]])
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = linalg.adjoint(x) if adjoint_arg else x
+        x = take_adjoint(x, adjoint_arg)
         sizes = [o.range_dimension if adjoint else o.domain_dimension for o in self._operators]
         return self._apply(x, lambda factor, y: factor.matmul(y, adjoint=adjoint), sizes)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        rhs = linalg.adjoint(rhs) if adjoint_arg else rhs
+        rhs = take_adjoint(rhs, adjoint_arg)
         sizes = [o.range_dimension for o in self._operators]
         return self._apply(rhs, lambda factor, y: factor.solve(y, adjoint=adjoint), sizes)
-
-    def _has_square_factors(self) -> bool:
-        return all(o.is_square for o in self._operators)
 
     def _diag_part(self) -> Tensor:
         if not self._has_square_factors():
@@ -402,29 +381,27 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         u: TensorLike,
         diag_update: TensorLike | None = None,
         v: TensorLike | None = None,
-        is_diag_update_positive: _Hint = None,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_diag_update_positive: Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorLowRankUpdate",
     ) -> None:
         self._base = base_operator
         self._u = convert_to_tensor(u, dtype=base_operator.dtype)
         self._v = self._u if v is None else convert_to_tensor(v, dtype=base_operator.dtype)
         is_positive = True if diag_update is None else is_diag_update_positive
-        if v is None:
-            if base_operator.is_self_adjoint and is_positive and is_self_adjoint is None:
-                is_self_adjoint = True
-            if base_operator.is_positive_definite and is_positive and is_positive_definite is None:
-                is_positive_definite = True
+        if v is None and is_positive:
+            base = [base_operator]
+            is_self_adjoint = infer_hint(is_self_adjoint, base, "is_self_adjoint")
+            is_positive_definite = infer_hint(is_positive_definite, base, "is_positive_definite")
         self._is_diag_update_positive = is_positive
         self._diag_operator: LinearOperator = (
             LinearOperatorIdentity(self._u.shape[-1], dtype=base_operator.dtype)
             if diag_update is None
             else LinearOperatorDiag(convert_to_tensor(diag_update, dtype=base_operator.dtype))
         )
-        self._has_diagonal = diag_update is not None
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
         parameters = {"base_operator": base_operator, "u": u, "diag_update": diag_update, "v": v}
         super().__init__(base_operator.dtype, None, *hints, name, parameters)
@@ -447,7 +424,8 @@ class LinearOperatorLowRankUpdate(LinearOperator):
     @property
     def diag_update(self) -> Tensor | None:
         """Return the diagonal of `D`, or None."""
-        return self._diag_operator.diag_part() if self._has_diagonal else None
+        operator = self._diag_operator
+        return operator.diag if isinstance(operator, LinearOperatorDiag) else None
 
     @property
     def diag_operator(self) -> LinearOperator:
@@ -461,8 +439,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
 
     def _shape(self) -> TensorShape:
         batches = [self._base.batch_shape, self._u.shape[:-2], self._v.shape[:-2]]
-        batch = np.broadcast_shapes(*(tuple(b.as_list()) for b in batches))
-        return TensorShape([*batch, *self._base.shape[-2:].as_list()])
+        return broadcast_shapes(batches) + self._base.shape[-2:]
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         left, right = (self._v, self._u) if adjoint else (self._u, self._v)
@@ -473,8 +450,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
     def _make_capacitance(self, adjoint: bool = False) -> Tensor:
         """Return `D⁻¹ + Vᴴ L⁻¹ U`, of size [..., K, K]."""
         product = math.matmul(self._v, self._base.solve(self._u), adjoint_a=True)
-        matrix = self._diag_operator.inverse().add_to_tensor(product)
-        return linalg.adjoint(matrix) if adjoint else matrix
+        return take_adjoint(self._diag_operator.inverse().add_to_tensor(product), adjoint)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
         left, right = (self._v, self._u) if adjoint else (self._u, self._v)

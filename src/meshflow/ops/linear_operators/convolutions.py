@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype, complex64, complex128
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, complex64, complex128
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, linalg, math, signal
-from meshflow.ops.linear_operators.linear_operator import LinearOperator
+from meshflow.ops.linear_operators.linear_operator import (
+    Hint,
+    LinearOperator,
+    broadcast_shapes,
+    make_square_shape,
+    take_adjoint,
+    take_conjugate,
+)
 
 __all__ = [
     "LinearOperatorCirculant",
@@ -18,9 +25,12 @@ __all__ = [
     "LinearOperatorToeplitz",
 ]
 
-_Hint = bool | None
 _TRANSFORMS = {1: signal.fft, 2: signal.fft2d, 3: signal.fft3d}
 _INVERSE_TRANSFORMS = {1: signal.ifft, 2: signal.ifft2d, 3: signal.ifft3d}
+
+
+def _get_complex_dtype(dtype: DType) -> DType:
+    return complex128 if dtype.real_dtype.size == 8 else complex64
 
 
 class LinearOperatorCirculant(LinearOperator):
@@ -50,10 +60,10 @@ class LinearOperatorCirculant(LinearOperator):
         self,
         spectrum: TensorLike,
         input_output_dtype: DTypeLike = complex64,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = True,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = True,
         name: str = "LinearOperatorCirculant",
     ) -> None:
         if not is_square:
@@ -62,7 +72,7 @@ class LinearOperatorCirculant(LinearOperator):
         if not tensor.dtype.is_complex:
             is_self_adjoint = True
         dtype = as_dtype(input_output_dtype)
-        self._complex_dtype = complex128 if dtype.real_dtype.size == 8 else complex64
+        self._complex_dtype = _get_complex_dtype(dtype)
         self._spectrum = math.cast(tensor, self._complex_dtype)
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, True)
         parameters = {"spectrum": spectrum, "input_output_dtype": input_output_dtype}
@@ -92,34 +102,31 @@ class LinearOperatorCirculant(LinearOperator):
 
     def _get_values(self) -> Tensor:
         """Return the eigenvalues, of shape [..., N]."""
-        batch = self._spectrum.shape[: -self._block_depth].as_list()
-        return array.reshape(self._spectrum, [*batch, int(np.prod(self.block_shape.as_list()))])
+        return array.reshape(self._spectrum, self.shape[:-1])
 
     def _shape(self) -> TensorShape:
-        size = int(np.prod(self.block_shape.as_list()))
-        return TensorShape([*self._spectrum.shape[: -self._block_depth].as_list(), size, size])
+        batch = self._spectrum.shape[: -self._block_depth]
+        return make_square_shape(batch + [self.block_shape.num_elements()])
 
     def _multiply_spectrum(self, x: Tensor, spectrum: Tensor, adjoint_arg: bool) -> Tensor:
         """Multiply the transforms of the columns by a spectrum."""
-        x = linalg.adjoint(x) if adjoint_arg else x
+        x = take_adjoint(x, adjoint_arg)
         columns = math.cast(linalg.matrix_transpose(x), self._complex_dtype)
-        lead = columns.shape[:-1].as_list()
-        blocks = array.reshape(columns, [*lead, *self.block_shape.as_list()])
+        blocks = array.reshape(columns, columns.shape[:-1] + self.block_shape)
         # The columns are a batch dimension in front of the block.
         spectrum = array.expand_dims(spectrum, -self._block_depth - 1)
         product = _TRANSFORMS[self._block_depth](blocks) * spectrum
         result = _INVERSE_TRANSFORMS[self._block_depth](product)
-        batch = result.shape[: -self._block_depth].as_list()
-        return self._cast(
-            linalg.matrix_transpose(array.reshape(result, [*batch, self.range_dimension]))
-        )
+        batch = result.shape[: -self._block_depth]
+        rows = array.reshape(result, batch + [self.range_dimension])
+        return self._cast(linalg.matrix_transpose(rows))
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        spectrum = math.conj(self._spectrum) if adjoint else self._spectrum
+        spectrum = take_conjugate(self._spectrum, adjoint)
         return self._multiply_spectrum(x, spectrum, adjoint_arg)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        spectrum = math.conj(self._spectrum) if adjoint else self._spectrum
+        spectrum = take_conjugate(self._spectrum, adjoint)
         return self._multiply_spectrum(rhs, 1.0 / spectrum, adjoint_arg)
 
     def _diag_part(self) -> Tensor:
@@ -137,10 +144,8 @@ class LinearOperatorCirculant(LinearOperator):
     def _eigvals(self) -> Tensor:
         return array.sort(math.cast(math.real(self._get_values()), self.dtype.real_dtype))
 
-    def cond(self, name: str = "cond") -> Tensor:
-        """Return the ratio of the largest and the smallest absolute eigenvalue."""
-        values = math.abs(self._get_values())
-        return math.reduce_max(values, axis=-1) / math.reduce_min(values, axis=-1)
+    def _get_singular_values(self) -> Tensor:
+        return math.abs(self._get_values())
 
 
 class LinearOperatorCirculant2D(LinearOperatorCirculant):
@@ -194,10 +199,10 @@ class LinearOperatorToeplitz(LinearOperator):
         self,
         col: TensorLike,
         row: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorToeplitz",
     ) -> None:
         self._col, self._row = convert_to_tensor(col), convert_to_tensor(row)
@@ -218,18 +223,11 @@ class LinearOperatorToeplitz(LinearOperator):
 
     def _get_diagonals(self) -> Tensor:
         """Return the elements of all diagonals, from the lower left to the upper right corner."""
-        batch = np.broadcast_shapes(
-            tuple(self._col.shape[:-1].as_list()), tuple(self._row.shape[:-1].as_list())
-        )
-        size = self._col.shape[-1]
-        col, row = (array.broadcast_to(v, [*batch, size]) for v in (self._col, self._row))
+        col, row = (array.broadcast_to(v, self.shape[:-1]) for v in (self._col, self._row))
         return array.concat([array.reverse(col, [-1]), row[..., 1:]], -1)
 
     def _shape(self) -> TensorShape:
-        batch = np.broadcast_shapes(
-            tuple(self._col.shape[:-1].as_list()), tuple(self._row.shape[:-1].as_list())
-        )
-        return TensorShape([*batch, self._col.shape[-1], self._col.shape[-1]])
+        return make_square_shape(broadcast_shapes([self._col.shape, self._row.shape]))
 
     def _to_dense(self) -> Tensor:
         size = self._col.shape[-1]
@@ -237,18 +235,17 @@ class LinearOperatorToeplitz(LinearOperator):
         return array.gather(self._get_diagonals(), indices, axis=-1)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = linalg.adjoint(x) if adjoint_arg else x
+        x = take_adjoint(x, adjoint_arg)
         size = self._col.shape[-1]
         diagonals = self._get_diagonals()
         # A circulant matrix of twice the size contains the matrix in its corner.
         above, below = diagonals[..., size:], array.reverse(diagonals[..., :size], [-1])
         gap = array.zeros_like(below[..., :1])
         kernel = array.concat([below, gap, array.reverse(above, [-1])], -1)
-        dtype = complex128 if self.dtype.real_dtype.size == 8 else complex64
-        circulant = LinearOperatorCirculant(signal.fft(math.cast(kernel, dtype)), self.dtype)
+        spectrum = signal.fft(math.cast(kernel, _get_complex_dtype(self.dtype)))
+        circulant = LinearOperatorCirculant(spectrum, self.dtype)
         padding = [[0, 0]] * (len(x.shape) - 2) + [[0, size], [0, 0]]
         return circulant.matmul(array.pad(x, padding), adjoint=adjoint)[..., :size, :]
 
     def _diag_part(self) -> Tensor:
-        first = self._col[..., :1]
-        return array.broadcast_to(first, [*self.batch_shape.as_list(), self.domain_dimension])
+        return array.broadcast_to(self._col[..., :1], self.shape[:-1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 
 __all__ = ["LinearOperator"]
+
+# A promise of the caller about a matrix; None if nothing is known.
+Hint: TypeAlias = bool | None
 
 
 class LinearOperator(Module):
@@ -56,10 +59,10 @@ class LinearOperator(Module):
         self,
         dtype: DTypeLike,
         graph_parents: object = None,
-        is_non_singular: bool | None = None,
-        is_self_adjoint: bool | None = None,
-        is_positive_definite: bool | None = None,
-        is_square: bool | None = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
@@ -90,17 +93,17 @@ class LinearOperator(Module):
         return self._dtype
 
     @property
-    def is_non_singular(self) -> bool | None:
+    def is_non_singular(self) -> Hint:
         """Return whether the matrix is invertible, or None if that is unknown."""
         return self._is_non_singular
 
     @property
-    def is_self_adjoint(self) -> bool | None:
+    def is_self_adjoint(self) -> Hint:
         """Return whether the matrix equals its conjugate transpose, or None if that is unknown."""
         return self._is_self_adjoint
 
     @property
-    def is_positive_definite(self) -> bool | None:
+    def is_positive_definite(self) -> Hint:
         """Return whether the matrix is positive definite, or None if that is unknown."""
         return self._is_positive_definite
 
@@ -170,8 +173,7 @@ class LinearOperator(Module):
         raise NotImplementedError("A linear operator defines `_matmul`.")
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        rhs = linalg.adjoint(rhs) if adjoint_arg else rhs
-        matrix, rhs = broadcast_batches([self.to_dense(), rhs])
+        matrix, rhs = broadcast_batches([self.to_dense(), take_adjoint(rhs, adjoint_arg)])
         if self._can_use_cholesky():
             return linalg.cholesky_solve(linalg.cholesky(matrix), rhs)
         return linalg.solve(matrix, rhs, adjoint=adjoint)
@@ -355,12 +357,14 @@ class LinearOperator(Module):
 
     def cond(self, name: str = "cond") -> Tensor:
         """Return the condition number: the ratio of the largest and the smallest singular value."""
-        values = (
-            math.abs(self.eigvals())
-            if self.is_self_adjoint
-            else linalg.svd(self.to_dense(), compute_uv=False)
-        )
+        values = self._get_singular_values()
         return math.reduce_max(values, axis=-1) / math.reduce_min(values, axis=-1)
+
+    def _get_singular_values(self) -> Tensor:
+        """Return the singular values, in any order."""
+        if self.is_self_adjoint:
+            return math.abs(self.eigvals())
+        return linalg.svd(self.to_dense(), compute_uv=False)
 
     # ---- checks ----------------------------------------------------------------------------
 
@@ -437,11 +441,30 @@ def compose(left: LinearOperator, right: LinearOperator) -> LinearOperator:
     return _combine("LinearOperatorComposition", [left, right])
 
 
+def take_adjoint(x: Tensor, adjoint: bool) -> Tensor:
+    """Return the conjugate transpose of a matrix if `adjoint` is set."""
+    return linalg.adjoint(x) if adjoint else x
+
+
+def take_conjugate(x: Tensor, adjoint: bool) -> Tensor:
+    """Return the conjugate of the elements of a diagonal if `adjoint` is set."""
+    return math.conj(x) if adjoint else x
+
+
+def make_square_shape(rows: TensorShape) -> TensorShape:
+    """Return the shape [..., N, N] of matrices with the rows [..., N]."""
+    return rows + [rows[-1]]
+
+
+def broadcast_shapes(shapes: Iterable[TensorShape]) -> TensorShape:
+    """Return the common shape of several batches."""
+    return TensorShape(np.broadcast_shapes(*(tuple(shape.as_list()) for shape in shapes)))
+
+
 def broadcast_batches(matrices: Sequence[Tensor]) -> list[Tensor]:
     """Broadcast the dimensions before the last two of several tensors to one shape."""
-    batches = [tuple(m.shape[:-2].as_list()) for m in matrices]
-    batch = np.broadcast_shapes(*batches)
+    batch = broadcast_shapes(m.shape[:-2] for m in matrices)
     return [
-        m if own == batch else array.broadcast_to(m, [*batch, *m.shape[-2:].as_list()])
-        for m, own in zip(matrices, batches, strict=True)
+        m if m.shape[:-2] == batch else array.broadcast_to(m, batch + m.shape[-2:])
+        for m in matrices
     ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, float32
 from meshflow.core.values.shapes import TensorShape
@@ -14,9 +12,14 @@ from meshflow.environment.types import PyTree
 from meshflow.ops import array, debugging, linalg, math
 from meshflow.ops.linalg.banded import to_compact
 from meshflow.ops.linear_operators.linear_operator import (
+    Hint,
     LinearOperator,
     broadcast_batches,
+    broadcast_shapes,
+    make_square_shape,
     register_operator,
+    take_adjoint,
+    take_conjugate,
 )
 
 __all__ = [
@@ -31,19 +34,44 @@ __all__ = [
     "LinearOperatorZeros",
 ]
 
-_Hint = bool | None
-
 
 def _column(values: Tensor) -> Tensor:
     """Return values [..., n] as factors of the rows of a matrix."""
     return array.expand_dims(values, -1)
 
 
-def _take_adjoint(x: Tensor, adjoint: bool) -> Tensor:
-    return linalg.adjoint(x) if adjoint else x
+class _TriangularOperator(LinearOperator):
+    """Base class of operators with the elements of the diagonal as eigenvalues."""
+
+    def _determinant(self) -> Tensor:
+        return math.reduce_prod(self.diag_part(), axis=-1)
+
+    def _log_abs_determinant(self) -> Tensor:
+        return math.reduce_sum(math.log(math.abs(self.diag_part())), axis=-1)
+
+    def _eigvals(self) -> Tensor:
+        return self.diag_part()
+
+    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
+        """Raise an `InvalidArgumentError` if the diagonal contains a zero."""
+        message = "Singular operator: Diagonal contained zero values."
+        debugging.assert_positive(math.abs(self.diag_part()), message=message)
 
 
-@register_operator
+class _UnitaryOperator(LinearOperator):
+    """Base class of operators that are the inverse of their conjugate transpose."""
+
+    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
+        return self._matmul(rhs, adjoint=not adjoint, adjoint_arg=adjoint_arg)
+
+    def _log_abs_determinant(self) -> Tensor:
+        return array.zeros(self.batch_shape, self.dtype.real_dtype)
+
+    def cond(self, name: str = "cond") -> Tensor:
+        """Return 1."""
+        return array.ones(self.batch_shape, self.dtype.real_dtype)
+
+
 class LinearOperatorFullMatrix(LinearOperator):
     """Operator of a dense matrix.
 
@@ -64,10 +92,10 @@ class LinearOperatorFullMatrix(LinearOperator):
     def __init__(
         self,
         matrix: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorFullMatrix",
     ) -> None:
         self._matrix = convert_to_tensor(matrix)
@@ -90,7 +118,7 @@ class LinearOperatorFullMatrix(LinearOperator):
 
 
 @register_operator
-class LinearOperatorLowerTriangular(LinearOperator):
+class LinearOperatorLowerTriangular(_TriangularOperator):
     """Operator of a lower triangular matrix.
 
     Args:
@@ -111,10 +139,10 @@ class LinearOperatorLowerTriangular(LinearOperator):
     def __init__(
         self,
         tril: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorLowerTriangular",
     ) -> None:
         if is_square is False:
@@ -136,29 +164,14 @@ class LinearOperatorLowerTriangular(LinearOperator):
         return math.matmul(self._tril, x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        matrix, rhs = broadcast_batches([self._tril, _take_adjoint(rhs, adjoint_arg)])
+        matrix, rhs = broadcast_batches([self._tril, take_adjoint(rhs, adjoint_arg)])
         return linalg.triangular_solve(matrix, rhs, lower=True, adjoint=adjoint)
 
     def _to_dense(self) -> Tensor:
         return self._tril
 
-    def _determinant(self) -> Tensor:
-        return math.reduce_prod(self.diag_part(), axis=-1)
 
-    def _log_abs_determinant(self) -> Tensor:
-        return math.reduce_sum(math.log(math.abs(self.diag_part())), axis=-1)
-
-    def _eigvals(self) -> Tensor:
-        return self.diag_part()
-
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
-        """Raise an `InvalidArgumentError` if the diagonal contains a zero."""
-        message = "Singular operator: Diagonal contained zero values."
-        debugging.assert_positive(math.abs(self.diag_part()), message=message)
-
-
-@register_operator
-class LinearOperatorDiag(LinearOperator):
+class LinearOperatorDiag(_TriangularOperator):
     """Operator of a diagonal matrix.
 
     Args:
@@ -178,10 +191,10 @@ class LinearOperatorDiag(LinearOperator):
     def __init__(
         self,
         diag: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorDiag",
     ) -> None:
         if is_square is False:
@@ -200,16 +213,13 @@ class LinearOperatorDiag(LinearOperator):
         return self._diag
 
     def _shape(self) -> TensorShape:
-        sizes = self._diag.shape.as_list()
-        return TensorShape([*sizes, sizes[-1]])
+        return make_square_shape(self._diag.shape)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        diagonal = math.conj(self._diag) if adjoint else self._diag
-        return _column(diagonal) * _take_adjoint(x, adjoint_arg)
+        return _column(take_conjugate(self._diag, adjoint)) * take_adjoint(x, adjoint_arg)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        diagonal = math.conj(self._diag) if adjoint else self._diag
-        return _take_adjoint(rhs, adjoint_arg) / _column(diagonal)
+        return take_adjoint(rhs, adjoint_arg) / _column(take_conjugate(self._diag, adjoint))
 
     def _adjoint(self) -> LinearOperator:
         return LinearOperatorDiag(math.conj(self._diag), self.is_non_singular)
@@ -227,24 +237,8 @@ class LinearOperatorDiag(LinearOperator):
     def _diag_part(self) -> Tensor:
         return self._diag
 
-    def _determinant(self) -> Tensor:
-        return math.reduce_prod(self._diag, axis=-1)
-
-    def _log_abs_determinant(self) -> Tensor:
-        return math.reduce_sum(math.log(math.abs(self._diag)), axis=-1)
-
-    def _eigvals(self) -> Tensor:
-        return self._diag
-
-    def cond(self, name: str = "cond") -> Tensor:
-        """Return the ratio of the largest and the smallest absolute value of the diagonal."""
-        values = math.abs(self._diag)
-        return math.reduce_max(values, axis=-1) / math.reduce_min(values, axis=-1)
-
-    def assert_non_singular(self, name: str = "assert_non_singular") -> None:
-        """Raise an `InvalidArgumentError` if the diagonal contains a zero."""
-        message = "Singular operator: Diagonal contained zero values."
-        debugging.assert_positive(math.abs(self._diag), message=message)
+    def _get_singular_values(self) -> Tensor:
+        return math.abs(self._diag)
 
     def assert_positive_definite(self, name: str = "assert_positive_definite") -> None:
         """Raise an `InvalidArgumentError` if a real part of the diagonal is not positive."""
@@ -275,10 +269,10 @@ class LinearOperatorScaledIdentity(LinearOperator):
         self,
         num_rows: int,
         multiplier: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = True,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = True,
         assert_proper_shapes: bool = False,
         name: str = "LinearOperatorScaledIdentity",
     ) -> None:
@@ -301,14 +295,13 @@ class LinearOperatorScaledIdentity(LinearOperator):
         return TensorShape([*self._multiplier.shape.as_list(), self._num_rows, self._num_rows])
 
     def _get_factor(self, adjoint: bool) -> Tensor:
-        factor = math.conj(self._multiplier) if adjoint else self._multiplier
-        return _column(_column(factor))
+        return _column(_column(take_conjugate(self._multiplier, adjoint)))
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        return self._get_factor(adjoint) * _take_adjoint(x, adjoint_arg)
+        return self._get_factor(adjoint) * take_adjoint(x, adjoint_arg)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        return _take_adjoint(rhs, adjoint_arg) / self._get_factor(adjoint)
+        return take_adjoint(rhs, adjoint_arg) / self._get_factor(adjoint)
 
     def _inverse(self) -> LinearOperator:
         hints = (self.is_non_singular, self.is_self_adjoint, self.is_positive_definite)
@@ -345,7 +338,7 @@ class LinearOperatorScaledIdentity(LinearOperator):
         debugging.assert_positive(math.abs(self._multiplier), message="LinearOperator was singular")
 
 
-class LinearOperatorIdentity(LinearOperator):
+class LinearOperatorIdentity(_UnitaryOperator):
     """Operator of the identity matrix.
 
     Args:
@@ -370,10 +363,10 @@ class LinearOperatorIdentity(LinearOperator):
         num_rows: int,
         batch_shape: Sequence[int] | None = None,
         dtype: DTypeLike | None = None,
-        is_non_singular: _Hint = True,
-        is_self_adjoint: _Hint = True,
-        is_positive_definite: _Hint = True,
-        is_square: _Hint = True,
+        is_non_singular: Hint = True,
+        is_self_adjoint: Hint = True,
+        is_positive_definite: Hint = True,
+        is_square: Hint = True,
         assert_proper_shapes: bool = False,
         name: str = "LinearOperatorIdentity",
     ) -> None:
@@ -390,16 +383,13 @@ class LinearOperatorIdentity(LinearOperator):
         return TensorShape([*self._batch, self._num_rows, self._num_rows])
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = _take_adjoint(x, adjoint_arg)
+        x = take_adjoint(x, adjoint_arg)
         if x.shape[-2] != self._num_rows:
             raise ValueError(
                 f"Expected a matrix with {self._num_rows} rows, got the shape {x.shape}."
             )
-        batch = np.broadcast_shapes(tuple(self._batch), tuple(x.shape[:-2].as_list()))
-        return array.broadcast_to(x, [*batch, *x.shape[-2:].as_list()])
-
-    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        return self._matmul(rhs, adjoint, adjoint_arg)
+        batch = broadcast_shapes([self.batch_shape, x.shape[:-2]])
+        return array.broadcast_to(x, batch + x.shape[-2:])
 
     def _inverse(self) -> LinearOperator:
         return self
@@ -413,13 +403,6 @@ class LinearOperatorIdentity(LinearOperator):
 
     def _determinant(self) -> Tensor:
         return array.ones(self._batch, self.dtype)
-
-    def _log_abs_determinant(self) -> Tensor:
-        return array.zeros(self._batch, self.dtype.real_dtype)
-
-    def cond(self, name: str = "cond") -> Tensor:
-        """Return 1."""
-        return array.ones(self._batch, self.dtype.real_dtype)
 
     def assert_non_singular(self, name: str = "assert_non_singular") -> None:
         """Do nothing."""
@@ -454,10 +437,10 @@ class LinearOperatorZeros(LinearOperator):
         num_columns: int | None = None,
         batch_shape: Sequence[int] | None = None,
         dtype: DTypeLike | None = None,
-        is_non_singular: _Hint = False,
-        is_self_adjoint: _Hint = True,
-        is_positive_definite: _Hint = False,
-        is_square: _Hint = True,
+        is_non_singular: Hint = False,
+        is_self_adjoint: Hint = True,
+        is_positive_definite: Hint = False,
+        is_square: Hint = True,
         assert_proper_shapes: bool = False,
         name: str = "LinearOperatorZeros",
     ) -> None:
@@ -474,8 +457,7 @@ class LinearOperatorZeros(LinearOperator):
         return TensorShape(self._sizes)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        matrix = array.zeros(self._sizes, self.dtype)
-        return math.matmul(matrix, x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
+        return math.matmul(self.to_dense(), x, adjoint_a=adjoint, adjoint_b=adjoint_arg)
 
     def _to_dense(self) -> Tensor:
         return array.zeros(self._sizes, self.dtype)
@@ -484,7 +466,7 @@ class LinearOperatorZeros(LinearOperator):
         return array.zeros(self._sizes[:-2], self.dtype)
 
 
-class LinearOperatorHouseholder(LinearOperator):
+class LinearOperatorHouseholder(_UnitaryOperator):
     """Operator of a reflection `I - 2 v vᴴ / (vᴴ v)`.
 
     Args:
@@ -504,10 +486,10 @@ class LinearOperatorHouseholder(LinearOperator):
     def __init__(
         self,
         reflection_axis: TensorLike,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorHouseholder",
     ) -> None:
         if is_positive_definite or False in (is_non_singular, is_self_adjoint, is_square):
@@ -524,36 +506,28 @@ class LinearOperatorHouseholder(LinearOperator):
         return self._axis
 
     def _shape(self) -> TensorShape:
-        sizes = self._axis.shape.as_list()
-        return TensorShape([*sizes, sizes[-1]])
+        return make_square_shape(self._axis.shape)
+
+    def _get_unit_axis(self) -> Tensor:
+        return linalg.normalize(self._axis, axis=-1)[0]
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = _take_adjoint(x, adjoint_arg)
-        axis = _column(linalg.normalize(self._axis, axis=-1)[0])
+        x = take_adjoint(x, adjoint_arg)
+        axis = _column(self._get_unit_axis())
         return x - 2.0 * axis * math.matmul(axis, x, adjoint_a=True)
-
-    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        return self._matmul(rhs, adjoint, adjoint_arg)
 
     def _inverse(self) -> LinearOperator:
         return self
 
     def _diag_part(self) -> Tensor:
-        axis = linalg.normalize(self._axis, axis=-1)[0]
+        axis = self._get_unit_axis()
         return 1.0 - 2.0 * axis * math.conj(axis)
 
     def _determinant(self) -> Tensor:
         return -array.ones(self.batch_shape, self.dtype)
 
-    def _log_abs_determinant(self) -> Tensor:
-        return array.zeros(self.batch_shape, self.dtype.real_dtype)
 
-    def cond(self, name: str = "cond") -> Tensor:
-        """Return 1."""
-        return array.ones(self.batch_shape, self.dtype.real_dtype)
-
-
-class LinearOperatorPermutation(LinearOperator):
+class LinearOperatorPermutation(_UnitaryOperator):
     """Operator that permutes rows: row `i` of the product is row `perm[i]` of the matrix.
 
     Args:
@@ -575,10 +549,10 @@ class LinearOperatorPermutation(LinearOperator):
         self,
         perm: TensorLike,
         dtype: DTypeLike = float32,
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorPermutation",
     ) -> None:
         if is_non_singular is False or is_square is False:
@@ -593,25 +567,13 @@ class LinearOperatorPermutation(LinearOperator):
         return self._perm
 
     def _shape(self) -> TensorShape:
-        sizes = self._perm.shape.as_list()
-        return TensorShape([*sizes, sizes[-1]])
+        return make_square_shape(self._perm.shape)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = _take_adjoint(x, adjoint_arg)
+        x = take_adjoint(x, adjoint_arg)
         perm = array.argsort(self._perm, axis=-1) if adjoint else self._perm
-        perm = _column(perm)
-        perm, x = broadcast_batches([perm, x])
+        perm, x = broadcast_batches([_column(perm), x])
         return array.gather(x, perm[..., 0], axis=-2, batch_dims=len(x.shape) - 2)
-
-    def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        return self._matmul(rhs, adjoint=not adjoint, adjoint_arg=adjoint_arg)
-
-    def _log_abs_determinant(self) -> Tensor:
-        return array.zeros(self.batch_shape, self.dtype.real_dtype)
-
-    def cond(self, name: str = "cond") -> Tensor:
-        """Return 1."""
-        return array.ones(self.batch_shape, self.dtype.real_dtype)
 
 
 class LinearOperatorTridiag(LinearOperator):
@@ -638,10 +600,10 @@ class LinearOperatorTridiag(LinearOperator):
         self,
         diagonals: PyTree,
         diagonals_format: str = "compact",
-        is_non_singular: _Hint = None,
-        is_self_adjoint: _Hint = None,
-        is_positive_definite: _Hint = None,
-        is_square: _Hint = None,
+        is_non_singular: Hint = None,
+        is_self_adjoint: Hint = None,
+        is_positive_definite: Hint = None,
+        is_square: Hint = None,
         name: str = "LinearOperatorTridiag",
     ) -> None:
         self._compact = to_compact(diagonals, diagonals_format, "LinearOperatorTridiag")
@@ -661,8 +623,8 @@ class LinearOperatorTridiag(LinearOperator):
         return self._format
 
     def _shape(self) -> TensorShape:
-        sizes = self._compact.shape.as_list()
-        return TensorShape([*sizes[:-2], sizes[-1], sizes[-1]])
+        shape = self._compact.shape
+        return make_square_shape(shape[:-2] + shape[-1:])
 
     def _get_diagonals(self, adjoint: bool) -> Tensor:
         if not adjoint:
@@ -672,12 +634,12 @@ class LinearOperatorTridiag(LinearOperator):
         return array.stack([array.roll(below, -1, -1), main, array.roll(above, 1, -1)], -2)
 
     def _matmul(self, x: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        x = _take_adjoint(x, adjoint_arg)
+        x = take_adjoint(x, adjoint_arg)
         diagonals, x = broadcast_batches([self._get_diagonals(adjoint), x])
         return linalg.tridiagonal_matmul(diagonals, x)
 
     def _solve(self, rhs: Tensor, adjoint: bool = False, adjoint_arg: bool = False) -> Tensor:
-        rhs = _take_adjoint(rhs, adjoint_arg)
+        rhs = take_adjoint(rhs, adjoint_arg)
         diagonals, rhs = broadcast_batches([self._get_diagonals(adjoint), rhs])
         return linalg.tridiagonal_solve(diagonals, rhs)
 

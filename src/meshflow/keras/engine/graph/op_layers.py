@@ -25,7 +25,7 @@ from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.graph.public_calls import to_public_call
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.engine.layer.call_errors import make_symbolic_error
+from meshflow.keras.engine.layer.call_errors import LayerCall, make_symbolic_error
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.safe_mode import BoundName
 from meshflow.ops.operators import OPERATOR_METHODS, install_operators
@@ -135,7 +135,7 @@ class TFOpLambda(Layer):
         try:
             outputs = shape_inference.infer_op_outputs(self.call_function, args, kwargs)
         except Exception as error:
-            described = make_symbolic_error(error, self, self._function, args, kwargs)
+            described = make_symbolic_error(error, LayerCall(self, self._function, args, kwargs))
             if described is error:
                 raise
             raise described from None

@@ -30,7 +30,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
-from meshflow.keras.engine.layer.call_errors import describe_error
+from meshflow.keras.engine.layer.call_errors import LayerCall, describe_error
 from meshflow.keras.engine.layer.dimensions import parse_renames
 from meshflow.keras.engine.layer.helpers import (
     as_tensor_like,
@@ -289,7 +289,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
             self._set_masks(inputs, outputs, kwargs.get("mask"))
             return outputs
         except Exception as error:
-            describe_error(error, self, self.call, (inputs, *args), kwargs)
+            describe_error(error, LayerCall(self, self.call, (inputs, *args), kwargs))
             raise
 
     def _check_initialized(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from meshflow.core.runtime import errors, tracebacks
@@ -27,13 +28,41 @@ class NamedLayer(Protocol):
         """Return the name of the layer."""
 
 
-def describe_error(
-    error: Exception,
-    layer: NamedLayer,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> None:
+@dataclass
+class LayerCall:
+    """A call of a layer.
+
+    Attributes:
+      layer: The layer.
+      function: The layer's function, for the names of its arguments.
+      args: Positional arguments of the call.
+      kwargs: Keyword arguments of the call.
+    """
+
+    layer: NamedLayer
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+
+    def name_arguments(self) -> dict[str, Any]:
+        """Return the arguments by name."""
+        try:
+            signature = inspect.signature(self.function)
+            return signature.bind_partial(*self.args, **self.kwargs).arguments
+        except (TypeError, ValueError):
+            return {**{f"args[{i}]": value for i, value in enumerate(self.args)}, **self.kwargs}
+
+    def describe(self, error: Exception) -> None:
+        """Add the layer and the arguments to the message of an error, unless it names the layer."""
+        subject = f'layer "{self.layer.name}"'
+        if subject in str(error).replace("Layer", "layer"):
+            return
+        step = f"calling {subject} (type {type(self.layer).__name__})"
+        add_arguments(error, step, self.name_arguments())
+        setattr(error, "_failed_layer", self.layer)
+
+
+def describe_error(error: Exception, call: LayerCall) -> None:
     """Add the layer and the arguments of its call to the message of an error.
 
     Only the innermost layer is added; outer layers do not change the message again. Internal frames
@@ -41,58 +70,31 @@ def describe_error(
 
     Args:
       error: Error that the call raised, which is changed.
-      layer: The layer.
-      function: The layer's function, for the names of its arguments.
-      args: Positional arguments of the call.
-      kwargs: Keyword arguments of the call.
+      call: The call.
     """
     tracebacks.hide_frames(error)
     if getattr(error, "_failed_layer", None) is None:
-        _add_layer(error, layer, function, args, kwargs)
+        call.describe(error)
 
 
-def make_symbolic_error(
-    error: Exception,
-    layer: NamedLayer,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> Exception:
+def make_symbolic_error(error: Exception, call: LayerCall) -> Exception:
     """Return the error of a call on symbolic tensors, which names the layer and symbolic shapes.
 
     TensorFlow's errors about shapes and dtypes become `ValueError` and `TypeError`, as in Keras.
 
     Args:
       error: Error that the inference of the outputs raised.
-      layer: The layer.
-      function: The layer's function, for the names of its arguments.
-      args: Positional arguments of the call.
-      kwargs: Keyword arguments of the call.
+      call: The call.
     """
     tracebacks.hide_frames(error)
-    if getattr(error, "_failed_layer", None) is not layer:
-        _add_layer(error, layer, function, args, kwargs)
+    if getattr(error, "_failed_layer", None) is not call.layer:
+        call.describe(error)
     if not isinstance(error, errors.InvalidArgumentError):
         return error
     is_dtype_error = isinstance(error, errors.DtypeMismatchError)
     converted = (TypeError if is_dtype_error else ValueError)(str(error))
-    setattr(converted, "_failed_layer", layer)
+    setattr(converted, "_failed_layer", call.layer)
     return converted.with_traceback(error.__traceback__)
-
-
-def _add_layer(
-    error: Exception,
-    layer: NamedLayer,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-) -> None:
-    subject = f'layer "{layer.name}"'
-    if subject in str(error).replace("Layer", "layer"):
-        return
-    arguments = _name_arguments(function, args, kwargs)
-    add_arguments(error, f"calling {subject} (type {type(layer).__name__})", arguments)
-    setattr(error, "_failed_layer", layer)
 
 
 def add_arguments(error: Exception, step: str, arguments: dict[str, Any]) -> None:
@@ -121,15 +123,6 @@ def replace_message(error: Exception, message: str) -> bool:
     if isinstance(error, errors.OpError):
         error.message = message
     return True
-
-
-def _name_arguments(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        return inspect.signature(function).bind_partial(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return {**{f"args[{i}]": value for i, value in enumerate(args)}, **kwargs}
 
 
 def _format_argument(value: PyTree) -> str:

@@ -16,7 +16,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
-from meshflow.keras.engine.layer.call_errors import make_symbolic_error
+from meshflow.keras.engine.layer.call_errors import LayerCall, make_symbolic_error
 from meshflow.keras.engine.layer.helpers import as_tuples, has_override
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
@@ -72,8 +72,8 @@ class SymbolicCallMethods:
                 self._build_symbolic(inputs, args, kwargs)
                 outputs = self._infer_outputs(inputs, args, kwargs)
         except Exception as error:
-            arguments = (inputs, *args)
-            described = make_symbolic_error(error, self, self.call, arguments, kwargs)
+            call = LayerCall(self, self.call, (inputs, *args), kwargs)
+            described = make_symbolic_error(error, call)
             if described is error:
                 raise
             raise described from None

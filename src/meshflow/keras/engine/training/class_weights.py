@@ -41,7 +41,6 @@ class ClassWeights:
     ) -> None:
         self._output_names = output_names
         self._single: _Weights | None = None
-        self._by_output: dict[str | int, _Weights] = {}
         if isinstance(class_weight, (list, tuple)):
             entries: dict[Any, Any] = dict(enumerate(class_weight))
         elif isinstance(class_weight, Mapping) and _is_by_name(class_weight):
@@ -49,7 +48,9 @@ class ClassWeights:
         else:
             entries = {}
             self._single = class_weight  # type: ignore[assignment]
-        self._by_output = {key: value for key, value in entries.items() if value is not None}
+        self._by_output: dict[str | int, _Weights] = {
+            key: value for key, value in entries.items() if value is not None
+        }
         for value in [self._single] if self._single is not None else self._by_output.values():
             if not isinstance(value, Mapping):
                 raise TypeError(
@@ -73,12 +74,12 @@ class ClassWeights:
         """
         names = self._list_names(y)
         if self._single is not None:
-            if len(names) > 1 or y is None:
+            if y is None:
+                raise ValueError("`class_weight` needs labels `y`.")
+            if len(names) > 1:
                 raise ValueError(
                     "`class_weight` with a single dictionary of classes is only supported for Models with a single "
                     f"output. For several outputs, pass one per output, such as {{{names[0]!r}: {{0: 1.0, 1: 2.0}}}}."
-                    if names
-                    else "`class_weight` needs labels `y`."
                 )
             by_name = {names[0]: self._single}
         else:
@@ -148,7 +149,7 @@ def _weigh_labels(y: Array, class_weight: _Weights, name: str) -> Array:
         size = max(class_weight, default=0) + 1
         table = np.array([class_weight.get(label, 1.0) for label in range(size)], dtype)
         return jnp.asarray(table)[_to_labels(y, is_one_hot)]
-    labels = np.asarray(_to_labels(np.asarray(y), is_one_hot))
+    labels = _to_labels(np.asarray(y), is_one_hot)
     present, indices = np.unique(labels, return_inverse=True)
     missing = sorted(set(present.tolist()) - set(class_weight))
     if missing:

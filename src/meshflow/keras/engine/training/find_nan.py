@@ -77,7 +77,7 @@ class FindNaN(Callback):
         self._search = None
 
 
-def find_nan_finder(
+def get_nan_finder(
     model: Any, listeners: CallbackList, debug: str | None, is_asynchronous: bool
 ) -> FindNaN | None:
     """Return the `FindNaN` among callbacks; add one if `fit` was called with `debug="nan"`.

@@ -211,7 +211,7 @@ class NaNSearch:
                 return None  # The step itself reports the error, or runs op by op.
         return compiled
 
-    def _has_new_nan(self, results: Sequence[Any] = ()) -> bool:
+    def _has_new_nan(self, results: Sequence[Any]) -> bool:
         """Check whether a result, or a variable that was finite, is not finite now."""
         is_finite, are_results_finite = _check_values(_get_values(self._variables), results)
         return not are_results_finite or bool((self._finite_before & ~is_finite).any())

@@ -96,12 +96,12 @@ class OpLabels:
           scopes: The name stacks of the equation and of the equations that contain it.
         """
         for scope in reversed(scopes):
-            before, is_gradient, after = scope.rpartition(f"{GRADIENT}/")
+            before, marker, after = scope.rpartition(f"{GRADIENT}/")
             # The gradient consists of ops, too; the first label is that of the differentiated op.
             labels = _PATTERN.findall(after) or _PATTERN.findall(before)
             if labels:
-                label = labels[0] if is_gradient else labels[-1]
-                return self._labels[int(label)], bool(is_gradient)
+                label = labels[0] if marker else labels[-1]
+                return self._labels[int(label)], bool(marker)
         return None, False
 
 
@@ -111,13 +111,9 @@ def _find_source(frame: FrameType | None, end: FrameType) -> SourceLine | None:
     while frame is not None and frame is not end:
         code = frame.f_code
         line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
-        if is_user_file(code.co_filename):
+        if is_user_file(line.file):
             return line
-        if (
-            own is None
-            and code.co_filename.startswith(_PACKAGE)
-            and not code.co_filename.startswith(_CORE)
-        ):
+        if own is None and line.file.startswith(_PACKAGE) and not line.file.startswith(_CORE):
             own = line
         frame = frame.f_back
     return own

@@ -14,7 +14,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import nest
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras import settings
-from meshflow.ops.ragged import RaggedTensor
+from meshflow.ops.ragged import RaggedTensor, concatenate_ranges
 
 __all__ = [
     "RaggedBatch",
@@ -62,6 +62,11 @@ class RaggedBatch(NamedTuple):
     lengths: Array
     values: Array
 
+    @classmethod
+    def from_tensor(cls, tensor: RaggedTensor) -> RaggedBatch:
+        """Create a batch from all rows of a ragged tensor."""
+        return cls(tensor.row_lengths().numpy(), tensor.values.numpy())
+
 
 class SparseRows:
     """Rows of a sparse array that can be selected like those of a NumPy array.
@@ -93,8 +98,7 @@ class SparseRows:
     def take(self, rows: np.ndarray, axis: int = 0) -> SparseBatch:
         """Return a batch of rows."""
         starts, counts = self._starts[rows], self._starts[rows + 1] - self._starts[rows]
-        offsets = np.cumsum(counts) - counts
-        positions = np.arange(counts.sum()) + np.repeat(starts - offsets, counts)
+        positions = concatenate_ranges(starts, counts)
         indices = self._indices[positions]
         indices[:, 0] = np.repeat(np.arange(len(rows)), counts)
         return SparseBatch.pad(indices, self._values[positions], (len(rows), *self.shape[1:]))
@@ -120,8 +124,7 @@ class RaggedRows:
 
     def take(self, rows: np.ndarray, axis: int = 0) -> RaggedBatch:
         """Return a batch of rows."""
-        selected = self._value.take_rows(rows)
-        return RaggedBatch(selected.row_lengths().numpy(), selected.values.numpy())
+        return RaggedBatch.from_tensor(self._value.take_rows(rows))
 
 
 def is_sparse(value: object) -> bool:
@@ -133,7 +136,7 @@ def is_sparse(value: object) -> bool:
 def split_batch(value: object) -> SparseBatch | RaggedBatch:
     """Convert a sparse array or a ragged tensor to a batch."""
     if isinstance(value, RaggedTensor):
-        return RaggedBatch(value.row_lengths().numpy(), value.values.numpy())
+        return RaggedBatch.from_tensor(value)
     rows = SparseRows(value)
     return rows[: len(rows)]
 

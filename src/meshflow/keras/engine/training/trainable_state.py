@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.layer.weights import TrainableChanges
 from meshflow.keras.engine.training.training_steps import TrainingSteps
@@ -54,7 +55,7 @@ class TrainableState(TrainingSteps):
         states = self._compiled_trainable
         if states is None:
             return []
-        layers = {id(layer): layer for layer in self._flatten_layers()}.values()
+        layers = remove_duplicates(list(self._flatten_layers()))
         return [layer for layer in layers if states.get(layer) not in (None, layer.trainable)]
 
     def _apply_trainable_changes(self) -> bool:
@@ -80,7 +81,8 @@ class TrainableState(TrainingSteps):
         _log.warning(
             "`trainable` changed after model.compile(), so model %s now %s. The optimizer keeps its "
             "state. Call compile() after the change to avoid this message.",
-            *(self.name, " and ".join(parts)),
+            self.name,
+            " and ".join(parts),
         )
         return True
 

@@ -34,7 +34,7 @@ from meshflow.keras.engine.training.data_adapter import (
     train_validation_split,
     unpack_x_y_sample_weight,
 )
-from meshflow.keras.engine.training.find_nan import FindNaN, find_nan_finder
+from meshflow.keras.engine.training.find_nan import FindNaN, get_nan_finder
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
@@ -143,7 +143,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners = self._make_callback_list(
             callbacks, verbose, epochs, handler.steps, add_history=True
         )
-        finder = find_nan_finder(self, listeners, debug, handler.run is not None)
+        finder = get_nan_finder(self, listeners, debug, handler.run is not None)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
         self._apply_trainable_changes()

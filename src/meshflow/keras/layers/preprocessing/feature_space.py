@@ -124,9 +124,7 @@ def _name_preprocessor(name: str | None, kind: str) -> str:
 
 def _needs_adaptation(layer: Layer) -> bool:
     """Check whether a preprocessing layer has to learn a state from data."""
-    if isinstance(layer, TextVectorization):
-        return not layer.is_static
-    if isinstance(layer, (IntegerLookup, StringLookup)):
+    if isinstance(layer, (IntegerLookup, StringLookup, TextVectorization)):
         return not layer.is_static
     if isinstance(layer, Discretization):
         return layer.input_bin_boundaries is None
@@ -396,7 +394,7 @@ class FeatureSpace(Model):
 
     def _encode(self, name: str, value: KerasTensor) -> KerasTensor:
         crosses = {cross.name: cross for cross in self.crosses}
-        feature: Feature | Cross = crosses[name] if name in crosses else self.features[name]
+        feature: Feature | Cross = crosses.get(name) or self.features[name]
         if feature.output_mode != "one_hot":
             return value
         if not value.dtype.is_integer:
@@ -404,7 +402,7 @@ class FeatureSpace(Model):
                 f"Feature '{name}' has `output_mode='one_hot'`. Thus its preprocessor should return an integer dtype. "
                 f"Instead it returns a {value.dtype.name} dtype."
             )
-        layer = self.crossers[name] if name in crosses else self.preprocessors[name]
+        layer = self.crossers.get(name) or self.preprocessors[name]
         encoder = CategoryEncoding(_count_categories(layer, name), output_mode="multi_hot")
         self.one_hot_encoders[name] = encoder
         return encoder(value)
@@ -456,7 +454,7 @@ class FeatureSpace(Model):
             )
         different_names = set(data) ^ set(self.features)
         if different_names:
-            raise KeyError(sorted(different_names)[0])
+            raise KeyError(min(different_names))
         tensors = {name: as_tensor(data[name]) for name in self.features}
         is_single = all(t.shape.rank == 0 for t in tensors.values())
         outputs = graph({name: _to_columns(t) for name, t in tensors.items()})

@@ -13,6 +13,7 @@ from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.ops.images import apply_channels_last, resize
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import image, math
+from meshflow.ops.image.geometry import check_image_shape
 from meshflow.ops.image.resampling import METHODS
 
 __all__ = ["CenterCrop", "Resizing"]
@@ -41,8 +42,7 @@ def replace_image_size(
 ) -> TensorShape:
     """Replace height and width in a shape of images."""
     sizes = TensorShape(input_shape).as_list()
-    if len(sizes) not in (3, 4):
-        raise ValueError(f"'images' must have either 3 or 4 dimensions, got shape {tuple(sizes)}.")
+    check_image_shape(sizes)
     if channels_first:
         return TensorShape([*sizes[:-2], height, width])
     return TensorShape([*sizes[:-3], height, width, sizes[-1]])
