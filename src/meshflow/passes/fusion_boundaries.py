@@ -35,15 +35,10 @@ import jax
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from meshflow.environment.inner_jaxprs import AnyJaxpr, to_open_jaxpr
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from meshflow.passes.jaxprs import (
-    AnyJaxpr,
-    are_same_objects,
-    get_aval,
-    rewrite_inner_jaxprs,
-    to_open_jaxpr,
-)
+from meshflow.passes.jaxprs import are_same_objects, get_aval, rewrite_inner_jaxprs
 from meshflow.passes.sub_jaxprs import INLINED_CALLS
 
 __all__ = ["fusion_boundary_p", "insert_fusion_boundaries"]

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.environment.inner_jaxprs import to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshflow.passes.jaxprs import get_aval, summarize_jaxpr, to_open_jaxpr
+from meshflow.passes.jaxprs import get_aval, summarize_jaxpr
 
 __all__ = ["insert_simplification_barriers"]
 

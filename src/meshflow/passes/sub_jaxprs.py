@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
+from meshflow.environment.inner_jaxprs import AnyJaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import AnyJaxpr
 
 __all__ = ["INLINED_CALLS", "Region", "find_regions"]
 

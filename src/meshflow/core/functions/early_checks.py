@@ -19,15 +19,10 @@ from meshflow.core.runtime.bounds_checks import (
     BoundsChecking,
     bounds_check_p,
 )
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import (
-    find_inner_jaxprs,
-    get_aval,
-    rewrite_equations,
-    summarize_jaxpr,
-    to_open_jaxpr,
-)
+from meshflow.passes.jaxprs import get_aval, rewrite_equations, summarize_jaxpr
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["EarlyChecks", "has_bounds_checks"]
