@@ -1,5 +1,7 @@
-"""Assertions shared by tests, and how long they try."""
+"""Assertions and records shared by tests, and how long they try."""
 
+import contextlib
+import logging
 import os
 
 import numpy as np
@@ -54,3 +56,32 @@ def check_gradients(fn, *arrays, rtol=1e-5, atol=1e-7):
         expected = numeric_gradient(fn, arrays, i)
         assert_close(eager[i], expected, rtol, atol)
         assert_close(compiled[i], expected, rtol, atol)
+
+
+class _Compilations(logging.Handler):
+    """Collects the names of the programs that JAX compiles."""
+
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.names = []
+
+    def emit(self, record):
+        words = record.getMessage().split()
+        if words[0] == "Compiling":
+            self.names.append(words[1])
+
+
+@contextlib.contextmanager
+def record_compilations():
+    """Provide a list, to which the names of the programs are added that are compiled meanwhile."""
+    log, handler = logging.getLogger("jax._src.interpreters.pxla"), _Compilations()
+    level, propagate = log.level, log.propagate
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        yield handler.names
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagate
+        log.setLevel(level)

@@ -1,26 +1,18 @@
 """The choice between running op by op and compiling."""
 
-import logging
+import os
+import pathlib
 import subprocess
 import sys
+import textwrap
 
 import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import record_compilations
 from meshflow.core.dispatch import eager_forms, tiers
-
-
-class Programs(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.DEBUG)
-        self.names = []
-
-    def emit(self, record):
-        words = record.getMessage().split()
-        if words[0] == "Compiling":
-            self.names.append(words[1])
 
 
 @pytest.fixture
@@ -28,14 +20,8 @@ def programs(monkeypatch):
     """The names of the programs that are compiled during the test."""
     monkeypatch.setattr(tiers.TierSettings, "tier", "auto")
     jax.clear_caches()
-    log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
-    monkeypatch.setattr(log, "propagate", False)
-    level = log.level
-    log.setLevel(logging.DEBUG)
-    log.addHandler(handler)
-    yield handler.names
-    log.removeHandler(handler)
-    log.setLevel(level)
+    with record_compilations() as names:
+        yield names
 
 
 def text_model(kind):
@@ -148,20 +134,15 @@ def test_a_frequent_function_is_compiled(programs, monkeypatch):
 @pytest.mark.parametrize("tier", ["compile", "interpret"])
 def test_the_environment_fixes_one_tier(tier):
     script = """
-        import logging, numpy as np, meshflow as tf
-        from tests.core.test_compilation_tiers import Programs
-        log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
-        log.setLevel(10); log.propagate = False; log.addHandler(handler)
+        import numpy as np, meshflow as tf
+        from helpers import record_compilations
         f = tf.function(lambda x: tf.reduce_sum(tf.matmul(x, x)))
-        for _ in range(3): f(np.ones((300, 300), "float32"))
-        print(len(handler.names))
+        with record_compilations() as names:
+            for _ in range(3): f(np.ones((300, 300), "float32"))
+        print(len(names))
     """
-    import os
-    import pathlib
-    import textwrap
-
-    root = pathlib.Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    tests = pathlib.Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "MESHFLOW_TIER": tier, "PYTHONPATH": path}
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
@@ -197,10 +178,8 @@ def test_a_resumed_training_computes_the_same_bits(tmp_path, monkeypatch, stop, 
     x, y = np.random.RandomState(0).randn(22, 4), np.random.RandomState(1).randn(22, 1)
 
     def data():
-        if known:
-            return tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(4)
-        return dataset.filter(lambda *_: True)
+        return dataset if known else dataset.filter(lambda *_: True)
 
     def fit(folder, callbacks=()):
         tf.keras.utils.set_random_seed(7)

@@ -1,7 +1,6 @@
 """What a model refers to is found once and remembered; first runs compile and search no more than they must."""
 
 import copy
-import logging
 import pickle
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import record_compilations
 from meshflow.core.runtime import transfers
 from meshflow.keras.engine.layer import tracking
 
@@ -213,29 +213,12 @@ def residual(layers):
     return tf.keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-class Programs(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.DEBUG)
-        self.names = []
-
-    def emit(self, record):
-        words = record.getMessage().split()
-        if words[0] == "Compiling":
-            self.names.append(words[1])
-
-
 @pytest.fixture
-def programs(monkeypatch):
+def programs():
     """The names of the programs that are compiled; what was compiled before is forgotten."""
     jax.clear_caches()
-    log, handler = logging.getLogger("jax._src.interpreters.pxla"), Programs()
-    monkeypatch.setattr(log, "propagate", False)
-    level = log.level
-    log.setLevel(logging.DEBUG)
-    log.addHandler(handler)
-    yield handler.names
-    log.removeHandler(handler)
-    log.setLevel(level)
+    with record_compilations() as names:
+        yield names
 
 
 def test_a_first_fit_compiles_few_programs(programs, compile_tier):
