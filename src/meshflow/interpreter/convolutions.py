@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.shapes import plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 from meshflow.kernels import descriptors, library, lowerings
 
@@ -139,27 +140,16 @@ def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Compute:
 
 def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
     """Return a function of an image [batch, *spatial, features] that pads and dilates it."""
-    shape = [equation.inputs[0].shape[a] for a in order]
-    padding, dilation = equation.params["padding"], equation.params["lhs_dilation"]
-    sizes = [
-        max(0, (n - 1) * d + 1 if n else 0) for n, d in zip(shape[1:-1], dilation, strict=True)
-    ]
-    if all(d == 1 for d in dilation) and all(pair == (0, 0) for pair in padding):
+    pairs = zip(equation.params["padding"], equation.params["lhs_dilation"], strict=True)
+    config = [(low, high, dilation - 1) for (low, high), dilation in pairs]
+    if not any(map(any, config)):
         return lambda x: x
-    target = [shape[0], *(n + a + b for n, (a, b) in zip(sizes, padding, strict=True)), shape[-1]]
-    inner, outer = [slice(None)], [slice(None)]
-    for n, d, (low, _), m in zip(shape[1:-1], dilation, padding, target[1:-1], strict=True):
-        first = 0 if low >= 0 else -(low // d)
-        stop = max(first, min(n, (m - low + d - 1) // d))
-        inner.append(slice(first, stop))
-        begin = low + first * d
-        outer.append(slice(begin, begin + (stop - first - 1) * d + 1 if stop > first else begin, d))
-    inside, outside = tuple(inner), tuple(outer)
-    shape_out = tuple(max(n, 0) for n in target)
+    shape = [equation.inputs[0].shape[a] for a in order]
+    padded_shape, source, target = plan_padding(shape, [(0, 0, 0), *config, (0, 0, 0)])
 
     def pad(x: HostArray) -> HostArray:
-        out = np.zeros(shape_out, x.dtype)
-        out[outside] = x[inside]
+        out = np.zeros(padded_shape, x.dtype)
+        out[target] = x[source]
         return out
 
     return pad
@@ -167,14 +157,15 @@ def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
 
 def _view_windows(x: HostArray, size: Sequence[int], windows: _ImageWindows) -> HostArray:
     """Return a view [batch, *grid, *size, features] of an image."""
+    grid, strides, dilations, _ = windows
     step = x.strides[1:-1]
     return np.lib.stride_tricks.as_strided(
         x,
-        (x.shape[0], *windows.grid, *size, x.shape[-1]),
+        (x.shape[0], *grid, *size, x.shape[-1]),
         (
             x.strides[0],
-            *(a * b for a, b in zip(step, windows.strides, strict=True)),
-            *(a * b for a, b in zip(step, windows.dilations, strict=True)),
+            *(a * b for a, b in zip(step, strides, strict=True)),
+            *(a * b for a, b in zip(step, dilations, strict=True)),
             x.strides[-1],
         ),
         writeable=False,

@@ -66,6 +66,8 @@ def _register_ufuncs() -> None:
         "max": np.maximum,
         "min": np.minimum,
         "neg": np.negative,
+        "abs": np.absolute,
+        "pow": np.power,
         "sqrt": np.sqrt,
         "exp": np.exp,
         "exp2": np.exp2,
@@ -147,11 +149,6 @@ def _take_remainder(equation: Equation) -> Compute:
     return lambda x, y: np.where(y == 0, x, np.fmod(x, y))
 
 
-@define("abs")
-def _take_absolute(equation: Equation) -> Compute:
-    return np.absolute
-
-
 @define("sign")
 def _take_sign(equation: Equation) -> Compute:
     if equation.inputs[0].dtype.kind == "c":
@@ -163,10 +160,7 @@ def _take_sign(equation: Equation) -> Compute:
 
 @define("rsqrt")
 def _take_reciprocal_root(equation: Equation) -> Compute:
-    def run(x: HostArray) -> HostArray:
-        return np.reciprocal(np.sqrt(x))
-
-    return run
+    return lambda x: np.reciprocal(np.sqrt(x))
 
 
 @define("logistic")
@@ -182,11 +176,6 @@ def _compute_logistic(equation: Equation) -> Compute:
         return np.divide(one, y, y)
 
     return run if not is_small_float(one.dtype) else lambda x: 1 / (1 + np.exp(-x))
-
-
-@define("pow")
-def _raise_to_power(equation: Equation) -> Compute:
-    return np.power
 
 
 @define("integer_pow")

@@ -5,17 +5,21 @@ Windows are processed by offset: the elements at one offset of all windows are a
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float, make_selection, widen
 from meshflow.interpreter.reductions import get_identity
+from meshflow.interpreter.shapes import Padding, plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
-class Geometry(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Geometry:
     """Windows on an array, with one entry per dimension in each attribute."""
 
     shape: tuple[int, ...]
@@ -25,15 +29,17 @@ class Geometry(NamedTuple):
     dilation: Sequence[int]
     base_dilation: Sequence[int]
 
+    @functools.cached_property
+    def _padding(self) -> Padding:
+        pairs = zip(self.padding, self.base_dilation, strict=True)
+        return plan_padding(self.shape, [(low, high, d - 1) for (low, high), d in pairs])
+
     @property
     def padded_shape(self) -> tuple[int, ...]:
         """Return the shape of the array with padding."""
-        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
-        return tuple(
-            max(0, (n - 1) * d + 1 if n else 0) + low + high for n, d, (low, high) in sizes
-        )
+        return self._padding.shape
 
-    @property
+    @functools.cached_property
     def grid(self) -> tuple[int, ...]:
         """Return the number of windows along each dimension."""
         sizes = zip(self.padded_shape, self.size, self.strides, self.dilation, strict=True)
@@ -42,22 +48,14 @@ class Geometry(NamedTuple):
     @property
     def inner(self) -> tuple[slice, ...]:
         """Return the index of the elements in the padded array."""
-        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
-        return tuple(slice(low, low + max(0, (n - 1) * d + 1), d) for n, d, (low, _) in sizes)
+        return self._padding.target
 
     def pad(self, x: HostArray, value: Any) -> HostArray:
         """Return the array with padding and base dilation."""
         if self.padded_shape == self.shape:
             return x
-        if any(low < 0 or high < 0 for low, high in self.padding):
-            positive = self._replace(padding=[(max(a, 0), max(b, 0)) for a, b in self.padding])
-            cut = tuple(
-                slice(max(-a, 0), n - max(-b, 0))
-                for n, (a, b) in zip(positive.padded_shape, self.padding, strict=True)
-            )
-            return positive.pad(x, value)[cut]
         out = np.full(self.padded_shape, value, x.dtype)
-        out[self.inner] = x
+        out[self.inner] = x[self._padding.source]
         return out
 
     def iter_offsets(self) -> Iterator[tuple[slice, ...]]:
