@@ -25,6 +25,11 @@ def is_small_float(dtype: np.dtype) -> bool:
     return dtype.itemsize < 4 and jnp.issubdtype(dtype, np.floating)
 
 
+def get_compute_dtype(dtype: np.dtype) -> np.dtype:
+    """Return float32 for smaller floating-point dtypes, and other dtypes unchanged."""
+    return FLOAT32 if is_small_float(dtype) else dtype
+
+
 def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) -> Compute:
     """Return a function that computes in float32 and rounds to `result`, by default `dtype`."""
     result = result or dtype

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.interpreter.elementwise import is_small_float
+from meshflow.interpreter.elementwise import get_compute_dtype
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 _Mode = jax.lax.GatherScatterMode
@@ -220,7 +220,7 @@ def _scatter(equation: Equation) -> Compute:
     is_row_update = (
         inserted == start_map == (0,) and tuple(window) == (1, *shape[1:]) and len(shape) > 1
     )
-    wide = np.dtype(np.float32) if is_small_float(dtype) and function is not None else dtype
+    wide = dtype if function is None else get_compute_dtype(dtype)
 
     def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
         out = np.array(x, wide, order="C")

@@ -12,7 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float, make_selection, widen
+from meshflow.interpreter.elementwise import (
+    get_compute_dtype,
+    is_small_float,
+    make_selection,
+    widen,
+)
 from meshflow.interpreter.reductions import get_identity
 from meshflow.interpreter.shapes import Padding, plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
@@ -159,7 +164,7 @@ class _ExtremeSearch:
 
     def __init__(self, equation: Equation) -> None:
         self.geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
-        self.dtype = FLOAT32 if is_small_float(dtype) else dtype
+        self.dtype = get_compute_dtype(dtype)
         is_max = str(equation.params["select_prim"]) == "ge"
         self._is_better = np.greater_equal if is_max else np.less_equal
         self._identity = get_identity(np.maximum if is_max else np.minimum, self.dtype)
@@ -237,7 +242,7 @@ def _reduce_generally(equation: Equation) -> Compute:
 def _take_maxima(equation: Equation) -> Compute:
     """Compute the maxima of windows or their gradient (`ops/nn/windows.py`)."""
     windows, dtype = equation.params["windows"], equation.inputs[0].dtype
-    shape, wide = equation.inputs[0].shape, FLOAT32 if is_small_float(dtype) else dtype
+    shape, wide = equation.inputs[0].shape, get_compute_dtype(dtype)
     geometry = Geometry(
         shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
     )
