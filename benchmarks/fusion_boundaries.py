@@ -26,52 +26,52 @@ STEPS = 8
 ONLY_WITH = ("residual chain, 200 blocks",)
 
 
-def add_convolution(keras, x, filters, size=3, strides=1, activation=True):
-    layers = keras.layers
+def add_convolution(tf, x, filters, size=3, strides=1, activation=True):
+    layers = tf.keras.layers
     x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
     x = layers.BatchNormalization()(x)
     return layers.ReLU()(x) if activation else x
 
 
-def finish(keras, inputs, x, units=10):
-    return keras.Model(inputs, keras.layers.Dense(units)(x))
+def finish(tf, inputs, x, units=10):
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(units)(x))
 
 
-def residual_chain(keras, blocks):
-    layers = keras.layers
-    inputs = x = keras.Input((16, 16, 16))
+def residual_chain(tf, blocks):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((16, 16, 16))
     for _ in range(blocks):
-        x = layers.ReLU()(layers.Add()([x, add_convolution(keras, x, 16, activation=False)]))
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+        x = layers.ReLU()(layers.Add()([x, add_convolution(tf, x, 16, activation=False)]))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def preactivation_chain(keras, blocks=30):
-    layers = keras.layers
-    inputs = x = keras.Input((16, 16, 16))
+def preactivation_chain(tf, blocks=30):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((16, 16, 16))
     for _ in range(blocks):
         h = layers.ReLU()(layers.BatchNormalization()(x))
         x = layers.Add()([x, layers.Conv2D(16, 3, padding="same")(h)])
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def resnet(keras, blocks=9):
-    layers = keras.layers
-    inputs = keras.Input((32, 32, 3))
-    x = add_convolution(keras, inputs, 16)
+def resnet(tf, blocks=9):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((32, 32, 3))
+    x = add_convolution(tf, inputs, 16)
     for stage, filters in enumerate((16, 32, 64)):
         for block in range(blocks):
             strides = 2 if stage and not block else 1
-            h = add_convolution(keras, x, filters, strides=strides)
-            h = add_convolution(keras, h, filters, activation=False)
+            h = add_convolution(tf, x, filters, strides=strides)
+            h = add_convolution(tf, h, filters, activation=False)
             if strides > 1:
-                x = add_convolution(keras, x, filters, 1, strides, activation=False)
+                x = add_convolution(tf, x, filters, 1, strides, activation=False)
             x = layers.ReLU()(layers.Add()([x, h]))
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def densenet(keras, blocks=3, depth=12, growth=12):
-    layers = keras.layers
-    inputs = keras.Input((32, 32, 3))
+def densenet(tf, blocks=3, depth=12, growth=12):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((32, 32, 3))
     x = layers.Conv2D(24, 3, padding="same")(inputs)
     for block in range(blocks):
         for _ in range(depth):
@@ -79,15 +79,15 @@ def densenet(keras, blocks=3, depth=12, growth=12):
             h = layers.Conv2D(growth, 3, padding="same", use_bias=False)(h)
             x = layers.Concatenate()([x, h])
         if block < blocks - 1:
-            x = add_convolution(keras, x, x.shape[-1] // 2, 1)
+            x = add_convolution(tf, x, x.shape[-1] // 2, 1)
             x = layers.AveragePooling2D()(x)
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def mobilenet(keras, blocks=16):
-    layers = keras.layers
-    inputs = keras.Input((64, 64, 3))
-    x = add_convolution(keras, inputs, 16, strides=2)
+def mobilenet(tf, blocks=16):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((64, 64, 3))
+    x = add_convolution(tf, inputs, 16, strides=2)
     for block in range(blocks):
         strides, filters = (2 if block % 4 == 0 and block else 1), 16 + 8 * (block // 4)
         h = layers.Conv2D(6 * x.shape[-1], 1, use_bias=False)(x)
@@ -96,24 +96,24 @@ def mobilenet(keras, blocks=16):
         h = layers.ReLU(6.0)(layers.BatchNormalization()(h))
         h = layers.BatchNormalization()(layers.Conv2D(filters, 1, use_bias=False)(h))
         x = layers.Add()([x, h]) if x.shape == h.shape else h
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def convnext(keras, blocks=9, width=48):
-    layers = keras.layers
-    inputs = keras.Input((32, 32, 3))
+def convnext(tf, blocks=9, width=48):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((32, 32, 3))
     x = layers.Conv2D(width, 2, 2)(inputs)
     for _ in range(blocks):
         h = layers.DepthwiseConv2D(7, padding="same")(x)
         h = layers.LayerNormalization(epsilon=1e-6)(h)
         h = layers.Dense(4 * width, activation="gelu")(h)
         x = layers.Add()([x, layers.Dropout(0.1)(layers.Dense(width)(h))])
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def transformer(keras, blocks=12, width=64):
-    layers = keras.layers
-    inputs = keras.Input((64,), dtype="int32")
+def transformer(tf, blocks=12, width=64):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((64,), dtype="int32")
     x = layers.Embedding(1000, width)(inputs)
     for _ in range(blocks):
         h = layers.LayerNormalization()(x)
@@ -121,90 +121,88 @@ def transformer(keras, blocks=12, width=64):
         x = layers.Add()([x, layers.Dropout(0.1)(h)])
         h = layers.Dense(4 * width, activation="gelu")(layers.LayerNormalization()(x))
         x = layers.Add()([x, layers.Dropout(0.1)(layers.Dense(width)(h))])
-    return finish(keras, inputs, layers.GlobalAveragePooling1D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling1D()(x))
 
 
-def post_norm_transformer(keras, blocks=6, width=128):
-    layers = keras.layers
-    inputs = keras.Input((64,), dtype="int32")
+def post_norm_transformer(tf, blocks=6, width=128):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((64,), dtype="int32")
     x = layers.Embedding(1000, width)(inputs)
     for _ in range(blocks):
         h = layers.MultiHeadAttention(4, width // 4)(x, x)
         x = layers.LayerNormalization()(layers.Add()([x, h]))
         h = layers.Dense(width)(layers.Dense(4 * width, activation="relu")(x))
         x = layers.LayerNormalization()(layers.Add()([x, h]))
-    return finish(keras, inputs, layers.GlobalAveragePooling1D()(x))
+    return finish(tf, inputs, layers.GlobalAveragePooling1D()(x))
 
 
-def lstm(keras):
-    layers = keras.layers
-    inputs = keras.Input((40,), dtype="int32")
+def lstm(tf):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((40,), dtype="int32")
     x = layers.Embedding(1000, 64)(inputs)
     x = layers.Bidirectional(layers.LSTM(64, return_sequences=True))(x)
-    return finish(keras, inputs, layers.GRU(64)(x))
+    return finish(tf, inputs, layers.GRU(64)(x))
 
 
-def mlp(keras, depth=8, width=256):
-    layers = keras.layers
-    inputs = x = keras.Input((64,))
+def mlp(tf, depth=8, width=256):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((64,))
     for _ in range(depth):
         x = layers.Dropout(0.2)(layers.Dense(width, activation="relu")(x))
-    return finish(keras, inputs, x)
+    return finish(tf, inputs, x)
 
 
-def residual_mlp(keras, depth=40, width=64):
-    layers = keras.layers
-    inputs = keras.Input((64,))
+def residual_mlp(tf, depth=40, width=64):
+    layers = tf.keras.layers
+    inputs = tf.keras.Input((64,))
     x = layers.Dense(width)(inputs)
     for _ in range(depth):
         x = layers.Activation("swish")(layers.Add()([x, layers.Dense(width)(x)]))
-    return finish(keras, inputs, x)
+    return finish(tf, inputs, x)
 
 
-def cnn(keras):
-    layers = keras.layers
-    inputs = x = keras.Input((32, 32, 3))
+def cnn(tf):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((32, 32, 3))
     for filters in (32, 64, 128):
         x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
         x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
         x = layers.Dropout(0.25)(layers.MaxPooling2D()(x))
-    return finish(keras, inputs, layers.Flatten()(x))
+    return finish(tf, inputs, layers.Flatten()(x))
 
 
-def unet(keras):
-    layers = keras.layers
-    inputs = x = keras.Input((32, 32, 3))
+def unet(tf):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((32, 32, 3))
     skips = []
     for filters in (16, 32, 64):
-        x = add_convolution(keras, add_convolution(keras, x, filters), filters)
+        x = add_convolution(tf, add_convolution(tf, x, filters), filters)
         skips.append(x)
         x = layers.MaxPooling2D()(x)
     for filters in (64, 32, 16):
         x = layers.Concatenate()([layers.UpSampling2D()(x), skips.pop()])
-        x = add_convolution(keras, add_convolution(keras, x, filters), filters)
-    return finish(keras, inputs, layers.GlobalAveragePooling2D()(x))
+        x = add_convolution(tf, add_convolution(tf, x, filters), filters)
+    return finish(tf, inputs, layers.GlobalAveragePooling2D()(x))
 
 
-def conv3d(keras):
-    layers = keras.layers
-    inputs = x = keras.Input((16, 16, 16, 1))
+def conv3d(tf):
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((16, 16, 16, 1))
     for filters in (16, 32, 64):
         x = layers.Conv3D(filters, 3, padding="same", use_bias=False)(x)
         x = layers.MaxPooling3D()(layers.ReLU()(layers.BatchNormalization()(x)))
-    return finish(keras, inputs, layers.Flatten()(x))
+    return finish(tf, inputs, layers.Flatten()(x))
 
 
-def wgan_gp(keras):
+def wgan_gp(tf):
     """A critic with a gradient penalty, for images of 16x16x1."""
-    import tensorflow_or_meshflow as tf
-
-    layers = keras.layers
-    inputs = x = keras.Input((16, 16, 16))
+    layers = tf.keras.layers
+    inputs = x = tf.keras.Input((16, 16, 16))
     for filters in (32, 64):
         x = layers.LeakyReLU(0.2)(layers.Conv2D(filters, 3, 2, padding="same")(x))
-    critic = keras.Model(inputs, layers.Dense(1)(layers.Flatten()(x)))
+    critic = tf.keras.Model(inputs, layers.Dense(1)(layers.Flatten()(x)))
 
-    class Trainer(keras.Model):
+    class Trainer(tf.keras.Model):
         def __init__(self):
             super().__init__()
             self.critic = critic
@@ -232,10 +230,10 @@ def wgan_gp(keras):
 
 
 KINDS = {
-    "residual chain, 25 blocks": lambda keras: residual_chain(keras, 25),
-    "residual chain, 50 blocks": lambda keras: residual_chain(keras, 50),
-    "residual chain, 100 blocks": lambda keras: residual_chain(keras, 100),
-    "residual chain, 200 blocks": lambda keras: residual_chain(keras, 200),
+    "residual chain, 25 blocks": lambda tf: residual_chain(tf, 25),
+    "residual chain, 50 blocks": lambda tf: residual_chain(tf, 50),
+    "residual chain, 100 blocks": lambda tf: residual_chain(tf, 100),
+    "residual chain, 200 blocks": lambda tf: residual_chain(tf, 200),
     "pre-activation chain, 30 blocks": preactivation_chain,
     "ResNet-56": resnet,
     "DenseNet, 3 x 12 layers": densenet,
@@ -264,10 +262,9 @@ def measure(kind, framework, precision):
             from meshflow.core.tracing import pass_pipeline
 
             pass_pipeline.insert_fusion_boundaries = lambda closed: closed
-    sys.modules["tensorflow_or_meshflow"] = tf
     tf.keras.utils.set_random_seed(0)
     tf.keras.mixed_precision.set_global_policy(precision)
-    model = KINDS[kind](tf.keras)
+    model = KINDS[kind](tf)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss)
     rng = np.random.default_rng(0)

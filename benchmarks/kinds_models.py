@@ -61,13 +61,14 @@ def make_texts(count, length, vocabulary, classes=2):
     return x, rng.integers(0, classes, count).astype("int32")
 
 
-def _classify(tf):
+def make_class_loss(tf):
+    """Return the loss of logits and classes."""
     return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def _classify_images(tf, model, side, channels=3, batch=32, is_deterministic=True):
     x, y = make_images(_count(batch), side, channels)
-    return Task(model, x, y, _classify(tf), batch, is_deterministic)
+    return Task(model, x, y, make_class_loss(tf), batch, is_deterministic)
 
 
 @kind
@@ -251,7 +252,7 @@ def unet(tf, tiny):
     batch = 8
     images, _ = make_images(_count(batch), side)
     masks = np.argmax(images, -1).astype("int32")
-    return Task(model, images, masks, _classify(tf), batch)
+    return Task(model, images, masks, make_class_loss(tf), batch)
 
 
 @kind
@@ -269,7 +270,7 @@ def conv3d(tf, tiny):
     rng = np.random.default_rng(0)
     x = rng.random((_count(batch), side, side, side, 1), np.float32)
     y = rng.integers(0, 10, len(x)).astype("int32")
-    return Task(model, x, y, _classify(tf), batch)
+    return Task(model, x, y, make_class_loss(tf), batch)
 
 
 @kind
@@ -288,7 +289,7 @@ def audio(tf, tiny):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(_count(16), length, 1)).astype("float32")
     y = rng.integers(0, 10, len(x)).astype("int32")
-    return Task(model, x, y, _classify(tf), 16)
+    return Task(model, x, y, make_class_loss(tf), 16)
 
 
 def _sequence(tf, tiny, *recurrent):
@@ -299,7 +300,7 @@ def _sequence(tf, tiny, *recurrent):
     model.add(tf.keras.layers.Dense(10))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(_count(32), length, width)).astype("float32")
-    return Task(model, x, rng.integers(0, 10, len(x)).astype("int32"), _classify(tf))
+    return Task(model, x, rng.integers(0, 10, len(x)).astype("int32"), make_class_loss(tf))
 
 
 @kind
@@ -325,7 +326,7 @@ def _read_text(tf, tiny, *layers, is_masked=False):
     model = tf.keras.Sequential([tf.keras.Input((length,), dtype="int32"), embedding, *layers])
     model.add(tf.keras.layers.Dense(2))
     x, y = make_texts(_count(32), length, vocabulary)
-    return Task(model, x, y, _classify(tf))
+    return Task(model, x, y, make_class_loss(tf))
 
 
 @kind
@@ -368,7 +369,7 @@ def encoder(tf, tiny):
         x = attend(tf, x, 2 if tiny else 4, width)
     x = layers.Dense(2)(layers.GlobalAveragePooling1D()(x))
     x_train, y_train = make_texts(_count(32), length, vocabulary)
-    return Task(tf.keras.Model(tokens, x), x_train, y_train, _classify(tf))
+    return Task(tf.keras.Model(tokens, x), x_train, y_train, make_class_loss(tf))
 
 
 @kind
@@ -378,7 +379,7 @@ def language_model(tf, tiny):
     model = models.language_model(tf.keras, *sizes)
     batch = 4 if tiny else 8
     x = np.random.default_rng(0).integers(0, sizes[0], (_count(batch), sizes[4])).astype("int32")
-    return Task(model, x, np.roll(x, -1, 1), _classify(tf), batch)
+    return Task(model, x, np.roll(x, -1, 1), make_class_loss(tf), batch)
 
 
 @kind
@@ -634,7 +635,7 @@ def seq2seq(tf, tiny):
     y = layers.Concatenate()([y, layers.AdditiveAttention()([y, memory])])
     model = tf.keras.Model([source, target], layers.Dense(vocabulary)(y))
     texts = np.random.default_rng(0).integers(0, vocabulary, (_count(32), length)).astype("int32")
-    return Task(model, (texts, texts[:, ::-1].copy()), np.roll(texts, 1, 1), _classify(tf))
+    return Task(model, (texts, texts[:, ::-1].copy()), np.roll(texts, 1, 1), make_class_loss(tf))
 
 
 @kind
@@ -668,7 +669,7 @@ def graph(tf, tiny):
     features = rng.normal(size=(count, nodes, features)).astype("float32")
     links = rng.integers(0, nodes, (count, edges, 2)).astype("int32")
     y = rng.integers(0, 4, count).astype("int32")
-    return Task(model, (features, links), y, _classify(tf), 16)
+    return Task(model, (features, links), y, make_class_loss(tf), 16)
 
 
 @kind

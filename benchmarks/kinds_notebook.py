@@ -35,10 +35,6 @@ def _use(model, x, y=None, epochs=2, batch=32, **options):
     return float(np.mean(history.history["loss"][-1]))
 
 
-def _classify(tf):
-    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
 def _stack(tf, shape, *layers, dtype=None):
     return tf.keras.Sequential([tf.keras.Input(shape, dtype=dtype), *layers])
 
@@ -96,7 +92,7 @@ def _make_convolutional(tf):
 @cell
 def images(tf, options):
     model = _make_convolutional(tf)
-    model.compile("adam", _classify(tf), metrics=["accuracy"], **options)
+    model.compile("adam", kinds_models.make_class_loss(tf), metrics=["accuracy"], **options)
     return _use(model, *kinds_models.make_images(COUNT, 16, 1))
 
 
@@ -110,7 +106,7 @@ def normalized_images(tf, options):
         x = layers.Add()([x, layers.ReLU()(layers.BatchNormalization()(y))])
     x = layers.Dense(10)(layers.Flatten()(x))
     model = tf.keras.Model(inputs, x)
-    model.compile("adam", _classify(tf), metrics=["accuracy"], **options)
+    model.compile("adam", kinds_models.make_class_loss(tf), metrics=["accuracy"], **options)
     return _use(model, *kinds_models.make_images(COUNT, 16))
 
 
@@ -123,10 +119,10 @@ def transfer(tf, options):
     outputs = tf.keras.layers.Dense(5)(features(inputs, training=False))
     model = tf.keras.Model(inputs, outputs)
     x, y = kinds_models.make_images(COUNT, 16, 1, 5)
-    model.compile("adam", _classify(tf), **options)
+    model.compile("adam", kinds_models.make_class_loss(tf), **options)
     _use(model, x, y, epochs=1)
     features.trainable = True
-    model.compile(tf.keras.optimizers.Adam(1e-4), _classify(tf), **options)
+    model.compile(tf.keras.optimizers.Adam(1e-4), kinds_models.make_class_loss(tf), **options)
     return _use(model, x, y, epochs=1)
 
 
@@ -191,7 +187,7 @@ def texts(tf, options):
         layers.Dense(2),
         dtype="int32",
     )
-    model.compile("adam", _classify(tf), metrics=["accuracy"], **options)
+    model.compile("adam", kinds_models.make_class_loss(tf), metrics=["accuracy"], **options)
     return _use(model, *kinds_models.make_texts(COUNT, 20, 200))
 
 
@@ -220,7 +216,7 @@ def attention(tf, options):
     x = kinds_models.attend(tf, x, 2, 16)
     x = tf.keras.layers.Dense(2)(tf.keras.layers.GlobalAveragePooling1D()(x))
     model = tf.keras.Model(tokens, x)
-    model.compile("adam", _classify(tf), **options)
+    model.compile("adam", kinds_models.make_class_loss(tf), **options)
     return _use(model, *kinds_models.make_texts(COUNT, 20, 200))
 
 

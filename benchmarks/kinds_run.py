@@ -55,8 +55,7 @@ def run_texts(tf, name, tiny, options, meter):
     integers = lambda *shape: tf.TensorSpec(shape, tf.int32)
     signature = integers(None, None), integers(None)
     data = tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, metrics=["accuracy"], **options)
+    model.compile("adam", models.make_class_loss(tf), metrics=["accuracy"], **options)
     first = meter()
     history = model.fit(data, verbose=0).history
     return first.read() | {"loss": history["loss"][-1], "is_deterministic": True}
@@ -179,7 +178,6 @@ def main():
     if library.startswith("tensorflow"):
         import tensorflow as tf
 
-        programs = None
         options = {"jit_compile": True} if library.endswith("jit") else {}
     else:
         import meshflow as tf

@@ -1,4 +1,4 @@
-"""Assertions shared by tests, and how long they try."""
+"""Assertions and records shared by tests, and how long they try."""
 
 import contextlib
 import logging

@@ -151,7 +151,10 @@ def test_windows(window, dtype):
     check(run, x.astype(jnp.dtype(dtype)), rtol=1e-4)
 
 
-def test_maxima_with_padding_by_base_dilation():
+@pytest.mark.parametrize(
+    ("padding", "dilation"), [(((1, 0), (-1, 2)), (2, 3)), (((-1, 1), (0, 0)), (1, 1))]
+)
+def test_maxima_with_negative_padding_and_base_dilation(padding, dilation):
     x = make(3, 5)
-    options = {"window_strides": (1, 2), "padding": ((1, 0), (-1, 2)), "base_dilation": (2, 3)}
+    options = {"window_strides": (1, 2), "padding": padding, "base_dilation": dilation}
     check(lambda x: lax.reduce_window(x, np.float32(-np.inf), lax.max, (2, 3), **options), x)

@@ -13,8 +13,8 @@ import meshflow as tf
 from interpreter.comparison import check
 from meshflow.environment.jax_internals import jex_primitives
 from meshflow.interpreter import UnsupportedPrimitive, build_plan
-from meshflow.interpreter.program import INLINED, PASSED
-from meshflow.interpreter.table import COMPILED, RULES
+from meshflow.interpreter.program import PASSED
+from meshflow.interpreter.table import COMPILED, INLINED, RULES
 from meshflow.kernels.composite_primitives import composites
 
 # Primitives of programs of this test suite that `jax.extend` does not list.

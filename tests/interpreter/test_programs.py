@@ -56,27 +56,20 @@ def test_random_programs(steps, results, donated):
     check(run, *arrays, rtol=1e-4, atol=1e-4, donated=tuple(donated))
 
 
-def test_donated_and_allocated_memory():
+def test_donated_memory():
     closed = jax.make_jaxpr(lambda w, m, x: (w - m * 0.1, m * 0.9 + x, (x * 2).T))(
         *[jax.ShapeDtypeStruct((64, 32), np.float32)] * 3
     )
-    made = []
-
-    def allocate(shape, dtype):
-        made.append(np.empty(shape, dtype))
-        return made[-1]
-
     arrays = [RANDOM.randn(64, 32).astype(np.float32) for _ in range(3)]
     w, m, x = (a.copy() for a in arrays)
-    results = build_plan(closed, donated=(0, 1), allocate=allocate).run(arrays)
+    results = build_plan(closed, donated=(0, 1)).run(arrays)
     assert np.shares_memory(results[1], arrays[1]) or np.shares_memory(results[1], arrays[0])
     np.testing.assert_allclose(results[0], w - m * np.float32(0.1), rtol=1e-6)
     np.testing.assert_allclose(results[1], m * np.float32(0.9) + x, rtol=1e-6)
     np.testing.assert_array_equal(results[2], (x * 2).T)
     np.testing.assert_array_equal(arrays[2], x)
     check_memory(results, arrays[2:])
-    results = build_plan(closed, allocate=allocate).run([w, m, x])
-    assert [any(r is a for a in made) for r in results] == [True, True, False]
+    check_memory(build_plan(closed).run([w, m, x]), [w, m, x])
     # Read-only arrays are copied even if they are donated.
     m.flags.writeable = w.flags.writeable = False
     check_memory(build_plan(closed, donated=(0, 1)).run([w, m, x]), [w, m, x])

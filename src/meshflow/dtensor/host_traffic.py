@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
+from meshflow.environment.types import Array, JaxprEqn
 from meshflow.placement.activation_files import count_stored_bytes
 
 __all__ = ["count_bytes_to_files", "count_bytes_to_host", "count_host_bytes"]
@@ -25,27 +25,25 @@ def count_host_bytes(arrays: Sequence[Array]) -> int:
     return total
 
 
-def count_bytes_to_host(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+def count_bytes_to_host(jaxpr: AnyJaxpr) -> int:
     """Count the bytes that a program moves to host memory; inside `shard_map`, those of one device."""
     return _sum_over_equations(jaxpr, _count_device_put)
 
 
-def count_bytes_to_files(jaxpr: Jaxpr | ClosedJaxpr) -> int:
+def count_bytes_to_files(jaxpr: AnyJaxpr) -> int:
     """Count the bytes that a program writes to activation files; see `count_bytes_to_host`."""
     return _sum_over_equations(jaxpr, count_stored_bytes)
 
 
-def _sum_over_equations(jaxpr: Jaxpr | ClosedJaxpr, count: Callable[[JaxprEqn], int]) -> int:
-    return sum(_count_equation(e, count) for e in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+def _sum_over_equations(jaxpr: AnyJaxpr, count: Callable[[JaxprEqn], int]) -> int:
+    return sum(_count_equation(e, count) for e in to_open_jaxpr(jaxpr).eqns)
 
 
 def _count_equation(equation: JaxprEqn, count: Callable[[JaxprEqn], int]) -> int:
     moved = count(equation)
     if moved:
         return moved
-    inside = [
-        _sum_over_equations(program, count) for program in _list_inner_jaxprs(equation.params)
-    ]
+    inside = [_sum_over_equations(program, count) for program in find_inner_jaxprs(equation)]
     if equation.primitive.name == "cond":
         return max(inside)
     return sum(inside) * (equation.params["length"] if equation.primitive.name == "scan" else 1)
@@ -64,10 +62,3 @@ def _count_bytes(variable: Any) -> int:
 
 def _is_host(target: object) -> bool:
     return target is jax.memory.Space.Host or getattr(target, "memory_kind", None) == "pinned_host"
-
-
-def _list_inner_jaxprs(params: Mapping[str, object]) -> list[Jaxpr | ClosedJaxpr]:
-    values = [
-        v for value in params.values() for v in (value if isinstance(value, tuple) else (value,))
-    ]
-    return [v for v in values if isinstance(v, (jex_core.ClosedJaxpr, jex_core.Jaxpr))]

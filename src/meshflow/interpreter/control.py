@@ -19,7 +19,6 @@ def _own(arrays: Sequence[HostArray], is_copied: Sequence[bool]) -> list[HostArr
 @rule("scan")
 def _scan(equation: Equation) -> Compute:
     p = equation.params
-    assert equation.bind is not None
     num_consts, num_carry = count_scan_operands(p)
     length, first = p["length"], num_consts + num_carry
     body = equation.bind(p["jaxpr"], range(num_consts, first))
@@ -47,7 +46,6 @@ def _scan(equation: Equation) -> Compute:
 @rule("while")
 def _loop(equation: Equation) -> Compute:
     p = equation.params
-    assert equation.bind is not None
     num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
     num_carry = len(equation.outputs)
     test = equation.bind(p["cond_jaxpr"], ()).run
@@ -80,7 +78,6 @@ def _loop(equation: Equation) -> Compute:
 
 @rule("cond")
 def _branch(equation: Equation) -> Compute:
-    assert equation.bind is not None
     branches = [equation.bind(branch, ()).run for branch in equation.params["branches"]]
     last = len(branches) - 1
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.shapes import plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 from meshflow.kernels import descriptors, library, lowerings
 
@@ -26,6 +28,22 @@ MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 26
 MAX_INLINE_WORK = 1 << 28
 
 
+class _ImageWindows(NamedTuple):
+    """The windows of a convolution on an image with padding.
+
+    Attributes:
+      grid: Number of windows along each spatial axis.
+      strides: Distances of windows.
+      dilations: Distances of the elements of a window.
+      groups: Number of groups of features.
+    """
+
+    grid: tuple[int, ...]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    groups: int
+
+
 @rule("conv_general_dilated")
 def _convolve(equation: Equation) -> Compute:
     p, dtype = equation.params, equation.outputs[0].dtype
@@ -33,7 +51,6 @@ def _convolve(equation: Equation) -> Compute:
     if kernel is not None:
         return kernel
     left_spec, right_spec, out_spec = p["dimension_numbers"]
-    strides, dilations = p["window_strides"], p["rhs_dilation"]
     groups, batch_groups = p["feature_group_count"], p["batch_group_count"]
     left_order = (left_spec[0], *left_spec[2:], left_spec[1])
     # Kernels are [*spatial, in, out].
@@ -41,6 +58,7 @@ def _convolve(equation: Equation) -> Compute:
     position = {axis: i for i, axis in enumerate((out_spec[0], *out_spec[2:], out_spec[1]))}
     out_order = tuple(position[axis] for axis in range(len(position)))
     grid = tuple(equation.outputs[0].shape[a] for a in out_spec[2:])
+    windows = _ImageWindows(grid, p["window_strides"], p["rhs_dilation"], groups)
     prepare = _make_padding(equation, left_order)
     compute_type = _choose_type(dtype)
     kernel_shape = [equation.inputs[1].shape[a] for a in right_order]
@@ -56,7 +74,7 @@ def _convolve(equation: Equation) -> Compute:
         x = prepare(x.astype(compute_type, copy=False).transpose(left_order))
         w = w.astype(compute_type, copy=False).transpose(right_order)
         if batch_groups == 1:
-            y = convolve(x, w, grid, strides, dilations, groups)
+            y = convolve(x, w, windows)
         else:
             count, features = batch // batch_groups, num_out // batch_groups
             y = np.concatenate(
@@ -64,7 +82,7 @@ def _convolve(equation: Equation) -> Compute:
                     convolve(
                         x[i * count : (i + 1) * count],
                         w[..., i * features : (i + 1) * features],
-                        *(grid, strides, dilations, groups),
+                        windows,
                     )
                     for i in range(batch_groups)
                 ],
@@ -122,40 +140,24 @@ def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Compute:
 
 def _make_padding(equation: Equation, order: tuple[int, ...]) -> Compute:
     """Return a function of an image [batch, *spatial, features] that pads and dilates it."""
-    shape = [equation.inputs[0].shape[a] for a in order]
-    padding, dilation = equation.params["padding"], equation.params["lhs_dilation"]
-    sizes = [
-        max(0, (n - 1) * d + 1 if n else 0) for n, d in zip(shape[1:-1], dilation, strict=True)
-    ]
-    if all(d == 1 for d in dilation) and all(pair == (0, 0) for pair in padding):
+    pairs = zip(equation.params["padding"], equation.params["lhs_dilation"], strict=True)
+    config = [(low, high, dilation - 1) for (low, high), dilation in pairs]
+    if not any(map(any, config)):
         return lambda x: x
-    target = [shape[0], *(n + a + b for n, (a, b) in zip(sizes, padding, strict=True)), shape[-1]]
-    inner, outer = [slice(None)], [slice(None)]
-    for n, d, (low, _), m in zip(shape[1:-1], dilation, padding, target[1:-1], strict=True):
-        first = 0 if low >= 0 else -(low // d)
-        stop = max(first, min(n, (m - low + d - 1) // d))
-        inner.append(slice(first, stop))
-        begin = low + first * d
-        outer.append(slice(begin, begin + (stop - first - 1) * d + 1 if stop > first else begin, d))
-    inside, outside = tuple(inner), tuple(outer)
-    shape_out = tuple(max(n, 0) for n in target)
+    shape = [equation.inputs[0].shape[a] for a in order]
+    padded_shape, source, target = plan_padding(shape, [(0, 0, 0), *config, (0, 0, 0)])
 
     def pad(x: HostArray) -> HostArray:
-        out = np.zeros(shape_out, x.dtype)
-        out[outside] = x[inside]
+        out = np.zeros(padded_shape, x.dtype)
+        out[target] = x[source]
         return out
 
     return pad
 
 
-def _view_windows(
-    x: HostArray,
-    size: Sequence[int],
-    grid: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> HostArray:
+def _view_windows(x: HostArray, size: Sequence[int], windows: _ImageWindows) -> HostArray:
     """Return a view [batch, *grid, *size, features] of an image."""
+    grid, strides, dilations, _ = windows
     step = x.strides[1:-1]
     return np.lib.stride_tricks.as_strided(
         x,
@@ -170,23 +172,15 @@ def _view_windows(
     )
 
 
-def _multiply_windows(
-    x: HostArray,
-    w: HostArray,
-    grid: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> HostArray:
+def _multiply_windows(x: HostArray, w: HostArray, windows: _ImageWindows) -> HostArray:
     *size, num_in, num_out = w.shape
     batch, k = len(x), math.prod(size) * num_in
+    groups, grid = windows.groups, windows.grid
     if groups > 1:
         x = x.reshape(*x.shape[:-1], groups, num_in)
         w = w.reshape(*w.shape[:-1], groups, num_out // groups)
-        parts = [
-            _multiply_windows(x[..., g, :], w[..., g, :], grid, strides, dilations, 1)
-            for g in range(groups)
-        ]
+        single = windows._replace(groups=1)
+        parts = [_multiply_windows(x[..., g, :], w[..., g, :], single) for g in range(groups)]
         return np.concatenate(parts, -1)
     kernel = w.reshape(k, num_out)
     out = np.empty((batch, *grid, num_out), x.dtype)
@@ -194,26 +188,19 @@ def _multiply_windows(
     step = max(1, min(batch, MAX_WINDOW_BYTES // max(1, count * k * x.itemsize)))
     for i in range(0, batch, step):
         part = x[i : i + step]
-        windows = _view_windows(part, size, grid, strides, dilations)
+        rows = _view_windows(part, size, windows).reshape(len(part) * count, k)
         target = out[i : i + step].reshape(len(part) * count, num_out)
-        np.matmul(windows.reshape(len(part) * count, k), kernel, target)
+        np.matmul(rows, kernel, target)
     return out
 
 
-def _multiply_positions(
-    x: HostArray,
-    w: HostArray,
-    grid: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> HostArray:
+def _multiply_positions(x: HostArray, w: HostArray, windows: _ImageWindows) -> HostArray:
     *size, _, num_out = w.shape
     kernel = w.reshape(-1, num_out)
-    out = np.empty((len(x), *grid, num_out), np.result_type(x, w))
-    for position in np.ndindex(*grid):
+    out = np.empty((len(x), *windows.grid, num_out), np.result_type(x, w))
+    for position in np.ndindex(*windows.grid):
         index = [slice(None)]
-        for i, s, d, k in zip(position, strides, dilations, size, strict=True):
+        for i, s, d, k in zip(position, windows.strides, windows.dilations, size, strict=True):
             index.append(slice(i * s, i * s + (k - 1) * d + 1, d))
         window = x[tuple(index)]
         # The order in memory is that of the kernel in the usual layouts.
@@ -221,15 +208,9 @@ def _multiply_positions(
     return out
 
 
-def _convolve_depthwise(
-    x: HostArray,
-    w: HostArray,
-    grid: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> HostArray:
+def _convolve_depthwise(x: HostArray, w: HostArray, windows: _ImageWindows) -> HostArray:
     *size, _, num_out = w.shape
+    grid, strides, dilations, groups = windows
     multiplier = num_out // groups
     out = np.zeros((len(x), *grid, groups, multiplier), x.dtype)
     w = w.reshape(*size, groups, multiplier)

@@ -7,16 +7,16 @@ in every run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jax.export import is_symbolic_dim
 
+from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.types import JaxprEqn
-from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.interpreter.symbolic_sizes import InputSizes
-from meshflow.interpreter.table import CALL_RULES
+from meshflow.interpreter.table import CALL_RULES, INLINED
 
 __all__ = ["CostEstimate", "Costs", "estimate_costs"]
 
@@ -91,12 +91,6 @@ class CostEstimate:
 
     Args:
       closed: The jaxpr.
-
-    Example:
-      >>> import jax, jax.numpy as jnp, numpy as np
-      >>> square = jax.make_jaxpr(lambda x: x @ x)(np.zeros((10, 10), "float32"))
-      >>> CostEstimate(square).flops
-      2000.0
     """
 
     def __init__(self, closed: AnyJaxpr) -> None:
@@ -109,9 +103,7 @@ class CostEstimate:
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> Costs:
         """Return the costs for inputs of these shapes."""
-        return self._bind(self._sizes.solve(self._sizes.read(shapes)))
-
-    def _bind(self, dims: Mapping[str, int]) -> Costs:
+        dims = self._sizes.solve(self._sizes.read(shapes))
         values: dict[Any, int] = {}
 
         def evaluate(polynomial: _Polynomial) -> float:
@@ -126,31 +118,6 @@ class CostEstimate:
 
         flops, size, equations = map(evaluate, (self._flops, self._bytes, self._equations))
         return Costs(flops, size, equations, self._static_equations, self._loops)
-
-    @property
-    def flops(self) -> float:
-        """Return the floating-point operations of a program without symbolic dimensions."""
-        return self._bind({}).flops
-
-    @property
-    def bytes(self) -> float:
-        """Return the bytes that a program without symbolic dimensions reads and writes."""
-        return self._bind({}).bytes
-
-    @property
-    def equations(self) -> float:
-        """Return the number of equations that a program without symbolic dimensions runs."""
-        return self._bind({}).equations
-
-    @property
-    def run_seconds(self) -> float:
-        """Return the estimated time of the interpreter for a program without symbolic dimensions."""
-        return self._bind({}).run_seconds
-
-    @property
-    def compile_seconds(self) -> float:
-        """Return the estimated time to compile the program, for any sizes."""
-        return Costs(0, 0, 0, self._static_equations, self._loops).compile_seconds
 
     def _visit(self, jaxpr: AnyJaxpr, factor: tuple[float, _Term]) -> None:
         for eqn in to_open_jaxpr(jaxpr).eqns:
@@ -239,5 +206,12 @@ def _order_sizes(shape: Sequence[Any]) -> tuple[int, int]:
 
 
 def estimate_costs(closed: AnyJaxpr) -> CostEstimate:
-    """Estimate the cost of a program."""
+    """Estimate the cost of a program.
+
+    Example:
+      >>> import jax, numpy as np
+      >>> square = jax.make_jaxpr(lambda x: x @ x)(np.zeros((10, 10), "float32"))
+      >>> estimate_costs(square).bind([(10, 10)]).flops
+      2000.0
+    """
     return CostEstimate(closed)

@@ -25,6 +25,11 @@ def is_small_float(dtype: np.dtype) -> bool:
     return dtype.itemsize < 4 and jnp.issubdtype(dtype, np.floating)
 
 
+def get_compute_dtype(dtype: np.dtype) -> np.dtype:
+    """Return float32 for smaller floating-point dtypes, and other dtypes unchanged."""
+    return FLOAT32 if is_small_float(dtype) else dtype
+
+
 def widen(function: Compute, dtype: np.dtype, result: np.dtype | None = None) -> Compute:
     """Return a function that computes in float32 and rounds to `result`, by default `dtype`."""
     result = result or dtype
@@ -66,6 +71,8 @@ def _register_ufuncs() -> None:
         "max": np.maximum,
         "min": np.minimum,
         "neg": np.negative,
+        "abs": np.absolute,
+        "pow": np.power,
         "sqrt": np.sqrt,
         "exp": np.exp,
         "exp2": np.exp2,
@@ -147,11 +154,6 @@ def _take_remainder(equation: Equation) -> Compute:
     return lambda x, y: np.where(y == 0, x, np.fmod(x, y))
 
 
-@define("abs")
-def _take_absolute(equation: Equation) -> Compute:
-    return np.absolute
-
-
 @define("sign")
 def _take_sign(equation: Equation) -> Compute:
     if equation.inputs[0].dtype.kind == "c":
@@ -163,10 +165,7 @@ def _take_sign(equation: Equation) -> Compute:
 
 @define("rsqrt")
 def _take_reciprocal_root(equation: Equation) -> Compute:
-    def run(x: HostArray) -> HostArray:
-        return np.reciprocal(np.sqrt(x))
-
-    return run
+    return lambda x: np.reciprocal(np.sqrt(x))
 
 
 @define("logistic")
@@ -182,11 +181,6 @@ def _compute_logistic(equation: Equation) -> Compute:
         return np.divide(one, y, y)
 
     return run if not is_small_float(one.dtype) else lambda x: 1 / (1 + np.exp(-x))
-
-
-@define("pow")
-def _raise_to_power(equation: Equation) -> Compute:
-    return np.power
 
 
 @define("integer_pow")

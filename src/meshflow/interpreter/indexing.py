@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.interpreter.elementwise import is_small_float
+from meshflow.interpreter.elementwise import get_compute_dtype
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 _Mode = jax.lax.GatherScatterMode
@@ -22,11 +22,7 @@ def _slice(equation: Equation) -> Compute:
     limits = [n - s for n, s in zip(equation.inputs[0].shape, sizes, strict=True)]
 
     def run(x: HostArray, *starts: HostArray) -> HostArray:
-        index = []
-        for start, size, limit in zip(starts, sizes, limits, strict=True):
-            first = min(max(int(start), 0), limit)
-            index.append(slice(first, first + size))
-        return np.array(x[tuple(index)])
+        return np.array(x[_find_block(starts, sizes, limits)])
 
     return run
 
@@ -38,40 +34,84 @@ def _update_slice(equation: Equation) -> Writer:
 
     def write(x: HostArray, update: HostArray, *rest: HostArray) -> HostArray:
         *starts, out = rest
-        index = []
-        for start, size, limit in zip(starts, sizes, limits, strict=True):
-            first = min(max(int(start), 0), limit)
-            index.append(slice(first, first + size))
+        block = _find_block(starts, sizes, limits)
         if out is not x and sizes != shape:
             out[...] = x
-        out[tuple(index)] = update
+        out[block] = update
         return out
 
     return Writer(lambda *xs: write(*xs, np.empty(shape, dtype)), write)
 
 
-def _list_starts(
-    indices: HostArray,
-    shape: tuple[int, ...],
-    start_map: Sequence[int],
-    batching: Sequence[tuple[int, int]],
-) -> list[HostArray]:
-    """Return the starts of slices along each axis of an array.
+def _find_block(
+    starts: Sequence[HostArray], sizes: Sequence[int], limits: Sequence[int]
+) -> tuple[slice, ...]:
+    """Return the index of a block; its starts are moved into the range from 0 to `limits`."""
+    index = []
+    for start, size, limit in zip(starts, sizes, limits, strict=True):
+        first = min(max(int(start), 0), limit)
+        index.append(slice(first, first + size))
+    return tuple(index)
+
+
+class _Slices:
+    """The slices of an array that a gather reads or a scatter updates.
 
     Args:
-      indices: Index vectors [*batch, len(start_map)].
       shape: Shape of the array.
-      start_map: Axes of the array that the indices refer to.
-      batching: Pairs of axes of the array and of `batch` that are the same.
+      window: Shape of a slice.
+      axes: Axes of the array that a slice has, too. The sizes of the others are 1.
+      start_map: Axes of the array that the index vectors refer to.
+      batching: Pairs of an axis of the array and an axis of the batch of index vectors that are the same.
+      num_batch: Number of axes of the batch.
+      checks: Whether to find the slices that are not inside the array.
     """
-    starts = [np.zeros((1,) * (indices.ndim - 1), np.int64)] * len(shape)
-    for k, axis in enumerate(start_map):
-        starts[axis] = indices[..., k].astype(np.int64)
-    for axis, batch_axis in batching:
-        view = [1] * (indices.ndim - 1)
-        view[batch_axis] = shape[axis]
-        starts[axis] = np.arange(shape[axis]).reshape(view)
-    return starts
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        window: Sequence[int],
+        axes: Sequence[int],
+        start_map: Sequence[int],
+        batching: Sequence[tuple[int, int]],
+        num_batch: int,
+        checks: bool,
+    ) -> None:
+        self._limits = [n - size for n, size in zip(shape, window, strict=True)]
+        self._start_map, self._num_axes, self._checks = start_map, len(axes), checks
+        # For each axis of the array, the starts of slices that no index vector determines.
+        self._starts: list[Any] = [np.zeros((1,) * num_batch, np.int64)] * len(shape)
+        for axis, batch_axis in batching:
+            view = [1] * num_batch
+            view[batch_axis] = shape[axis]
+            self._starts[axis] = np.arange(shape[axis]).reshape(view)
+        self._offsets = {}
+        for k, axis in enumerate(axes):
+            view = [1] * (num_batch + len(axes))
+            view[num_batch + k] = window[axis]
+            self._offsets[axis] = np.arange(window[axis]).reshape(view)
+
+    def make_index(self, vectors: HostArray) -> tuple[list[HostArray], Any]:
+        """Return the index of the elements of all slices, moved into the array, and which were inside.
+
+        Args:
+          vectors: Index vectors [*batch, len(start_map)].
+
+        Returns:
+          For each axis of the array, indices that broadcast to [*batch, *slice]; and Booleans that broadcast to
+          `batch`, which are true without checks.
+        """
+        starts, is_inside = list(self._starts), np.asarray(True)
+        for k, axis in enumerate(self._start_map):
+            start, limit = vectors[..., k].astype(np.int64), self._limits[axis]
+            if self._checks:
+                is_inside = is_inside & (start >= 0) & (start <= limit)
+            starts[axis] = np.clip(start, 0, max(limit, 0))
+        index = []
+        for axis, start in enumerate(starts):
+            start = start.reshape(start.shape + (1,) * self._num_axes)
+            index.append(start + self._offsets[axis] if axis in self._offsets else start)
+        return index, is_inside
 
 
 @rule("gather")
@@ -112,35 +152,20 @@ def _gather(equation: Equation) -> Compute:
             strict=True,
         )
     )
-    num_batch, num_kept = len(batch), len(kept)
-    offsets = {}
-    for k, axis in enumerate(kept):
-        view = [1] * (num_batch + num_kept)
-        view[num_batch + k] = window[axis]
-        offsets[axis] = np.arange(window[axis]).reshape(view)
+    slices = _Slices(shape, window, kept, numbers.start_index_map, batching, len(batch), fills)
     batch_axes = [i for i in range(len(result)) if i not in numbers.offset_dims]
     order = np.argsort([*batch_axes, *numbers.offset_dims])
     is_ordered = list(order) == list(range(len(result)))
     full = (*batch, *(window[i] for i in kept))
 
     def run(x: HostArray, indices: HostArray) -> HostArray:
-        starts = _list_starts(indices, shape, numbers.start_index_map, batching)
-        valid: Any = True
-        index = []
-        for axis, start in enumerate(starts):
-            limit = shape[axis] - window[axis]
-            if axis in numbers.start_index_map:
-                if fills:
-                    valid = valid & (start >= 0) & (start <= limit)
-                start = np.clip(start, 0, max(limit, 0))
-            start = start.reshape(start.shape + (1,) * num_kept)
-            index.append(start + offsets[axis] if axis in offsets else start)
         if 0 in full or 0 in shape:
             out = np.full(full, fill, dtype)
         else:
+            index, is_inside = slices.make_index(indices)
             out = np.broadcast_to(x[tuple(index)], full) if index else x
-            if fills and not np.all(valid):
-                mask = np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept)
+            if fills and not np.all(is_inside):
+                mask = np.broadcast_to(is_inside, batch).reshape(batch + (1,) * len(kept))
                 out = np.where(mask, out, np.asarray(fill, dtype))
         return np.array(out if is_ordered else out.transpose(order), order="C")
 
@@ -189,19 +214,13 @@ def _scatter(equation: Equation) -> Compute:
     batching = tuple(
         zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     )
-    num_batch, num_kept, drops = len(batch), len(kept), mode != _Mode.CLIP
-    offsets = {}
-    for k, axis in enumerate(kept):
-        view = [1] * (num_batch + num_kept)
-        view[num_batch + k] = window[axis]
-        offsets[axis] = np.arange(window[axis]).reshape(view)
+    drops, start_map = mode != _Mode.CLIP, numbers.scatter_dims_to_operand_dims
+    slices = _Slices(shape, window, kept, start_map, batching, len(batch), drops)
     full = tuple(updates_shape[i] for i in order)
     is_row_update = (
-        inserted == numbers.scatter_dims_to_operand_dims == (0,)
-        and tuple(window) == (1, *shape[1:])
-        and len(shape) > 1
+        inserted == start_map == (0,) and tuple(window) == (1, *shape[1:]) and len(shape) > 1
     )
-    wide = np.dtype(np.float32) if is_small_float(dtype) and function is not None else dtype
+    wide = dtype if function is None else get_compute_dtype(dtype)
 
     def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
         out = np.array(x, wide, order="C")
@@ -215,22 +234,11 @@ def _scatter(equation: Equation) -> Compute:
                 function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops
             )
             return out.astype(dtype, copy=False)
-        starts = _list_starts(indices, shape, numbers.scatter_dims_to_operand_dims, batching)
-        valid: Any = np.True_
-        index = []
-        for axis, start in enumerate(starts):
-            limit = shape[axis] - window[axis]
-            if axis in numbers.scatter_dims_to_operand_dims:
-                if drops:
-                    valid = valid & (start >= 0) & (start <= limit)
-                start = np.clip(start, 0, max(limit, 0))
-            start = start.reshape(start.shape + (1,) * num_kept)
-            index.append(np.broadcast_to(start + offsets[axis] if axis in offsets else start, full))
-        mask = None
-        if not np.all(valid):
-            mask = np.broadcast_to(
-                np.broadcast_to(valid, batch).reshape(batch + (1,) * num_kept), full
-            )
+        index, is_inside = slices.make_index(indices)
+        index = [np.broadcast_to(i, full) for i in index]
+        if drops and not np.all(is_inside):
+            mask = np.broadcast_to(is_inside, batch).reshape(batch + (1,) * len(kept))
+            mask = np.broadcast_to(mask, full)
             index = [i[mask] for i in index]
             updates = updates[mask]
         if not shape:

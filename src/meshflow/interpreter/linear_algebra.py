@@ -183,7 +183,6 @@ def _solve_tridiagonal(equation: Equation) -> Compute:
 @rule("custom_linear_solve")
 def _solve(equation: Equation) -> Compute:
     counts, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
-    assert equation.bind is not None
     solve = equation.bind(jaxprs.solve, ()).run
     start = counts.matvec + counts.vecmat
     stop, end = start + counts.solve, sum(counts)

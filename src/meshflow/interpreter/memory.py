@@ -50,13 +50,11 @@ class MemoryPlan(NamedTuple):
         new arrays.
       released: For each node, the slots that are not needed afterwards.
       is_copied: For each result of the program, whether it may share memory with other values.
-      allocating: Indices of the nodes without targets that make an array of a result of the program.
     """
 
     targets: list[tuple[int, ...] | None]
     released: list[list[int]]
     is_copied: list[bool]
-    allocating: set[int]
 
 
 class _MemoryPlanner:
@@ -177,17 +175,10 @@ def plan_memory(
     planner = _MemoryPlanner(nodes, values)
     planner.form_groups(inputs, constants, outputs, donated)
     targets, released = planner.plan()
-    producers = {o: i for i, node in enumerate(nodes) for o in node.outputs}
-    is_copied, allocating, seen = [], set(), set()
+    is_copied, seen = [], set()
     for s in outputs:
         group = planner.group[s]
         # A view may be a small part of its array.
-        is_owned = group == s and group not in planner.fixed and group not in seen
-        is_copied.append(not is_owned)
+        is_copied.append(group != s or group in planner.fixed or group in seen)
         seen.add(group)
-        while s in planner.overwritten:
-            s = planner.overwritten[s]
-        i = producers.get(s)
-        if is_owned and i is not None and nodes[i].rule.is_writer and values[s].shape:
-            allocating.add(i)
-    return MemoryPlan(targets, released, is_copied, allocating)
+    return MemoryPlan(targets, released, is_copied)

@@ -200,7 +200,7 @@ def _compute_slope(
     logits: HostArray, index: HostArray, high: HostArray, total: HostArray, dtype: np.dtype
 ) -> HostArray:
     """Return the softmax minus the one-hot label."""
-    slope = np.subtract(logits, high[..., None], dtype=dtype)
+    slope = np.subtract(logits.astype(dtype, copy=False), high[..., None], dtype=dtype)
     slope -= total[..., None]
     np.exp(slope, slope)
     slope -= np.arange(logits.shape[-1]) == index[..., None]
@@ -214,7 +214,7 @@ def _compute_cross_entropy_gradient(equation: Equation) -> Compute:
     def run(
         logits: HostArray, index: HostArray, high: HostArray, total: HostArray, g: HostArray
     ) -> HostArray:
-        slope = _compute_slope(logits.astype(dtype, copy=False), index, high, total, dtype)
+        slope = _compute_slope(logits, index, high, total, dtype)
         slope *= g[..., None]
         return slope.astype(result, copy=False)
 
@@ -228,7 +228,7 @@ def _compute_cross_entropy_tangent(equation: Equation) -> Compute:
     def run(
         logits: HostArray, index: HostArray, high: HostArray, total: HostArray, tangent: HostArray
     ) -> HostArray:
-        slope = _compute_slope(logits.astype(dtype, copy=False), index, high, total, dtype)
+        slope = _compute_slope(logits, index, high, total, dtype)
         return (slope * tangent).sum(-1).astype(result, copy=False)
 
     return run

@@ -18,7 +18,6 @@ from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter.blas_threads import single_thread_blas
 from meshflow.interpreter.program import MAX_BINDINGS, BoundProgram, Program
 from meshflow.interpreter.symbolic_sizes import InputSizes
-from meshflow.interpreter.table import Allocate
 
 # Primitives that use BLAS or LAPACK.
 _PRODUCTS = frozenset(
@@ -36,18 +35,15 @@ class Plan:
       closed: The jaxpr; its dimensions may be symbolic.
       donated: Indices of the inputs that a run may overwrite. A run that fails, for example in a
         check or a callback, leaves them in an undefined state.
-      allocate: Allocates arrays of large results; by default NumPy.
 
     Raises:
       UnsupportedPrimitive: If a primitive has no rule.
     """
 
-    def __init__(
-        self, closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
-    ) -> None:
+    def __init__(self, closed: ClosedJaxpr, donated: Sequence[int] = ()) -> None:
         self._sizes = InputSizes([aval.shape for aval in closed.in_avals])
         with suspend_collector:
-            self._program = Program(closed, donated, allocate=allocate)
+            self._program = Program(closed, donated)
         self._donated = tuple(donated)
         has_products = not _PRODUCTS.isdisjoint(self._program.names)
         self._blas_scope = single_thread_blas if has_products else contextlib.nullcontext()
@@ -101,9 +97,7 @@ class Plan:
         return bound
 
 
-def build_plan(
-    closed: ClosedJaxpr, donated: Sequence[int] = (), allocate: Allocate | None = None
-) -> Plan:
+def build_plan(closed: ClosedJaxpr, donated: Sequence[int] = ()) -> Plan:
     """Plan the execution of a jaxpr op by op; the arguments are those of `Plan`.
 
     Raises:
@@ -115,4 +109,4 @@ def build_plan(
       >>> plan.run([np.array([0.0, 1.0], "float32")])
       [array([0.       , 1.5231884], dtype=float32)]
     """
-    return Plan(closed, donated, allocate)
+    return Plan(closed, donated)

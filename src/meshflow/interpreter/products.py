@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.elementwise import FLOAT32, get_compute_dtype, is_small_float
 from meshflow.interpreter.table import (
     Compute,
     Equation,
@@ -96,7 +96,7 @@ def _multiply_groups(equation: Equation) -> Compute:
     (ragged,), group_axes = numbers.lhs_ragged_dimensions, numbers.rhs_group_dimensions
     if left_batch or len(equation.inputs[2].shape) != 1:
         raise UnsupportedPrimitive([equation.name])
-    wide = FLOAT32 if is_small_float(dtype) else dtype
+    wide = get_compute_dtype(dtype)
     is_summed = ragged in left_sum
     row_axis = ragged - sum(axis < ragged for axis in left_sum)
 

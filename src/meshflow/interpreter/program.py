@@ -11,16 +11,16 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import expand_high_level, jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
-from meshflow.interpreter.inner_programs import INLINED, AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
 from meshflow.interpreter.symbolic_sizes import Symbol, Symbols, has_symbolic_size
 from meshflow.interpreter.table import (
     CALL_RULES,
+    INLINED,
     RULES,
-    Allocate,
     Equation,
     Spec,
     UnsupportedPrimitive,
@@ -33,20 +33,10 @@ PASSED = frozenset(
     ["optimization_barrier", "stop_gradient", "device_put", "name", "fusion_boundary"]
     + ["shard_like", "pvary"]
 )
-
-
-def _moves_arrays(eqn: JaxprEqn) -> bool:
-    """Check whether an equation moves its operands to certain devices."""
-    targets = eqn.params.get("devices", ())
-    return any(target is not None for target in targets)
-
-
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
 MIN_RELEASED_BYTES = 1 << 14
-# Bytes of a result from which the caller's function allocates it.
-MIN_ALLOCATED_BYTES = 1 << 12
 # Number of bindings of symbolic sizes for which a program keeps its closures.
 MAX_BINDINGS = 256
 
@@ -61,7 +51,6 @@ class Program:
       jaxpr: The jaxpr.
       donated: Indices of the inputs that may be overwritten.
       outer: The program that contains this one.
-      allocate: Allocates arrays of results.
 
     Attributes:
       inputs: Slots of the inputs.
@@ -77,23 +66,21 @@ class Program:
         jaxpr: AnyJaxpr,
         donated: Collection[int] = (),
         outer: Program | None = None,
-        allocate: Allocate | None = None,
     ) -> None:
         self.symbols: Symbols = outer.symbols if outer else Symbols()
         # Programs of inner jaxprs by id and donated inputs, with the jaxprs, because ids are reused.
         self._programs: dict[tuple[int, tuple[int, ...]], tuple[AnyJaxpr, Program]]
         self._programs = outer._programs if outer else {}
-        self._allocate = allocate
         self._values: list[ValueType] = []
         self.constants: dict[int, np.ndarray] = {}
         self._nodes: list[Node] = []
-        unsupported: dict[str, None] = {}
-        self._unsupported = unsupported
+        # Names of the primitives without a rule, in order.
+        self._unsupported: dict[str, None] = {}
         opened = to_open_jaxpr(jaxpr)
         self.inputs = [self._add_value(v.aval) for v in opened.invars]
         self.outputs = self._inline(opened, getattr(jaxpr, "consts", ()), self.inputs)
-        if unsupported:
-            raise UnsupportedPrimitive(list(unsupported))
+        if self._unsupported:
+            raise UnsupportedPrimitive(list(self._unsupported))
         self._remove_dead_nodes()
         self._memory = plan_memory(
             self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
@@ -304,26 +291,10 @@ class Program:
     def _make_step(self, i: int, sizes: Sequence[int], specs: Mapping[int, Spec]) -> Step:
         node = self._nodes[i]
         compute = node.rule.build(self._specialize(node, sizes, specs))
-        is_static = node.is_static
-        if i in self._memory.allocating and self._allocate and isinstance(compute, Writer):
-            shapes = [self._values[o].shape for o in node.outputs]
-            is_static = not any(type(n) is Symbol for shape in shapes for n in shape)
-            if is_static or sizes:
-                compute = self._make_allocating(compute, node, specs)
         step = make_step(compute, node, self._memory.targets[i])
-        if is_static:
+        if node.is_static:
             self._static_steps[i] = step
         return step
-
-    def _make_allocating(self, compute: Writer, node: Node, specs: Mapping[int, Spec]) -> Writer:
-        """Return a writer to arrays of the caller's function, if it has no targets."""
-        allocate = self._allocate
-        size = min(self._count_bytes(o, specs) for o in node.outputs)
-        if allocate is None or size < MIN_ALLOCATED_BYTES:
-            return compute
-        types = [specs.get(o, self._values[o]) for o in node.outputs]
-        write = compute.write
-        return Writer(lambda *xs: write(*xs, *[allocate(s, t) for s, t in types]), write)  # type: ignore[arg-type]
 
     def _count_bytes(self, slot: int, specs: Mapping[int, Spec]) -> int:
         shape, dtype = specs.get(slot, self._values[slot])
@@ -400,3 +371,9 @@ def make_step(compute: Any, node: Node, targets: tuple[int, ...] | None) -> Step
             values[o] = compute(*[values[i] for i in inputs])
 
     return step
+
+
+def _moves_arrays(eqn: JaxprEqn) -> bool:
+    """Check whether an equation moves its operands to certain devices."""
+    targets = eqn.params.get("devices", ())
+    return any(target is not None for target in targets)

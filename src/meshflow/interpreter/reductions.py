@@ -96,10 +96,6 @@ def _find_extreme(equation: Equation) -> Compute:
     return lambda x: find(x, axis).astype(index)
 
 
-def _logaddexp_reverse_safe(x: HostArray, axis: int) -> HostArray:
-    return np.logaddexp.accumulate(x, axis)
-
-
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def _accumulate(equation: Equation) -> Compute:
     function = {

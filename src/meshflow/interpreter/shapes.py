@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
@@ -79,24 +82,50 @@ def _concatenate(equation: Equation) -> Writer:
     )
 
 
+class Padding(NamedTuple):
+    """Padding between and around the elements of an array.
+
+    Attributes:
+      shape: Shape of the result.
+      source: Index of the elements of the array that the result contains.
+      target: Index of these elements in the result.
+    """
+
+    shape: tuple[int, ...]
+    source: tuple[slice, ...]
+    target: tuple[slice, ...]
+
+
+def plan_padding(shape: Sequence[int], config: Sequence[tuple[int, int, int]]) -> Padding:
+    """Plan the padding of an array.
+
+    Args:
+      shape: Shape of the array.
+      config: For each axis, the number of elements to add before, after and between the elements, as in
+        `jax.lax.pad`. Negative numbers remove elements.
+    """
+    sizes, source, target = [], [], []
+    for n, (low, high, interior) in zip(shape, config, strict=True):
+        step = interior + 1
+        size = max(0, low + (n - 1) * step + 1 + high if n else low + high)
+        first = max(0, -(low // step))
+        stop = max(first, min(n, (size - low + step - 1) // step))
+        begin = low + first * step
+        sizes.append(size)
+        source.append(slice(first, stop))
+        target.append(slice(begin, begin + max(0, (stop - first - 1) * step + 1), step))
+    return Padding(tuple(sizes), tuple(source), tuple(target))
+
+
 @rule("pad")
 def _pad(equation: Equation) -> Compute:
-    config, (shape, dtype) = equation.params["padding_config"], equation.outputs[0]
-    source, target = [], []
-    for n, m, (low, _, interior) in zip(equation.inputs[0].shape, shape, config, strict=True):
-        step = interior + 1
-        first = max(0, -(low // step)) if low < 0 else 0
-        stop = min(n, max(first, (m - low + step - 1) // step))
-        source.append(slice(first, stop))
-        begin = low + first * step
-        target.append(
-            slice(begin, begin + max(0, (stop - first - 1) * step + 1 if stop > first else 0), step)
-        )
-    inner, outer = tuple(source), tuple(target)
+    dtype = equation.outputs[0].dtype
+    config = equation.params["padding_config"]
+    shape, source, target = plan_padding(equation.inputs[0].shape, config)
 
     def run(x: HostArray, value: HostArray) -> HostArray:
         out = np.full(shape, value, dtype)
-        out[outer] = x[inner]
+        out[target] = x[source]
         return out
 
     return run

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import define, is_small_float
+from meshflow.interpreter.elementwise import define, get_compute_dtype
 from meshflow.interpreter.table import Compute, Equation, HostArray
 
 # XLA's rational approximation of erf for float32: coefficients of x * P(x^2) / Q(x^2).
@@ -72,8 +72,7 @@ _NAMES = {
 
 @define(*_NAMES)
 def _choose_function(equation: Equation) -> Compute:
-    name, dtype = _NAMES[equation.name], equation.outputs[0].dtype
-    result = np.dtype(np.float32) if is_small_float(dtype) else dtype
+    name, result = _NAMES[equation.name], get_compute_dtype(equation.outputs[0].dtype)
 
     def run(*arrays: HostArray) -> HostArray:
         values = getattr(_load_scipy(), name)(*arrays)
@@ -89,8 +88,7 @@ def _choose_function(equation: Equation) -> Compute:
 
 @define("polygamma")
 def _choose_polygamma(equation: Equation) -> Compute:
-    dtype = equation.outputs[0].dtype
-    result = np.dtype(np.float32) if is_small_float(dtype) else dtype
+    result = get_compute_dtype(equation.outputs[0].dtype)
 
     def run(order: HostArray, x: HostArray) -> HostArray:
         special, order = _load_scipy(), np.asarray(order, np.float64)

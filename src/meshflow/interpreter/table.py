@@ -7,15 +7,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from meshflow.interpreter.inner_programs import AnyJaxpr
+from meshflow.environment.inner_jaxprs import AnyJaxpr
 
 # An array, or a NumPy scalar in place of an array without axes.
 HostArray: TypeAlias = np.ndarray
 # A function of the operands' arrays; returns an array, or a list for a primitive with several
 # results.
 Compute = Callable[..., Any]
-# Allocates an array of a shape and dtype, with any values.
-Allocate = Callable[[tuple[int, ...], np.dtype], np.ndarray]
 
 
 class InnerProgram(Protocol):
@@ -61,9 +59,9 @@ class Equation(NamedTuple):
     params: dict[str, Any]
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
-    constants: tuple[np.ndarray | None, ...] = ()
-    bind: Callable[[AnyJaxpr, Iterable[int]], InnerProgram] | None = None
-    is_static: bool = True
+    constants: tuple[np.ndarray | None, ...]
+    bind: Callable[[AnyJaxpr, Iterable[int]], InnerProgram]
+    is_static: bool
 
 
 class Writer(NamedTuple):
@@ -108,6 +106,11 @@ RULES: dict[str, Rule] = {}
 CALL_RULES: dict[str, Rule] = {}
 
 
+# Calls that are replaced by the equations of the called program.
+INLINED = frozenset(
+    ["jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2", "remat"]
+    + ["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "eval_jaxpr"]
+)
 # Primitives without a rule: programs that contain them are compiled.
 COMPILED = frozenset(
     # Collectives, which need several devices.

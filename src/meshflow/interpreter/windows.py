@@ -5,17 +5,26 @@ Windows are processed by offset: the elements at one offset of all windows are a
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float, make_selection, widen
+from meshflow.interpreter.elementwise import (
+    get_compute_dtype,
+    is_small_float,
+    make_selection,
+    widen,
+)
 from meshflow.interpreter.reductions import get_identity
+from meshflow.interpreter.shapes import Padding, plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
-class Geometry(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Geometry:
     """Windows on an array, with one entry per dimension in each attribute."""
 
     shape: tuple[int, ...]
@@ -25,15 +34,17 @@ class Geometry(NamedTuple):
     dilation: Sequence[int]
     base_dilation: Sequence[int]
 
+    @functools.cached_property
+    def _padding(self) -> Padding:
+        pairs = zip(self.padding, self.base_dilation, strict=True)
+        return plan_padding(self.shape, [(low, high, d - 1) for (low, high), d in pairs])
+
     @property
     def padded_shape(self) -> tuple[int, ...]:
         """Return the shape of the array with padding."""
-        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
-        return tuple(
-            max(0, (n - 1) * d + 1 if n else 0) + low + high for n, d, (low, high) in sizes
-        )
+        return self._padding.shape
 
-    @property
+    @functools.cached_property
     def grid(self) -> tuple[int, ...]:
         """Return the number of windows along each dimension."""
         sizes = zip(self.padded_shape, self.size, self.strides, self.dilation, strict=True)
@@ -42,22 +53,14 @@ class Geometry(NamedTuple):
     @property
     def inner(self) -> tuple[slice, ...]:
         """Return the index of the elements in the padded array."""
-        sizes = zip(self.shape, self.base_dilation, self.padding, strict=True)
-        return tuple(slice(low, low + max(0, (n - 1) * d + 1), d) for n, d, (low, _) in sizes)
+        return self._padding.target
 
     def pad(self, x: HostArray, value: Any) -> HostArray:
         """Return the array with padding and base dilation."""
-        if self.padded_shape == self.shape:
+        if not any(map(any, self.padding)) and all(d == 1 for d in self.base_dilation):
             return x
-        if any(low < 0 or high < 0 for low, high in self.padding):
-            positive = self._replace(padding=[(max(a, 0), max(b, 0)) for a, b in self.padding])
-            cut = tuple(
-                slice(max(-a, 0), n - max(-b, 0))
-                for n, (a, b) in zip(positive.padded_shape, self.padding, strict=True)
-            )
-            return positive.pad(x, value)[cut]
         out = np.full(self.padded_shape, value, x.dtype)
-        out[self.inner] = x
+        out[self.inner] = x[self._padding.source]
         return out
 
     def iter_offsets(self) -> Iterator[tuple[slice, ...]]:
@@ -104,10 +107,8 @@ _FUNCTIONS = {
 
 @rule(*_FUNCTIONS)
 def _reduce_windows(equation: Equation) -> Compute:
-    run = reduce_windows(
-        read_geometry(equation), _FUNCTIONS[equation.name], equation.inputs[0].dtype
-    )
     dtype = equation.inputs[0].dtype
+    run = reduce_windows(read_geometry(equation), _FUNCTIONS[equation.name], dtype)
     return widen(run, dtype) if is_small_float(dtype) else run
 
 
@@ -135,7 +136,6 @@ def reduce_windows(geometry: Geometry, function: np.ufunc, dtype: np.dtype) -> C
 @rule("reduce_window")
 def _reduce_windows_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
-    assert equation.bind is not None
     combine = equation.bind(equation.params["jaxpr"], ()).run
     geometry = read_geometry(equation)
 
@@ -151,64 +151,67 @@ def _reduce_windows_generally(equation: Equation) -> Compute:
     return run
 
 
-def find_extremes(
-    x: HostArray, geometry: Geometry, is_better: np.ufunc, identity: Any
-) -> tuple[HostArray, HostArray]:
-    """Return the first extreme of each window that `is_better`, and the index of its offset.
+class _ExtremeSearch:
+    """The search for the first extreme of each window of the second operand.
 
-    An element replaces the previous one unless that is equal or better, as in XLA, so NaN is
-    replaced by the next element. Padding is never selected.
+    Args:
+      equation: An equation with a comparison `select_prim`.
+
+    Attributes:
+      geometry: The windows.
+      dtype: Dtype of the operands in the computation.
     """
-    inside = np.zeros(geometry.padded_shape, np.bool_)
-    inside[geometry.inner] = True
-    padded_x = geometry.pad(x, identity)
-    best = np.full(geometry.grid, identity, x.dtype)
-    first = np.full(geometry.grid, -1, np.int32)
-    for k, index in enumerate(geometry.iter_offsets()):
-        element = padded_x[index]
-        replaces = (~is_better(best, element) | (first < 0)) & inside[index]
-        first[replaces] = k
-        best = np.where(replaces, element, best)
-    return best, first
 
+    def __init__(self, equation: Equation) -> None:
+        self.geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
+        self.dtype = get_compute_dtype(dtype)
+        is_max = str(equation.params["select_prim"]) == "ge"
+        self._is_better = np.greater_equal if is_max else np.less_equal
+        self._identity = get_identity(np.maximum if is_max else np.minimum, self.dtype)
 
-def _read_selection(equation: Equation, dtype: np.dtype) -> tuple[np.ufunc, Any]:
-    is_max = str(equation.params["select_prim"]) == "ge"
-    function = np.maximum if is_max else np.minimum
-    return (np.greater_equal if is_max else np.less_equal), get_identity(function, dtype)
+    def run(self, x: HostArray) -> HostArray:
+        """Return the index of the offset at which each window has its extreme.
+
+        An element replaces the previous one unless that is equal or better, as in XLA, so NaN is
+        replaced by the next element. Padding is never selected.
+        """
+        geometry = self.geometry
+        inside = np.zeros(geometry.padded_shape, np.bool_)
+        inside[geometry.inner] = True
+        padded_x = geometry.pad(x.astype(self.dtype, copy=False), self._identity)
+        best = np.full(geometry.grid, self._identity, self.dtype)
+        first = np.full(geometry.grid, -1, np.int32)
+        for k, index in enumerate(geometry.iter_offsets()):
+            element = padded_x[index]
+            replaces = (~self._is_better(best, element) | (first < 0)) & inside[index]
+            first[replaces] = k
+            best = np.where(replaces, element, best)
+        return first
 
 
 @rule("select_and_scatter_add")
 def _scatter_to_extremes(equation: Equation) -> Compute:
-    geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
-    wide = FLOAT32 if is_small_float(dtype) else dtype
-    is_better, identity = _read_selection(equation, wide)
+    search, dtype = _ExtremeSearch(equation), equation.inputs[1].dtype
+    geometry = search.geometry
 
     def run(source: HostArray, x: HostArray) -> HostArray:
-        _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
-        return scatter_windows(source.astype(wide, copy=False), first, geometry).astype(
-            dtype, copy=False
-        )
+        first = search.run(x)
+        source = source.astype(search.dtype, copy=False)
+        total = np.zeros(geometry.padded_shape, source.dtype)
+        for k, index in enumerate(geometry.iter_offsets()):
+            total[index] += np.where(first == k, source, source.dtype.type(0))
+        return total[geometry.inner].astype(dtype, copy=False)
 
     return run
 
 
-def scatter_windows(source: HostArray, first: HostArray, geometry: Geometry) -> HostArray:
-    """Add the value of each window to the element at the window's index of an offset."""
-    total = np.zeros(geometry.padded_shape, source.dtype)
-    for k, index in enumerate(geometry.iter_offsets()):
-        total[index] += np.where(first == k, source, source.dtype.type(0))
-    return total[geometry.inner]
-
-
 @rule("select_and_gather_add")
 def _gather_from_extremes(equation: Equation) -> Compute:
-    geometry, dtype = read_geometry(equation, 1), equation.inputs[1].dtype
-    wide = FLOAT32 if is_small_float(dtype) else dtype
-    is_better, identity = _read_selection(equation, wide)
+    search = _ExtremeSearch(equation)
+    geometry = search.geometry
 
     def run(tangents: HostArray, x: HostArray) -> HostArray:
-        _, first = find_extremes(x.astype(wide, copy=False), geometry, is_better, identity)
+        first = search.run(x)
         padded = geometry.pad(tangents, tangents.dtype.type(0))
         out = np.zeros(geometry.grid, tangents.dtype)
         for k, index in enumerate(geometry.iter_offsets()):
@@ -221,7 +224,6 @@ def _gather_from_extremes(equation: Equation) -> Compute:
 @rule("reduce")
 def _reduce_generally(equation: Equation) -> Compute:
     num = len(equation.inputs) // 2
-    assert equation.bind is not None
     combine = equation.bind(equation.params["jaxpr"], ()).run
     axes = tuple(sorted(equation.params["dimensions"]))
 
@@ -240,7 +242,7 @@ def _reduce_generally(equation: Equation) -> Compute:
 def _take_maxima(equation: Equation) -> Compute:
     """Compute the maxima of windows or their gradient (`ops/nn/windows.py`)."""
     windows, dtype = equation.params["windows"], equation.inputs[0].dtype
-    shape, wide = equation.inputs[0].shape, FLOAT32 if is_small_float(dtype) else dtype
+    shape, wide = equation.inputs[0].shape, get_compute_dtype(dtype)
     geometry = Geometry(
         shape, windows.size, windows.strides, windows.pads, windows.dilations, (1,) * len(shape)
     )

@@ -123,13 +123,13 @@ def _check_results(
 
 
 def _convert_eager_results(name: str, results: PyTree, Tout: _ResultTypes) -> list[Tensor] | Tensor:
+    has_list = isinstance(Tout, (list, tuple))
+    items = list(Tout) if has_list else [Tout]  # type: ignore[arg-type]
+    if Tout is None or not items:
+        return []
+    dtypes = [_to_spec(item).dtype for item in items]
     # Here plain Python runs instead of a function that TensorFlow would compile.
     in_graph = context.emulates_graph or context.computes_on_host
-    if Tout is None or (isinstance(Tout, (list, tuple)) and not Tout):
-        return []
-    items = list(Tout) if isinstance(Tout, (list, tuple)) else [Tout]
-    dtypes = [_to_spec(item).dtype for item in items]
-    has_list = isinstance(Tout, (list, tuple))
     is_exact = in_graph and name == "numpy_function"
     is_list = isinstance(results, (list, tuple)) and (has_list or is_exact or len(results) == 1)
     flat = list(results) if is_list else [results]

@@ -18,17 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.environment.inner_jaxprs import to_open_jaxpr
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 from meshflow.kernels.epilogues import convolution_p, find_feature_axes, product_p
 from meshflow.kernels.library import TYPE_CODES
 from meshflow.kernels.pooling import GATED_GRADIENTS
-from meshflow.passes.jaxprs import (
-    get_aval,
-    map_consumers,
-    map_producers,
-    rewrite_equations,
-    to_open_jaxpr,
-)
+from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 from meshflow.passes.patterns import match_gelu
 
 __all__ = ["fuse_epilogues"]

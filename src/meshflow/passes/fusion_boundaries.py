@@ -30,21 +30,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from meshflow.environment.inner_jaxprs import to_open_jaxpr
 from meshflow.environment.jax_internals import ad, batching, jex_core, mlir
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from meshflow.passes.jaxprs import (
-    AnyJaxpr,
-    are_same_objects,
-    get_aval,
-    rewrite_inner_jaxprs,
-    to_open_jaxpr,
-)
-from meshflow.passes.sub_jaxprs import INLINED_CALLS
+from meshflow.passes.jaxprs import are_same_objects, get_aval, rewrite_inner_jaxprs
+from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
 __all__ = ["fusion_boundary_p", "insert_fusion_boundaries"]
 
@@ -62,8 +58,7 @@ _KERNEL_BYTES = 16384
 # Length of a chain from which its compilation costs more than any boundary.
 _MAX_OPERATIONS = 64
 
-# Calls that run their program as part of the caller, and equations with programs of their own.
-_CALLS = INLINED_CALLS | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"}
+# Equations with programs that XLA compiles separately.
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
 # Equations that XLA computes again in each consumer.
 _CHEAP = """
@@ -173,8 +168,8 @@ class _Graph:
         scope = _Scope(jaxpr, {}, {})
         for index, eqn in enumerate(jaxpr.eqns):
             name = eqn.primitive.name
-            body = _find_body(eqn) if name in _CALLS else None
-            if body is None:
+            call_body = find_call_body(eqn) if name in CALLS else None
+            if call_body is None:
                 results = [self._add_value(v) for v in eqn.outvars]
                 operands = [ids[v] for v in eqn.invars if not isinstance(v, Literal)]
                 kind = _KINDS.get(name)
@@ -188,6 +183,7 @@ class _Graph:
                 if name in ("broadcast_in_dim", "iota"):
                     self._broadcasts.update(results)
             else:
+                body = to_open_jaxpr(call_body)
                 inner: dict[Atom, int] = {v: self._add_value(v) for v in body.constvars}
                 for v, operand in zip(body.invars, eqn.invars, strict=True):
                     is_literal = isinstance(operand, Literal)
@@ -292,12 +288,6 @@ class _Graph:
         return saving >= _KERNEL_BYTES
 
 
-def _find_body(eqn: JaxprEqn) -> Jaxpr | None:
-    """Return the program of a call."""
-    body: AnyJaxpr | None = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
-    return None if body is None else to_open_jaxpr(body)
-
-
 def _rounds_to_16_bits(eqn: JaxprEqn) -> bool:
     """Check whether a result is rounded to 16 bits, after each operation."""
     dtype = get_aval(eqn.outvars[0]).dtype
@@ -323,21 +313,23 @@ def _rebuild(scope: _Scope, boundaries: set[int]) -> Jaxpr:
         elif boundaries.isdisjoint(scope.results[index]):
             eqns.append(eqn)
         else:
-            outvars, ends = list(eqn.outvars), []
-            for i, v in enumerate(scope.results[index]):
-                if v in boundaries:
-                    outvars[i] = Var(get_aval(eqn.outvars[i]))
-                    ends.append(
-                        eqn.replace(
-                            primitive=fusion_boundary_p,
-                            invars=[outvars[i]],
-                            outvars=[eqn.outvars[i]],
-                            params={},
-                        )
-                    )
-            eqns += [eqn.replace(outvars=outvars), *ends]
+            eqns += _add_boundaries(eqn, [v in boundaries for v in scope.results[index]])
     is_same = are_same_objects(eqns, scope.jaxpr.eqns)
     return scope.jaxpr if is_same else scope.jaxpr.replace(eqns=eqns)
+
+
+def _add_boundaries(eqn: JaxprEqn, is_end: Sequence[bool]) -> list[JaxprEqn]:
+    """Return an equation, and boundaries after the results for which `is_end` is true."""
+    outvars, ends = list(eqn.outvars), []
+    for i, old in enumerate(eqn.outvars):
+        if is_end[i]:
+            outvars[i] = Var(get_aval(old))
+            ends.append(
+                eqn.replace(
+                    primitive=fusion_boundary_p, invars=[outvars[i]], outvars=[old], params={}
+                )
+            )
+    return [eqn.replace(outvars=outvars), *ends]
 
 
 @jax.jit

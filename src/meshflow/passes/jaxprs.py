@@ -6,34 +6,18 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-
-AnyJaxpr: TypeAlias = Jaxpr | ClosedJaxpr
 
 
 def get_aval(atom: Atom) -> jax.core.ShapedArray:
     """Return the shape and dtype of a variable or literal."""
     return cast(jax.core.ShapedArray, atom.aval)
-
-
-def find_inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
-    """Return the jaxprs in an equation's parameters, open or closed."""
-    found: list[AnyJaxpr] = []
-    for value in equation.params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
-                found.append(item)
-    return found
-
-
-def to_open_jaxpr(jaxpr: AnyJaxpr) -> Jaxpr:
-    """Return a jaxpr without the values of its constants."""
-    return jaxpr.jaxpr if isinstance(jaxpr, jex_core.ClosedJaxpr) else jaxpr
 
 
 def select_variables(atoms: Iterable[Atom]) -> list[Any]:

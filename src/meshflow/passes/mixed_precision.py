@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jax.typing import DTypeLike
 
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 from meshflow.passes.casting import run_in_mixed_precision
-from meshflow.passes.jaxprs import find_inner_jaxprs, get_aval, to_open_jaxpr
+from meshflow.passes.jaxprs import get_aval
 from meshflow.passes.precision_lists import PrecisionLists, check_lists
 from meshflow.passes.precision_propagation import propagate_precision
 

@@ -10,33 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.environment.jax_internals import count_scan_operands
-from meshflow.environment.types import Array, Atom, Jaxpr, JaxprEqn, Literal, Var
+from meshflow.environment.jax_internals import count_scan_operands, jex_core
+from meshflow.environment.types import Array, Atom, ClosedJaxpr, JaxprEqn, Literal, Var
 from meshflow.passes.jaxprs import bind_equation
-from meshflow.passes.sub_jaxprs import Region, find_regions
+from meshflow.passes.sub_jaxprs import find_regions
 
 __all__ = ["NaNOrigin", "find_origin", "has_non_finite"]
 
 # A while loop is searched up to this number of iterations.
 _MAX_ITERATIONS = 10_000
-
-
-class Program(Protocol):
-    """A jaxpr with its constants, such as a `ClosedJaxpr`."""
-
-    @property
-    def jaxpr(self) -> Jaxpr:
-        """Return the open jaxpr."""
-
-    @property
-    def consts(self) -> Sequence[Any]:
-        """Return the values of its constants."""
 
 
 @dataclass
@@ -50,7 +38,7 @@ class NaNOrigin:
       inputs: Operands of the equation.
       outputs: Its results, or the operand of the program.
       iteration: Index of the iteration of the innermost loop that contains the equation, or None.
-      consequence: NaNOrigin of the NaN that the infinity of this origin leads to, or None.
+      consequence: Origin of the NaN that the infinity of this origin leads to, or None.
     """
 
     equation: JaxprEqn | None
@@ -70,7 +58,7 @@ def has_non_finite(value: Array) -> Array:
 
 
 def find_origin(
-    program: Program, operands: Sequence[Any], outputs: Sequence[int]
+    program: ClosedJaxpr, operands: Sequence[Any], outputs: Sequence[int]
 ) -> NaNOrigin | None:
     """Find the first NaN, or without a NaN the first infinity, on which outputs depend.
 
@@ -89,13 +77,13 @@ def find_origin(
 class _Search:
     """The flags of all values of one run of a program."""
 
-    def __init__(self, program: Program, operands: list[Any]) -> None:
+    def __init__(self, program: ClosedJaxpr, operands: list[Any]) -> None:
         self._jaxpr = program.jaxpr
         self._consts = list(program.consts)
         self._operands = operands
         # Index of the equation that the latest search found.
         self._found: int | None = None
-        jaxpr = self._jaxpr
+        jaxpr = program.jaxpr
         variables = [*jaxpr.constvars, *jaxpr.invars]
         variables += [v for eqn in jaxpr.eqns for v in eqn.outvars]
         flags = np.asarray(
@@ -191,43 +179,41 @@ def _search_inside(eqn: JaxprEqn, inputs: list[Any]) -> NaNOrigin | None:
     if not regions or name == "shard_map":
         return None
     if name == "scan":
-        return _search_scan(eqn, regions[0], inputs)
+        return _search_scan(eqn, inputs)
     if name == "while":
         return _search_while(eqn, inputs)
     region = regions[0]
     if name == "cond":
         taken = int(np.clip(int(inputs[0]), 0, len(regions) - 1))
         region = regions[taken]
-    return _search_region(region, [inputs[i] for i, _ in region.feeds])
+    program = jex_core.ClosedJaxpr(region.jaxpr, region.consts)
+    return _search_program(program, [inputs[i] for i, _ in region.feeds])
 
 
-def _search_region(region: Region, operands: list[Any]) -> NaNOrigin | None:
-    program = _InnerProgram(region.jaxpr, region.consts)
-    return find_origin(program, operands, range(len(region.jaxpr.outvars)))
+def _search_program(program: ClosedJaxpr, operands: list[Any]) -> NaNOrigin | None:
+    return find_origin(program, operands, range(len(program.jaxpr.outvars)))
 
 
-class _InnerProgram(NamedTuple):
-    """An open jaxpr and its constants."""
+def _search_iteration(program: ClosedJaxpr, operands: list[Any], index: int) -> NaNOrigin | None:
+    origin = _search_program(program, operands)
+    if origin is not None and origin.iteration is None:
+        origin.iteration = index
+    return origin
 
-    jaxpr: Jaxpr
-    consts: Sequence[Any]
 
-
-def _search_scan(eqn: JaxprEqn, region: Region, inputs: list[Any]) -> NaNOrigin | None:
+def _search_scan(eqn: JaxprEqn, inputs: list[Any]) -> NaNOrigin | None:
     num_consts, num_carry = count_scan_operands(eqn.params)
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     rows = inputs[num_consts + num_carry :]
-    length = eqn.params["length"]
-    step = _make_step(_InnerProgram(region.jaxpr, region.consts))
+    length, body = eqn.params["length"], eqn.params["jaxpr"]
+    step = _make_step(body)
     for i in range(length):
         index = length - 1 - i if eqn.params["reverse"] else i
         operands = [*consts, *carry, *(row[index] for row in rows)]
         outputs, is_bad = step(*operands)
         if is_bad:
-            origin = _search_region(region, operands)
+            origin = _search_iteration(body, operands, index)
             if origin is not None:
-                if origin.iteration is None:
-                    origin.iteration = index
                 return origin
         carry = outputs[:num_carry]
     return None
@@ -238,33 +224,26 @@ def _search_while(eqn: JaxprEqn, inputs: list[Any]) -> NaNOrigin | None:
     first, second = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:first], inputs[first : first + second]
     carry = inputs[first + second :]
-    test = _make_step(_InnerProgram(params["cond_jaxpr"].jaxpr, params["cond_jaxpr"].consts))
-    body = _InnerProgram(params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts)
+    test, body = jax.jit(jex_core.jaxpr_as_fun(params["cond_jaxpr"])), params["body_jaxpr"]
     step = _make_step(body)
-    for i in range(_MAX_ITERATIONS):
-        if not bool(test(*test_consts, *carry)[0][0]):
+    for index in range(_MAX_ITERATIONS):
+        if not bool(test(*test_consts, *carry)[0]):
             return None
         operands = [*body_consts, *carry]
         outputs, is_bad = step(*operands)
         if is_bad:
-            origin = find_origin(body, operands, range(len(outputs)))
+            origin = _search_iteration(body, operands, index)
             if origin is not None:
-                origin.iteration = i if origin.iteration is None else origin.iteration
                 return origin
         carry = outputs
     return None
 
 
-def _make_step(program: Program) -> Callable[..., tuple[list[Any], Any]]:
+def _make_step(program: ClosedJaxpr) -> Callable[..., tuple[list[Any], Any]]:
     """Compile a program that also returns whether an output is not finite."""
 
     def run(*operands: Array) -> tuple[list[Any], Any]:
-        values: dict[Var, Any] = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
-        values |= dict(zip(program.jaxpr.invars, operands, strict=True))
-        for eqn in program.jaxpr.eqns:
-            results = bind_equation(eqn, [_read(values, v) for v in eqn.invars])
-            values |= dict(zip(eqn.outvars, results, strict=True))
-        outputs = [_read(values, v) for v in program.jaxpr.outvars]
+        outputs = jex_core.jaxpr_as_fun(program)(*operands)
         return outputs, jnp.stack([has_non_finite(jnp.asarray(o)) for o in outputs]).any()
 
     return jax.jit(run)

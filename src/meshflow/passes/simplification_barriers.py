@@ -9,9 +9,8 @@ operations, so they cost no time; on accelerators, a conversion to the same prec
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ import numpy as np
 
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
-from meshflow.passes.jaxprs import get_aval, summarize_jaxpr, to_open_jaxpr
+from meshflow.passes.jaxprs import get_aval, rewrite_inner_jaxprs, summarize_jaxpr
 
 __all__ = ["insert_simplification_barriers"]
 
@@ -41,8 +40,6 @@ _SELECTIONS = frozenset({"select_n", "max", "min", "clamp"})
 _CONSUMERS = (
     frozenset({"log", "log1p", "pow"}) | _ROOTS | _PRODUCTS | _SUMS | _COMPARISONS | _RANGES
 )
-
-
 _EXAMINED = _CONSUMERS | _TRANSPARENT | _EXPONENTIALS | _POWERS | _SELECTIONS
 
 
@@ -123,10 +120,10 @@ def _rewrite_jaxpr(jaxpr: Jaxpr, inputs: Sequence[_Origin]) -> tuple[Jaxpr, list
             continue
         operands = [find_origin(a) for a in eqn.invars]
         if index in nested:
-            rewritten, outputs = _rewrite_call(eqn, operands)
+            rewritten, results = _rewrite_call(eqn, operands)
             is_changed = is_changed or rewritten is not eqn
             eqns.append(rewritten)
-            origins.update(zip(eqn.outvars, outputs, strict=True))
+            origins.update(zip(eqn.outvars, results, strict=True))
             continue
         if name in _CONSUMERS:
             invars = list(eqn.invars)
@@ -222,34 +219,18 @@ def _share_factor(first: _Origin, second: _Origin) -> bool:
 def _rewrite_call(eqn: JaxprEqn, operands: list[_Origin]) -> tuple[JaxprEqn, list[_Origin]]:
     """Insert barriers into the programs of an equation; the origins only pass through calls."""
     is_call = eqn.primitive.name in _CALLS
-    unknown = [_Origin(v) for v in eqn.outvars]
     results: list[list[_Origin]] = []
 
-    def rewrite_item(item: Any) -> Any:
-        if not isinstance(item, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
-            return item
-        jaxpr = to_open_jaxpr(item)
+    def rewrite(jaxpr: Jaxpr) -> Jaxpr:
         inputs = operands if is_call else [_Origin(v) for v in jaxpr.invars]
         changed, outputs = _rewrite_jaxpr(jaxpr, inputs)
         results.append(outputs)
-        if changed is jaxpr:
-            return item
-        if isinstance(item, jex_core.ClosedJaxpr):
-            return jex_core.ClosedJaxpr(changed, item.consts)
         return changed
 
-    params = {}
-    for key, value in eqn.params.items():
-        if type(value) in (tuple, list):
-            new = [rewrite_item(item) for item in value]
-            if not all(map(operator.is_, new, value)):
-                params[key] = type(value)(new)
-        elif isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
-            changed = rewrite_item(value)
-            if changed is not value:
-                params[key] = changed
-    outputs = results[0] if is_call and len(results) == 1 else unknown
-    return (eqn.replace(params={**eqn.params, **params}) if params else eqn), outputs
+    rewritten = rewrite_inner_jaxprs(eqn, rewrite)
+    if is_call and len(results) == 1:
+        return rewritten, results[0]
+    return rewritten, [_Origin(v) for v in eqn.outvars]
 
 
 @functools.cache
@@ -263,16 +244,11 @@ def _make_barrier(near: JaxprEqn, operand: Atom, result: Var) -> JaxprEqn:
     dtype = get_aval(result).dtype
     if jax.default_backend() == "cpu" or not jnp.issubdtype(dtype, np.floating):
         primitive, params = _trace_barrier().primitive, _trace_barrier().params
-        return near.replace(
-            primitive=primitive, invars=[operand], outvars=[result], params=params, effects=set()
-        )
-    # XLA's GPU compiler does not fuse across a barrier.
-    information = jnp.finfo(dtype)
-    params = {"exponent_bits": information.nexp, "mantissa_bits": information.nmant}
+    else:
+        # XLA's GPU compiler does not fuse across a barrier.
+        information = jnp.finfo(dtype)
+        primitive = jax.lax.reduce_precision_p
+        params = {"exponent_bits": information.nexp, "mantissa_bits": information.nmant}
     return near.replace(
-        primitive=jax.lax.reduce_precision_p,
-        invars=[operand],
-        outvars=[result],
-        params=params,
-        effects=set(),
+        primitive=primitive, invars=[operand], outvars=[result], params=params, effects=set()
     )

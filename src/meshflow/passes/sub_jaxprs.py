@@ -11,15 +11,16 @@ import dataclasses
 from collections.abc import Hashable
 from typing import Any
 
+from meshflow.environment.inner_jaxprs import AnyJaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import AnyJaxpr
 
-__all__ = ["INLINED_CALLS", "Region", "find_regions"]
+__all__ = ["CALLS", "INLINED_CALLS", "Region", "find_call_body", "find_regions"]
 
 # Calls that run their program as part of the caller.
 INLINED_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "call"})
-_CALLS = INLINED_CALLS | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call", "shard_map"}
+# All calls on the same devices: also those with derivatives of their own.
+CALLS = INLINED_CALLS | {"checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"}
 
 
 @dataclasses.dataclass
@@ -41,11 +42,16 @@ class Region:
     results: list[tuple[int | None, bool]]
 
 
+def find_call_body(eqn: JaxprEqn) -> AnyJaxpr | None:
+    """Return the program of a call, or None if it has none."""
+    return eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+
+
 def find_regions(eqn: JaxprEqn) -> list[Region]:
     """Return the programs inside an equation, in order; empty for ordinary and unknown equations."""
     name, params = eqn.primitive.name, eqn.params
-    if name in _CALLS:
-        body = params.get("jaxpr", params.get("call_jaxpr"))
+    if name in CALLS or name == "shard_map":
+        body = find_call_body(eqn)
         if body is None:
             return []
         inputs = [(i, False) for i in range(len(eqn.invars))]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.runtime.tracebacks import hide_frames
+from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,15 +70,12 @@ def accept_symbolic_unnamed(function: F) -> F:
     return public  # type: ignore[return-value]
 
 
+@hide_frames_of_errors
 def call_symbolically(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
     """Call the handler for an op with symbolic arguments."""
-    try:
-        return handler(function, args, kwargs)  # type: ignore[misc]
-    except Exception as error:
-        hide_frames(error)
-        raise
+    return handler(function, args, kwargs)  # type: ignore[misc]
 
 
 def has_symbolic(

@@ -21,13 +21,7 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
-from meshflow.passes.jaxprs import (
-    find_inner_jaxprs,
-    get_aval,
-    rewrite_equations,
-    summarize_jaxpr,
-    to_open_jaxpr,
-)
+from meshflow.passes.jaxprs import get_aval, rewrite_equations, summarize_jaxpr
 from meshflow.passes.sub_jaxprs import INLINED_CALLS, find_regions
 
 __all__ = ["EarlyChecks", "has_bounds_checks"]
@@ -68,7 +62,8 @@ class EarlyChecks:
 
     def __init__(self, closed: ClosedJaxpr, num_arguments: int) -> None:
         self._checks: list[_EarlyCheck] = []
-        self._equations: set[int] = set()
+        # Results of the checks in the program.
+        self._checked_results: set[Atom] = set()
         if has_bounds_checks(closed):
             sources: dict[Atom, _Source] = {
                 v: (i, ()) for i, v in enumerate(closed.jaxpr.invars[:num_arguments])
@@ -99,7 +94,7 @@ class EarlyChecks:
                 integer_steps = tuple(s for s in steps if not isinstance(s, _Conversion))
                 check = _EarlyCheck(argument, steps, integer_steps, eqn.params["check"])
                 self._checks.append(check)
-                self._equations.add(id(eqn.outvars[0]))
+                self._checked_results.add(eqn.outvars[0])
                 sources[eqn.outvars[0]] = argument, steps
                 continue
             step = None if is_shard and name != _CONVERT else _make_step(eqn)
@@ -138,14 +133,10 @@ class EarlyChecks:
         def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
             return [self._replace(e) if e.primitive is bounds_check_p else e for e in eqns]
 
-        jaxpr = closed.jaxpr
-        inner = [p for i in summarize_jaxpr(jaxpr).nested for p in find_inner_jaxprs(jaxpr.eqns[i])]
-        if any(bounds_check_p.name in summarize_jaxpr(to_open_jaxpr(p)).primitives for p in inner):
-            return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
-        return jex_core.ClosedJaxpr(jaxpr.replace(eqns=rewrite(jaxpr, jaxpr.eqns)), closed.consts)
+        return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
 
     def _replace(self, eqn: JaxprEqn) -> JaxprEqn:
-        mode = NONE if id(eqn.outvars[0]) in self._equations else RECORD
+        mode = NONE if eqn.outvars[0] in self._checked_results else RECORD
         return eqn.replace(params={**eqn.params, "mode": mode})
 
 

@@ -13,9 +13,9 @@ import re
 import threading
 from collections.abc import Iterator
 
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import cache_key, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import ClosedJaxpr, Jaxpr
-from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
 _previous_hook = cache_key.custom_hook
 

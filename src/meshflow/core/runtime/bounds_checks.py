@@ -260,10 +260,7 @@ def check_bounds(values: Any, check: BoundsCheck) -> Any:
             return values
         checked = bounds_check_p.bind(_lookup(values), check=check, mode=ERROR)
         return checked if array is values else type(values)(checked)
-    if BoundsChecking.mode is not False:
-        failure = check.find_failure(np.asarray(array))
-        if failure is not None:
-            raise failure
+    _check_concrete(array, check=check, mode=ERROR)
     return values
 
 
@@ -312,25 +309,28 @@ def _get_limits(values: jax.Array) -> tuple[int, int]:
     return max(limits.min, _MIN_INT64), min(limits.max, _MAX_INT64)
 
 
-def _lower(context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str) -> Any:
+def _lower(
+    rule_context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str
+) -> Any:
     loaded = library.load() if mode != NONE else None
     if (
         loaded is None
         or not loaded.has_handler(library.BOUNDS_CHECK)
         or BoundsChecking.mode is False
-        or not lowerings.can_use_handlers(context)
+        or not lowerings.can_use_handlers(rule_context)
     ):
         return [values]
     run = mlir.lower_fun(_call_handler, multiple_results=False)
-    return run(context, values, check=check, records=mode == RECORD)
+    return run(rule_context, values, check=check, records=mode == RECORD)
 
 
 def _lower_elsewhere(
-    context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str
+    rule_context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str
 ) -> Any:
-    if mode == NONE or not BoundsChecking.mode or not lowerings.can_use_handlers(context):
+    if mode == NONE or not BoundsChecking.mode or not lowerings.can_use_handlers(rule_context):
         return [values]
-    return mlir.lower_fun(_check_by_callback, multiple_results=False)(context, values, check=check)
+    run = mlir.lower_fun(_check_by_callback, multiple_results=False)
+    return run(rule_context, values, check=check)
 
 
 def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], **parameters: Any) -> Any:

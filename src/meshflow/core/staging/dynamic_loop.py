@@ -147,12 +147,8 @@ def _run_bounded(test: Test, step: Step, carry: Arrays, consts: Arrays, limit: i
     return lax.scan(advance, carry, None, length=limit)[0]
 
 
-def _is_inexact(value: jax.Array) -> bool:
-    return bool(jnp.issubdtype(value.dtype, jnp.inexact))
-
-
 def _find_inexact(values: Arrays) -> list[int]:
-    return [i for i, value in enumerate(values) if _is_inexact(value)]
+    return [i for i, value in enumerate(values) if jnp.issubdtype(value.dtype, jnp.inexact)]
 
 
 def _compute_gradients(
@@ -175,14 +171,14 @@ def _compute_gradients(
 
         def differentiate(some_carry: Arrays, some_consts: Arrays) -> Arrays:
             return _repeat_step(
-                _add_derivative(step, inexact_carry, inexact_consts, len(carry), len(consts)),
+                _add_derivative(step, len(carry), len(consts)),
                 count,
                 [*_replace_items(carry, inexact_carry, some_carry), *directions[:split]],
                 [*_replace_items(consts, inexact_consts, some_consts), *directions[split:]],
             )[len(carry) :]
 
         derivative, pullback = jax.vjp(
-            differentiate, [carry[i] for i in inexact_carry], [consts[i] for i in inexact_consts]
+            differentiate, _select_inexact(carry), _select_inexact(consts)
         )
         to_carry, to_consts = pullback(cotangents)
         return (
@@ -200,29 +196,42 @@ def _compute_gradients(
     )
 
 
-def _add_derivative(
-    step: Step, inexact_carry: list[int], inexact_consts: list[int], size: int, num_consts: int
-) -> Step:
-    """Extend a step by its derivative.
+def _select_inexact(values: Arrays) -> Arrays:
+    return [values[i] for i in _find_inexact(values)]
+
+
+def _restrict_step(
+    step: Step, carry: Arrays, consts: Arrays
+) -> Callable[[Arrays, Arrays], tuple[Arrays, Arrays]]:
+    """Return a step as a function of the inexact values; the other values of carry and consts are fixed.
+
+    The function returns the inexact results, and all results.
+    """
+    inexact_carry, inexact_consts = _find_inexact(carry), _find_inexact(consts)
+
+    def run_inexact(some_carry: Arrays, some_consts: Arrays) -> tuple[Arrays, Arrays]:
+        results = step(
+            _replace_items(carry, inexact_carry, some_carry),
+            _replace_items(consts, inexact_consts, some_consts),
+        )
+        return [_remove_weak_type(results[i]) for i in inexact_carry], results
+
+    return run_inexact
+
+
+def _add_derivative(step: Step, size: int, num_consts: int) -> Step:
+    """Extend a step with `size` states by its derivative.
 
     Carry and consts contain directions for their inexact values at the end; the result contains the
     derivative at the end.
     """
 
     def advance(carry: Arrays, consts: Arrays) -> Arrays:
-        def run_inexact(some_carry: Arrays, some_consts: Arrays) -> tuple[Arrays, Arrays]:
-            results = step(
-                _replace_items(carry[:size], inexact_carry, some_carry),
-                _replace_items(consts[:num_consts], inexact_consts, some_consts),
-            )
-            return [_remove_weak_type(results[i]) for i in inexact_carry], results
-
-        primals = (
-            [carry[i] for i in inexact_carry],
-            [consts[i] for i in inexact_consts],
-        )
+        operands, constants = carry[:size], consts[:num_consts]
         derivative, results = _differentiate_forward(
-            run_inexact, primals, (carry[size:], consts[num_consts:])
+            _restrict_step(step, operands, constants),
+            (_select_inexact(operands), _select_inexact(constants)),
+            (carry[size:], consts[num_consts:]),
         )
         return [*results, *derivative]
 
@@ -254,7 +263,7 @@ def _run_backward(
     # The last slot receives the states that are not stored.
     stored = [jnp.zeros((limit + 1, *c.shape), c.dtype) for c in carry]
     indices = jnp.zeros(limit + 1, jnp.int32)
-    zeros = [jnp.zeros_like(consts[i]) for i in _find_inexact(consts)]
+    zeros = [jnp.zeros_like(c) for c in _select_inexact(consts)]
     zero = jnp.int32(0)
 
     def find_next(index: jax.Array, last: jax.Array, num_stored: jax.Array) -> jax.Array:
@@ -300,18 +309,10 @@ def _run_backward(
 
 def _apply_pullback(step: Step, state: Arrays, gradients: Arrays, consts: Arrays) -> Arrays:
     """Return the gradients at `state` from those one iteration later."""
-    inexact_carry, inexact_consts = _find_inexact(state), _find_inexact(consts)
-    split = len(inexact_carry)
-
-    def run_inexact(some_state: Arrays, some_consts: Arrays) -> Arrays:
-        full = step(
-            _replace_items(state, inexact_carry, some_state),
-            _replace_items(consts, inexact_consts, some_consts),
-        )
-        return [_remove_weak_type(full[i]) for i in inexact_carry]
-
-    _, pullback = jax.vjp(
-        run_inexact, [state[i] for i in inexact_carry], [consts[i] for i in inexact_consts]
+    inexact_state = _select_inexact(state)
+    split = len(inexact_state)
+    _, pullback, _ = jax.vjp(
+        _restrict_step(step, state, consts), inexact_state, _select_inexact(consts), has_aux=True
     )
     to_state, to_consts = pullback(gradients[:split])
     return [*to_state, *(a + b for a, b in zip(gradients[split:], to_consts, strict=True))]

@@ -24,15 +24,10 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.variables.random_streams import STATE_NAME
 from meshflow.core.variables.variable import get_full_name
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
-from meshflow.passes.jaxprs import (
-    extract_program,
-    find_inner_jaxprs,
-    find_output_dependencies,
-    select_variables,
-    to_open_jaxpr,
-)
+from meshflow.passes.jaxprs import extract_program, find_output_dependencies, select_variables
 
 __all__ = ["FORM_PRIMITIVES", "PipelineProgram", "StageProgram", "cut_stages", "is_cheap"]
 

@@ -35,9 +35,9 @@ from meshflow.distribute.replicas.context import (
     context_scope,
 )
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ArrayLike, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
-from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
 __all__ = ["run_replicas"]
 

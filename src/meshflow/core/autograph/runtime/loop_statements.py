@@ -122,7 +122,10 @@ def for_stmt(
     """
     elements = get_staged_elements(iterated)
     if isinstance(elements, loops.LoopStream):
-        count = _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations)
+        lists = GrowingLists(())
+        count = _stage_for(
+            elements, extra_test, body, get, set_, template, maximum_iterations, lists
+        )
         if elements.rest is not None:
             requested = (
                 Tensor(np.array(True)) if extra_test is None else to_scalar_bool(extra_test())
@@ -131,10 +134,10 @@ def for_stmt(
             _run_iteration_if(is_present, body, element, get, set_, template)
         return
     if elements is not None:
-        arguments = (elements, extra_test, body, get, set_, template, maximum_iterations)
         can_unroll = isinstance(elements.count, int) and extra_test is None
+        lists = GrowingLists(get_appended() if can_unroll else ())
         try:
-            _stage_for(*arguments, GrowingLists(get_appended()) if can_unroll else None)
+            _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations, lists)
         except ListGrowthError:
             if not can_unroll or elements.count > MAX_LIST_ITERATIONS or maximum_iterations:
                 raise
@@ -221,14 +224,20 @@ def _stage_for(
     set_: Set,
     template: StructureTemplate,
     limit: int | Tensor | None,
-    lists: GrowingLists | None = None,
+    lists: GrowingLists,
 ) -> Any:
+    """Run a loop over tensors; return the number of iterations if the elements are a stream."""
     init = get()
 
     def step(element: Any, values: list[Any]) -> list[Any]:
         set_(*values)
         body(element)
         return list(get())
+
+    def collect(element: Any, values: list[Any]) -> tuple[list[Any], list[list[Any]]]:
+        set_(*values)
+        outputs = lists.collect(lambda: body(element))
+        return list(get()), outputs
 
     def continues(values: list[Any]) -> Any:
         set_(*values)
@@ -239,9 +248,11 @@ def _stage_for(
     location, needed = get_location(body), _list_needed(template, init)  # type: ignore[arg-type]
     test = continues if extra_test is not None else None
     count: Any = None
+    appended: list[list[Tensor]] = []
+    num_iterations = 0
 
     def run(start: list[Any], invariants: _StatementInvariants) -> list[Any]:
-        nonlocal count
+        nonlocal count, appended, num_iterations
         if isinstance(elements, loops.LoopStream):
             result, count = loops.stream_loop(
                 elements, step, start, needed, invariants, test, limit
@@ -249,28 +260,21 @@ def _stage_for(
             return result
         if not lists:
             return loops.for_loop(elements, step, start, needed, invariants, test, limit)
-        steps: Any = elements.count if limit is None else min(elements.count, limit)
-        if steps <= 0:
+        num_iterations = elements.count if limit is None else min(elements.count, limit)  # type: ignore[assignment]
+        if num_iterations <= 0:
             return start
-
-        def collect(element: Any, values: list[Any]) -> tuple[list[Any], list[list[Any]]]:
-            set_(*values)
-            outputs = lists.collect(lambda: body(element))
-            return list(get()), outputs
-
-        result, stacked = loops.scan(elements, collect, start, needed, invariants, count=steps)
-        results.append((stacked, steps))
+        result, appended = loops.scan(
+            elements, collect, start, needed, invariants, count=num_iterations
+        )
         return result
 
-    results: list[tuple[list[list[Tensor]], int]] = []
     try:
         final = _run_with_variable_values(run, init, template, location)
     finally:
         set_(*final)
-        if lists:
-            lists.reset()
-    for stacked, steps in results:
-        lists.append(stacked, steps)  # type: ignore[union-attr]
+        lists.reset()
+    if appended:
+        lists.append(appended, num_iterations)
     return count
 
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_operations
+from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
-from meshflow.passes.jaxprs import find_inner_jaxprs, to_open_jaxpr
 
 __all__ = ["PropagatedSplits", "propagate_splits"]
 

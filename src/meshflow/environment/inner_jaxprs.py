@@ -1,4 +1,4 @@
-"""Helpers for equations that contain programs."""
+"""The programs that equations contain."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import ClosedJaxpr, Jaxpr, JaxprEqn
 
 AnyJaxpr: TypeAlias = Jaxpr | ClosedJaxpr
-
-# Calls that are replaced by the equations of the called program.
-INLINED = frozenset(
-    ["jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2", "remat"]
-    + ["custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin", "eval_jaxpr"]
-)
 
 
 def find_inner_jaxprs(equation: JaxprEqn) -> list[AnyJaxpr]:
