@@ -35,7 +35,7 @@ from meshflow.core.runtime import (
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import get_default_device
 from meshflow.environment.types import ClosedJaxpr
-from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
+from meshflow.interpreter import CostEstimate, Plan, UnsupportedPrimitive, build_plan
 
 __all__ = [
     "RARE_RUNS",
@@ -158,6 +158,7 @@ class InterpretedProgram:
     def __init__(self, closed: ClosedJaxpr) -> None:
         self._closed = closed
         self._plan: Plan | None = None
+        self._costs: CostEstimate | None = None
         self._is_supported = True
         # The number of runs so far, and the result of `estimate_limit`, by the shapes of operands.
         self._runs: dict[Hashable, int] = {}
@@ -192,7 +193,9 @@ class InterpretedProgram:
     def _estimate_limit(self, shapes: Sequence[tuple[int, ...]]) -> float:
         if TierSettings.tier == "interpret":
             return math.inf
-        estimate = estimate_costs(self._closed).bind(shapes)
+        if self._costs is None:
+            self._costs = CostEstimate(self._closed)
+        estimate = self._costs.bind(shapes)
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
         return limit if limit >= _MIN_RUNS else 0.0
 
