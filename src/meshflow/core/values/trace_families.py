@@ -47,6 +47,10 @@ class TraceFamily(Generic[T]):
         self._num_attempts = 0
         self.identity_arguments: list[Any] = []
 
+    def add_call(self, shapes: Shapes) -> None:
+        """Add the shapes of a call that is expected, so that the next call is traced with symbols."""
+        self._calls.append(list(shapes))
+
     def find(self, shapes: Shapes, trace: Callable[[GuardedSizes], T]) -> T | None:
         """Return a trace with symbolic sizes for a call, and make it if necessary.
 
