@@ -66,6 +66,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -275,7 +276,7 @@ def _install_size_decisions() -> None:
     """Make comparisons of symbolic sizes ask `_size_decisions` if their results are unknown."""
     is_equal, is_greater_or_equal = _shape_poly._DimExpr.__eq__, _shape_poly._geq_decision
 
-    def compare_equal(self: Any, other: Any) -> bool:
+    def decide_equal(self: Any, other: Any, caller: str) -> bool:
         result: bool = is_equal(self, other)
         if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
             return result
@@ -284,9 +285,18 @@ def _install_size_decisions() -> None:
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
+        elif other not in (0, 1) and caller.startswith("jax."):
+            # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
+            return False
         difference = self - other
         is_known = not isinstance(difference, _shape_poly._DimExpr)
         return False if is_known else decisions.decide(difference, "==")
+
+    def compare_equal(self: Any, other: Any) -> bool:
+        return decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
+
+    def compare_unequal(self: Any, other: Any) -> bool:
+        return not decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
 
     def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
         decisions = _find_decisions(left, right) if _size_decisions else None
@@ -311,6 +321,7 @@ def _install_size_decisions() -> None:
     # A size without this method is true, so `if size % 2` would not ask for a decision.
     setattr(_shape_poly._DimExpr, "__bool__", lambda self: not compare_equal(self, 0))
     setattr(_shape_poly._DimExpr, "__eq__", compare_equal)
+    setattr(_shape_poly._DimExpr, "__ne__", compare_unequal)
     setattr(_shape_poly, "_geq_decision", compare_greater_or_equal)
 
 

@@ -45,6 +45,8 @@ class TraceFamily(Generic[T]):
         self._calls: list[list[tuple[int, ...]]] = []
         self._traces: list[tuple[GuardedSizes, T]] = []
         self._num_attempts = 0
+        # Shapes with symbols, as text, for which the function could not be traced.
+        self._failures: set[str] = set()
         self.identity_arguments: list[Any] = []
 
     def add_call(self, shapes: Shapes) -> None:
@@ -71,15 +73,20 @@ class TraceFamily(Generic[T]):
         self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
         if not similar:
             return None
-        self._num_attempts += 1
         sizes = GuardedSizes([*similar, list(shapes)])
+        pattern = str(sizes.shapes)
+        if pattern in self._failures:
+            self._num_attempts = _MAX_TRACES
+            return None
+        self._num_attempts += 1
         try:
             with sizes.record():
                 self._traces.insert(0, (sizes, trace(sizes)))
         except Exception as error:
             _log.debug("No trace with symbolic sizes: %r", error)
             # The next sizes may be related differently to each other.
-            self._calls, self._num_attempts = [list(shapes)], self._num_attempts + 1
+            self._calls = [list(shapes)]
+            self._failures.add(pattern)
         return self._find_valid(shapes)
 
     def _find_valid(self, shapes: Shapes) -> T | None:

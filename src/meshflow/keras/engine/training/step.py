@@ -153,9 +153,9 @@ class CompiledStep:
         family = self._families.get(family_key)
         if family is None:
             family = self._families[family_key] = TraceFamily()
-            last = None if self.forecast is None else self.forecast.expect_last_batch(shapes)
-            if last is not None:
-                family.add_call(last)
+            other = None if self.forecast is None else self.forecast.expect_other_batch(shapes)
+            if other is not None:
+                family.add_call(other)
         return family.find(shapes, trace_sizes)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:

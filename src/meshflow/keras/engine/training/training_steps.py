@@ -246,7 +246,7 @@ class TrainingSteps:
         if isinstance(step, CompiledStep):
             if forecast is not None and not self.built:
                 # The first trace builds the model, for the sizes of a batch.
-                forecast = forecast._replace(last_batch_size=None)
+                forecast = forecast._replace(last_batch_size=None, element_shapes=None)
             step.forecast = forecast
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
