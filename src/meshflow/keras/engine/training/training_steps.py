@@ -43,6 +43,7 @@ class TrainingSteps:
     test_function: Any
     predict_function: Any
     _steps: dict[str, Any]
+    built: bool
     _steps_per_execution: int
 
     if TYPE_CHECKING:
