@@ -73,6 +73,8 @@ class TrainingSteps:
 
         def _clear_losses(self) -> None: ...
 
+        def _flatten_layers(self, recursive: bool = ..., include_self: bool = ...) -> Iterator[Any]: ...
+
         def _compiled_trainable_scope(self, kind: str) -> AbstractContextManager[None]:
             """Train the layers that were trainable when the model was compiled."""
 
@@ -245,8 +247,9 @@ class TrainingSteps:
         step = self._steps.get(kind)
         step = getattr(step, "compiled", step)
         if isinstance(step, CompiledStep):
-            if forecast is not None and not self.built:
-                # The first trace builds the model, for the sizes of a batch.
+            parts = list(self._flatten_layers(include_self=False))
+            if forecast is not None and not (self.built or (parts and all(p.built for p in parts))):
+                # The first trace builds layers, for the sizes of a batch.
                 forecast = forecast._replace(last_batch_size=None, element_shapes=None)
             step.forecast = forecast
 
