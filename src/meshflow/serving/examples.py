@@ -51,11 +51,12 @@ def parse_json_examples(body: Mapping[str, Json]) -> list[bytes]:
         or list}}.
 
     Raises:
-      InvalidArgumentError: The JSON has another structure.
+      InvalidArgumentError: The JSON has another structure, or too many examples.
     """
     rows = body.get("examples")
     if not isinstance(rows, list) or not rows:
         raise InvalidArgumentError("Expecting 'examples' value to be a list that is not empty.")
+    _check_limit(len(rows))
     context = _serialize_example(body["context"]) if "context" in body else b""
     return [context + _serialize_example(row) for row in rows]
 
@@ -115,13 +116,17 @@ def to_inputs(examples: Sequence[bytes]) -> dict[str, np.ndarray]:
     Raises:
       InvalidArgumentError: There are too many examples.
     """
-    if len(examples) > MAX_STRINGS:
-        raise InvalidArgumentError(
-            f"There are {len(examples)} examples, but a request may have {MAX_STRINGS}: split it."
-        )
+    _check_limit(len(examples))
     array = np.empty(len(examples), object)
     array[:] = examples
     return {_INPUT: array}
+
+
+def _check_limit(count: int) -> None:
+    if count > MAX_STRINGS:
+        raise InvalidArgumentError(
+            f"There are {count} examples, but a request may have {MAX_STRINGS}: split it."
+        )
 
 
 def check_count(inputs: Arrays) -> None:
