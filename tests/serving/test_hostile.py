@@ -1,6 +1,7 @@
 """Hostile requests to a server process: other clients are answered, and memory and time are limited."""
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -66,6 +67,21 @@ def test_bodies_do_not_delay_other_clients(name, server):
     assert status == 200 or len(content) < 5000
     assert not client.errors and max(client.seconds) < MAX_SECONDS
     assert server.count_memory() < 2500
+
+
+@pytest.mark.parametrize("name, size", [("empty lists", 16), ("integers", 4)])
+def test_other_clients_are_answered_meanwhile(name, size, server):
+    body, _, statuses = hostile.make_bodies(size * hostile.MEGABYTE)[name]
+    # The server receives a short body at once.
+    body = gzip.compress(body, 1)
+    head = hostile.HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with hostile.SecondClient(server, pause=0.001) as client, server.connect() as connection:
+        connection.sendall(head + body)
+        count = len(client.seconds)
+        assert hostile.read_status(connection) in statuses
+        # While the event loop parses, no client is answered.
+        assert len(client.seconds) > count + 5
+    assert not client.errors
 
 
 @pytest.mark.parametrize("name", hostile.CONVERSATIONS)
