@@ -69,7 +69,7 @@ def test_bodies_do_not_delay_other_clients(name, server):
     assert server.count_memory() < 2500
 
 
-@pytest.mark.parametrize("name, size", [("empty lists", 16), ("integers", 4)])
+@pytest.mark.parametrize("name, size", [("empty lists", 6), ("integers", 2)])
 def test_other_clients_are_answered_meanwhile(name, size, server):
     body, _, statuses = hostile.make_bodies(size * hostile.MEGABYTE)[name]
     # The server receives a short body at once.

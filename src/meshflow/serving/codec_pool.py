@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from meshflow.core.runtime.errors import AbortedError, DeadlineExceededError, UnavailableError
 from meshflow.core.runtime.worker_process import WorkerProcess
+from meshflow.serving import codecs
 from meshflow.serving.batching import Arrays
 
 __all__ = ["CodecPool"]
@@ -28,6 +29,7 @@ T = TypeVar("T")
 _MAX_INLINE_BYTES = 1 << 14
 # Python's lists of the smallest values in JSON take up to 32 bytes for one byte of the text.
 _MEMORY_RATIO, _MIN_MEMORY = 32, 1 << 30
+_START_SECONDS = 60.0
 # A process that still uses more memory after a call is replaced, to return it to the system.
 _MAX_IDLE_MEMORY = 1 << 29
 
@@ -103,17 +105,31 @@ class CodecPool:
             worker = WorkerProcess(pickle.dumps(_call_function), "meshflow serve")
             self._own.worker = worker
             self._workers.add(worker)
+            # The imports of a process do not count as time of its first call.
+            self._compute(
+                worker, _START_SECONDS, codecs.decode_json_request, b"{}", "", 2, "predict", {}
+            )
         return worker
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function in the worker of this thread."""
-        worker = self._get_worker()
+        return self._compute(self._get_worker(), self._max_seconds, function, *args, **kwargs)
+
+    def _compute(
+        self,
+        worker: WorkerProcess,
+        max_seconds: float,
+        function: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a function in a worker, which is ended if it does not return in time."""
         is_reusable = False
         try:
             worker.start(0, 0, (self._max_memory, function, args, kwargs))
-            if not worker.connection.poll(self._max_seconds):
+            if not worker.connection.poll(max_seconds):
                 raise DeadlineExceededError(
-                    f"The request or response was not converted within {self._max_seconds:g} seconds."
+                    f"The request or response was not converted within {max_seconds:g} seconds."
                 )
             result, is_reusable = worker.receive_result()
         except AbortedError as error:

@@ -15,8 +15,9 @@ __all__ = ["make_protocol_class"]
 _MAX_HEAD_BYTES = 1 << 16
 _HEAD_SECONDS = 10.0
 _MAX_PIPELINED_REQUESTS = 8
-# Parsing more bytes at a time would delay other connections.
-_RECEIVED_BYTES = 1 << 16
+# Parsing more bytes or more chunks at a time would delay other connections.
+_RECEIVED_BYTES, _RECEIVED_BYTES_OF_CHUNKS = 1 << 16, 1 << 12
+_MAX_CHUNKS = 256
 # A client must read this many bytes of a response within this time.
 _SENT_BYTES, _SEND_SECONDS = 1 << 20, 10.0
 
@@ -37,6 +38,7 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
             self._head_timer: asyncio.TimerHandle | None = None
             self._head_bytes = 0
             self._send_timer: asyncio.TimerHandle | None = None
+            self._num_chunks = 0
 
         def connection_made(self, transport: Any) -> None:
             if len(self.connections) >= max_connections:
@@ -44,8 +46,7 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
                 self._reject("connections", b"503 Service Unavailable")
                 return
             super().connection_made(transport)
-            if hasattr(transport, "max_size"):
-                transport.max_size = _RECEIVED_BYTES
+            _limit_reads(transport, _RECEIVED_BYTES)
             self._start_head_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -60,7 +61,10 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
             if is_waiting and self._head_timer is None:
                 self._start_head_timer()
             self._head_bytes += len(data)
+            self._num_chunks = 0
             super().data_received(data)
+            if self._num_chunks > _MAX_CHUNKS:
+                _limit_reads(self.transport, _RECEIVED_BYTES_OF_CHUNKS)
             if self._head_bytes > _MAX_HEAD_BYTES:
                 self._reject("head", b"431 Request Header Fields Too Large")
 
@@ -75,6 +79,7 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
 
         def on_body(self, body: bytes) -> None:
             self._head_bytes = 0
+            self._num_chunks += 1
             if not self.transport.is_closing():
                 super().on_body(body)
 
@@ -131,3 +136,8 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
             self.transport.close()
 
     return LimitedProtocol
+
+
+def _limit_reads(transport: Any, size: int) -> None:
+    """Limit the number of bytes that one of asyncio's transports receives at a time."""
+    transport.max_size = size

@@ -23,6 +23,8 @@ __all__ = ["serve"]
 # The last seconds before a server is ended: requests are cancelled, and gRPC and processes stop.
 _FINAL_SECONDS = 3.0
 _SWITCH_SECONDS = 0.001
+# The event loop accepts this many connections in one step.
+_MAX_ACCEPTED = 100
 
 
 def serve(
@@ -80,9 +82,9 @@ def serve(
     metrics = Metrics()
     app = application(name, folder, settings, grpc, announce, config_file, metrics)
     config = uvicorn.Config(
-        app, host=host, port=port, log_level="warning", lifespan="on", ws="none",
+        app, host=host, port=port, log_level="warning", lifespan="on", ws="none", loop="asyncio",
         http=make_protocol_class(metrics, max_connections),
-        timeout_graceful_shutdown=max(int(grace - _FINAL_SECONDS), 0),
+        backlog=_MAX_ACCEPTED, timeout_graceful_shutdown=max(int(grace - _FINAL_SECONDS), 0),
     )  # fmt: skip
     path = "" if config_file is not None else f"/{name}"
     server = _make_server_class(uvicorn, description, path, grace)(config)
