@@ -13,8 +13,7 @@ import meshflow as tf
 
 pytest.importorskip("starlette", reason="needs the extra serving")
 
-from meshflow.serving import Settings, application, rest
-from meshflow.serving.versions import Signature
+from meshflow.serving import Settings, application, rest, versions
 
 TEXTS = tf.TensorSpec([None], tf.string, name="inputs")
 NUMBERS = tf.TensorSpec([None, 2], name="x")
@@ -248,7 +247,7 @@ def test_a_request_without_memory_is_retried_later(saved, monkeypatch):
     async def conversation(client):
         body = {"signature_name": "plain", "instances": [[1, 2]]}
         assert (await client.post("m:predict", body))[0] == 200
-        monkeypatch.setattr(Signature, "run", lambda self, arrays: bytearray(1 << 62))
+        monkeypatch.setattr(versions, "convert_to_tensor", lambda array: bytearray(1 << 62))
         status, content = await client.post("m:predict", body)
         assert status == 503 and "memory" in content["error"]
         assert client.headers[b"retry-after"] == b"1"
