@@ -1,9 +1,9 @@
 """Latency of a second client of `meshflow serve` during hostile requests.
 
-    python benchmarks/hostile_requests.py [--size 10] [--only TEXT] [--dry-run]
+    python benchmarks/hostile_requests.py [--size 10] [--rounds 3] [--only TEXT] [--dry-run]
 
 A server process serves two models. While a hostile request to one of them is being answered, another
-client sends short requests to the other one. Prints a table and appends it to RESULTS.md.
+client sends short requests to the other one. Prints medians of the rounds and appends them to RESULTS.md.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import datetime
 import os
 import pathlib
 import platform
+import statistics
 import sys
 import tempfile
 import threading
@@ -26,7 +27,7 @@ SECONDS = 1.5
 
 
 def measure(server, attack):
-    """Return milliseconds of the second client, status and seconds of the attack, and more MB."""
+    """Return the numbers of a row, and the status of the attack."""
     memory, done = [server.count_memory()], threading.Event()
 
     def watch():
@@ -44,12 +45,14 @@ def measure(server, attack):
     watcher.join()
     times = sorted(1000 * s for s in client.seconds)
     assert not client.errors, client.errors[:3]
-    return times, status, seconds, max(memory) - memory[0]
+    middle, high = times[len(times) // 2], times[int(0.99 * len(times))]
+    return [len(times), middle, high, times[-1], seconds, max(memory) - memory[0]], status
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", type=int, default=10, help="megabytes of a large request")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of the names of the requests")
     parser.add_argument("--dry-run", action="store_true", help="do not change RESULTS.md")
     options = parser.parse_args()
@@ -73,10 +76,13 @@ def main():
             for name, attack in attacks.items():
                 if options.only not in name:
                     continue
-                times, status, seconds, memory = measure(server, attack)
-                middle, high = times[len(times) // 2], times[int(0.99 * len(times))]
+                rounds = [measure(server, attack) for _ in range(options.rounds)]
+                medians = map(
+                    statistics.median, zip(*(numbers for numbers, _ in rounds), strict=True)
+                )
+                count, middle, high, longest, seconds, memory = medians
                 lines.append(
-                    f"| {name} | {len(times)} | {middle:.1f} | {high:.1f} | {times[-1]:.1f} | {status or '-'} | "
+                    f"| {name} | {count:.0f} | {middle:.1f} | {high:.1f} | {longest:.1f} | {rounds[0][1] or '-'} | "
                     f"{seconds:.2f} | {memory:.0f} |"
                 )
                 print(lines[-1], flush=True)
@@ -84,7 +90,7 @@ def main():
             server.close()
     today, machine = datetime.date.today(), f"{platform.machine()}, {os.cpu_count()} cores"
     load = os.getloadavg()[0]
-    title = f"## Hostile requests to `meshflow serve` ({today}, {machine}, load {load:.1f}, {options.size} MB)"
+    title = f"## Hostile requests to `meshflow serve` ({today}, {machine}, load {load:.1f}, {options.size} MB, {options.rounds} rounds)"
     if not options.dry_run:
         with (FOLDER / "RESULTS.md").open("a") as file:
             file.write("\n".join(["", title, "", *lines, ""]))

@@ -257,11 +257,25 @@ def test_a_computation_without_end_fails_at_the_deadline_and_the_server_stops(li
         limited.connect()
 
 
-def test_a_server_stops_at_once_without_requests(config):
+def test_a_server_completes_its_requests_and_stops(config):
     server = run_server(config, "--grace", "100")
-    with server.connect():
-        assert server.terminate(60) < 30
-    server.close()
+    body = b'{"signature_name": "numbers", "inputs": [[1, 2]]}'
+    try:
+        with server.connect(), server.connect() as busy:
+            busy.sendall(hostile.HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body[:9])
+            # The server has received the head when it answers a later request.
+            assert server.send("GET", "/healthz")[0] == 200
+            server.process.send_signal(signal.SIGTERM)
+            with pytest.raises(OSError):
+                while True:
+                    server.connect().close()
+            busy.sendall(body[9:])
+            assert hostile.read_status(busy) == 200
+            start = time.monotonic()
+            server.process.wait(60)
+            assert time.monotonic() - start < 30
+    finally:
+        server.close()
 
 
 def test_a_process_has_a_deadline_and_a_limit_of_memory():

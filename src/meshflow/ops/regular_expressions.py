@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import re2
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 
-__all__ = ["compile_pattern", "is_full_match", "parse_rewrite", "replace_matches"]
+__all__ = ["make_matcher", "make_replacer"]
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False
@@ -32,17 +32,7 @@ class _Expression(Protocol):
 
 
 @functools.lru_cache(256)
-def compile_pattern(pattern: bytes) -> _Expression:
-    r"""Compile a pattern.
-
-    Args:
-      pattern: Pattern in RE2's syntax, in UTF-8: that of `re` without look-around and back
-        references, with POSIX classes such as [[:space:]], categories such as \p{L}, and \d, \s and
-        \w for ASCII only.
-
-    Raises:
-      InvalidArgumentError: If the pattern is invalid, or too large.
-    """
+def _compile_pattern(pattern: bytes) -> _Expression:
     expression: _Expression = _RE2(pattern, _OPTIONS)
     if not expression.ok():
         error = expression.error().decode(errors="replace")
@@ -52,23 +42,64 @@ def compile_pattern(pattern: bytes) -> _Expression:
     return expression
 
 
-def is_full_match(expression: _Expression, text: bytes) -> bool:
-    """Check whether an entire text matches."""
-    return expression.Match(_FULL_MATCH, text, 0, len(text))[0][0] >= 0
-
-
-def parse_rewrite(rewrite: bytes, expression: _Expression) -> list[bytes | int]:
-    r"""Return the parts of a replacement: texts, and indices of groups.
+def make_matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    r"""Return a function that checks whether an entire text matches.
 
     Args:
-      rewrite: Text with \0 for the match, \1 to \9 for groups and \\ for a backslash.
-      expression: The pattern.
+      pattern: Pattern in RE2's syntax, in UTF-8: that of `re` without look-around and back
+        references, with POSIX classes such as [[:space:]], categories such as \p{L}, and \d, \s and
+        \w for ASCII only.
 
     Raises:
-      InvalidArgumentError: For other uses of the backslash, and groups that do not exist.
+      InvalidArgumentError: If the pattern is invalid, or too large.
     """
+    match = _compile_pattern(pattern).Match
+    return lambda text: match(_FULL_MATCH, text, 0, len(text))[0][0] >= 0
+
+
+def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable[[bytes], bytes]:
+    r"""Return a function that replaces matches in a text, as RE2's `Replace` and `GlobalReplace` do.
+
+    Args:
+      pattern: Pattern in RE2's syntax. In texts, bytes that are not UTF-8 match no character.
+      rewrite: Text with \0 for the match, \1 to \9 for groups and \\ for a backslash.
+      replace_all: Whether to replace more than the first match.
+
+    Raises:
+      InvalidArgumentError: If the pattern is invalid or too large, or if the rewrite has other uses
+        of the backslash or groups that do not exist.
+    """
+    expression = _compile_pattern(pattern)
+    match, parts = expression.Match, _parse_rewrite(rewrite, expression.NumberOfCapturingGroups())
+
+    def replace(text: bytes) -> bytes:
+        pieces: list[bytes] = []
+        offset, previous_end, end_of_text = 0, -1, len(text)
+        while offset <= end_of_text:
+            spans = match(_SEARCH, text, offset, end_of_text)
+            start, end = spans[0]
+            if start < 0:
+                break
+            pieces.append(text[offset:start])
+            if start == end == previous_end:
+                # No empty match follows a match directly: the search continues one character later.
+                offset = start + _get_character_width(text, start)
+                pieces.append(text[start:offset])
+                continue
+            for part in parts:
+                pieces.append(part if isinstance(part, bytes) else text[slice(*spans[part])])
+            offset = previous_end = end
+            if not replace_all:
+                break
+        pieces.append(text[offset:])
+        return b"".join(pieces)
+
+    return replace
+
+
+def _parse_rewrite(rewrite: bytes, groups: int) -> list[bytes | int]:
+    """Return the parts of a replacement: texts, and indices of groups."""
     parts: list[bytes | int] = []
-    groups = expression.NumberOfCapturingGroups()
     for text, escape in re.findall(rb"([^\\]+)|\\(.?)", rewrite, re.DOTALL):
         if text or escape == b"\\":
             parts.append(text or escape)
@@ -79,39 +110,6 @@ def parse_rewrite(rewrite: bytes, expression: _Expression) -> list[bytes | int]:
                 f"Invalid rewrite string {rewrite!r} for a pattern with {groups} groups."
             )
     return parts
-
-
-def replace_matches(
-    expression: _Expression, rewrite: Sequence[bytes | int], text: bytes, replace_all: bool
-) -> bytes:
-    """Replace the first match or all matches in a text, as RE2's `Replace` and `GlobalReplace` do.
-
-    Args:
-      expression: The pattern.
-      rewrite: Parts of the replacement.
-      text: The text; bytes that are not UTF-8 match no character.
-      replace_all: Whether to replace more than the first match.
-    """
-    pieces: list[bytes] = []
-    offset, previous_end, end_of_text = 0, -1, len(text)
-    while offset <= end_of_text:
-        spans = expression.Match(_SEARCH, text, offset, end_of_text)
-        start, end = spans[0]
-        if start < 0:
-            break
-        pieces.append(text[offset:start])
-        if start == end == previous_end:
-            # No empty match follows a match directly: the next search starts one character later.
-            offset = start + _get_character_width(text, start)
-            pieces.append(text[start:offset])
-            continue
-        for part in rewrite:
-            pieces.append(part if isinstance(part, bytes) else text[slice(*spans[part])])
-        offset = previous_end = end
-        if not replace_all:
-            break
-    pieces.append(text[offset:])
-    return b"".join(pieces)
 
 
 def _get_character_width(text: bytes, start: int) -> int:

@@ -213,10 +213,8 @@ def regex_replace(
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
-    expression = regular_expressions.compile_pattern(_to_bytes(pattern))
-    parts = regular_expressions.parse_rewrite(_to_bytes(rewrite), expression)
-    replace = lambda word: regular_expressions.replace_matches(
-        expression, parts, word, replace_global
+    replace = regular_expressions.make_replacer(
+        _to_bytes(pattern), _to_bytes(rewrite), replace_global
     )
     return map_strings("regex_replace", replace, input)
 
@@ -236,8 +234,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    expression = regular_expressions.compile_pattern(_to_bytes(pattern))
-    matches = lambda word: regular_expressions.is_full_match(expression, word)
+    matches = regular_expressions.make_matcher(_to_bytes(pattern))
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 

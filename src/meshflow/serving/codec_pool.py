@@ -97,6 +97,8 @@ class CodecPool:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in list(self._workers):
             worker.process.kill()
+            if worker.index is None:
+                worker.stop()
 
     def _get_worker(self) -> WorkerProcess:
         """Return the worker of this thread."""

@@ -65,7 +65,7 @@ def make_protocol_class(metrics: Metrics, max_connections: int) -> type[asyncio.
             super().data_received(data)
             if self._num_chunks > _MAX_CHUNKS:
                 _limit_reads(self.transport, _RECEIVED_BYTES_OF_CHUNKS)
-            if self._head_bytes > _MAX_HEAD_BYTES:
+            if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._reject("head", b"431 Request Header Fields Too Large")
 
         def on_headers_complete(self) -> None:
