@@ -83,7 +83,7 @@ class RestApi:
         except PermissionDeniedError as error:
             self._metrics.count_rejection("host")
             return _make_json_response({"error": str(error)}, 403)
-        path = request.url.path
+        path = request.scope["path"]
         if path in _METRICS_PATHS and request.method == "GET":
             return PlainTextResponse(self._format_metrics())
         if path == _HEALTH_PATH and request.method in ("GET", "HEAD"):
