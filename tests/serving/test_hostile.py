@@ -40,7 +40,7 @@ def run_server(config, *options):
     body = b'{"instances": [[1, 2]]}'
     statuses = [server.send("POST", "/v1/models/other:predict", body)[0]]
     while statuses[-1] != 200 or len(statuses) < 2:
-        statuses.append(server.predict("numbers", [[0.5] * 5000])[0])
+        statuses.append(server.predict("numbers", [[0.5] * 9000])[0])
         if len(statuses) > 30:
             server.close()
             raise AssertionError(statuses)
@@ -240,8 +240,8 @@ def test_slow_connections_are_closed(server):
 def test_a_killed_process_fails_one_request(server):
     for pid in server.list_children():
         os.kill(pid, signal.SIGKILL)
-    statuses = {server.predict("numbers", [[0.5] * 5000])[0] for _ in range(4)}
-    assert statuses <= {200, 503} and server.predict("numbers", [[0.5] * 5000])[0] == 200
+    statuses = {server.predict("numbers", [[0.5] * 9000])[0] for _ in range(4)}
+    assert statuses <= {200, 503} and server.predict("numbers", [[0.5] * 9000])[0] == 200
 
 
 def test_a_computation_without_end_fails_at_the_deadline_and_the_server_stops(limited):

@@ -25,8 +25,8 @@ if sys.platform == "linux":
 
 P = ParamSpec("P")
 T = TypeVar("T")
-# Arguments of this size are converted in the caller's thread, which takes about a millisecond.
-_MAX_INLINE_BYTES = 1 << 14
+# Arguments of this size are converted in the event loop, which takes a few milliseconds.
+_MAX_INLINE_BYTES = 1 << 15
 # Python's lists of the smallest values in JSON take up to 32 bytes for one byte of the text.
 _MEMORY_RATIO, _MIN_MEMORY = 32, 1 << 30
 _START_SECONDS = 60.0

@@ -38,6 +38,8 @@ _DEADLINE_TOLERANCE = 0.05
 # More calls at a time are rejected before gRPC reads their messages.
 _MAX_CALLS = 128
 _MAX_METADATA_BYTES = 1 << 14
+# gRPC holds complete messages before their size is known, so only some are received at a time.
+_MAX_READS = 16
 # A connection without calls, or from a machine that does not respond, is closed.
 _IDLE_SECONDS, _PING_SECONDS = 300, 30
 _STOP_SECONDS = 1
@@ -77,6 +79,7 @@ class RpcServer:
         self._pool, self._budget = pool, budget
         self._host, self.port = host, port
         self._server: Any = None
+        self._reads = asyncio.Semaphore(_MAX_READS)
 
     async def start(self) -> None:
         """Start to listen.
@@ -155,7 +158,8 @@ class RpcServer:
             try:
                 with Reservation(self._budget) as reservation:
                     async with asyncio.timeout(settings.deadline):
-                        content = await anext(contents, None)
+                        async with self._reads:
+                            content = await anext(contents, None)
                         if content is None:
                             raise InvalidArgumentError("The call has no request.")
                         reservation.grow(len(content))
