@@ -98,11 +98,16 @@ def _add_value(feature: Message, name: str, value: Json) -> None:
 
 
 def parse_input_message(message: Message) -> list[bytes]:
-    """Return the serialized examples of an `Input` message, each merged with the common context."""
+    """Return the serialized examples of an `Input` message, each merged with the common context.
+
+    Raises:
+      InvalidArgumentError: There are too many examples.
+    """
     kind = message.WhichOneof("kind")
     if kind is None:
         return []
     example_list = getattr(message, kind)
+    _check_limit(len(example_list.examples))
     # Concatenated messages parse as one example with the features of both.
     context = (
         example_list.context.SerializeToString() if kind == "example_list_with_context" else b""
