@@ -243,8 +243,11 @@ class SizeDecisions:
         """
         key = str(difference), relation
         if (result := self._results.get(key)) is None:
-            # Sizes that may differ are different, as JAX assumes.
-            result = relation == ">=" and int(difference._evaluate(self.hints)) >= 0
+            value = int(difference._evaluate(self.hints))
+            # Sizes that may differ are different, as JAX assumes, except after a division: twice the half of an even
+            # size is that size.
+            is_quotient = "mod(" in key[0] or "floordiv(" in key[0]
+            result = value >= 0 if relation == ">=" else value == 0 and is_quotient
             self._results[key] = result
         return result
 
@@ -293,6 +296,20 @@ def _install_size_decisions() -> None:
             return bool(is_greater_or_equal(left, right, describe))
         return decisions.decide(left - right, ">=")
 
+    def decide_choice(choose: Callable[[Any, Any], Any], is_max: bool) -> Callable[[Any, Any], Any]:
+        def choose_by_hints(self: Any, other: Any) -> Any:
+            if not _size_decisions or _find_decisions(self, other) is None:
+                return choose(self, other)
+            return self if compare_greater_or_equal(self, other, str) == is_max else other
+
+        return choose_by_hints
+
+    # A size such as `min(64, n)` could not be added to an axis of size n.
+    for name in ("max", "rmax", "min", "rmin"):
+        choose = getattr(_shape_poly._DimExpr, name)
+        setattr(_shape_poly._DimExpr, name, decide_choice(choose, name.endswith("max")))
+    # A size without this method is true, so `if size % 2` would not ask for a decision.
+    setattr(_shape_poly._DimExpr, "__bool__", lambda self: not compare_equal(self, 0))
     setattr(_shape_poly._DimExpr, "__eq__", compare_equal)
     setattr(_shape_poly, "_geq_decision", compare_greater_or_equal)
 

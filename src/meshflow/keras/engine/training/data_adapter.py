@@ -301,6 +301,7 @@ class DataHandler:
             math.ceil(runs / self.steps),
             self.source.has_variable_sizes,
             self.source.batch_size,
+            self.source.last_batch_size,
         )
 
     def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
@@ -448,6 +449,7 @@ class ArraySource:
         self._shuffle = shuffle
         self.orders = ShuffleOrders() if shuffle else None
         self.size: int | None = math.ceil(self._count / self.batch_size)
+        self.last_batch_size = self._count - (self.size - 1) * self.batch_size
 
     def _check_sizes(self, parts: PyTree) -> None:
         if len({len(a) for a in self._leaves}) == 1:
@@ -531,6 +533,7 @@ class IterableSource:
             if isinstance(spec, TensorSpec)
         )
         self.batch_size = find_batch_size(x) if self._is_dataset else None
+        self.last_batch_size = None
 
     def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end.

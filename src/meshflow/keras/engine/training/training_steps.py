@@ -244,6 +244,9 @@ class TrainingSteps:
         step = self._steps.get(kind)
         step = getattr(step, "compiled", step)
         if isinstance(step, CompiledStep):
+            if forecast is not None and not self.built:
+                # The first trace builds the model, for the sizes of a batch.
+                forecast = forecast._replace(last_batch_size=None)
             step.forecast = forecast
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
