@@ -52,6 +52,7 @@ from meshflow.files.atomic_writes import (
     replace_folder,
     write_flushed,
 )
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import is_remote, to_path_string
 from meshflow.placement.file_store import FileArray
 
@@ -225,7 +226,7 @@ def list_own_files(folder: str) -> Iterable[str]:
     if gfile.exists(manifest):
         names.add(MANIFEST)
         with contextlib.suppress(ValueError, AttributeError, KeyError):
-            with gfile.GFile(manifest, "rb") as file:
+            with gfile.GFile(check_contained(manifest, folder), "rb") as file:
                 content = json.loads(file.read())
             if content.get("format") != _FORMAT:
                 raise FailedPreconditionError(
@@ -310,7 +311,7 @@ class ArrayFolder:
         self._bundle: BundleReader | None = None
         manifest = gfile.join(self.path, MANIFEST)
         try:
-            with gfile.GFile(manifest, "rb") as file:
+            with gfile.GFile(check_contained(manifest, self.path), "rb") as file:
                 self.manifest: dict[str, Any] = json.loads(file.read())
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
@@ -367,7 +368,8 @@ class ArrayFolder:
             raise DataLossError(
                 f"{self.path}/{MANIFEST} is damaged: {key!r} is not the name of a file."
             )
-        entry, file = self.manifest["arrays"][key], gfile.join(self.path, f"{key}.npy")
+        entry = self.manifest["arrays"][key]
+        file = check_contained(gfile.join(self.path, f"{key}.npy"), self.path)
         if "bundled" in entry:
             return self._read_from_bundle(entry)
         has_strings = entry["dtype"] == "string"
@@ -391,7 +393,7 @@ class ArrayFolder:
 
     def _read_from_bundle(self, entry: dict[str, Any]) -> np.ndarray:
         if self._bundle is None:
-            self._bundle = BundleReader(gfile.join(self.path, VARIABLES, VARIABLES))
+            self._bundle = BundleReader(gfile.join(self.path, VARIABLES, VARIABLES), self.path)
         try:
             return self._bundle.read(entry["bundled"])
         except NotFoundError as error:

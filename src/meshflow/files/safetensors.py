@@ -21,6 +21,7 @@ from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, No
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import to_path_string
 
 __all__ = ["INDEX_SUFFIX", "load_file", "load_sharded", "save_file", "save_sharded"]
@@ -175,7 +176,8 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
     path, weight_map = to_path_string(index), _read_weight_map(index)
     arrays: dict[str, np.ndarray] = {}
     for name in sorted(set(weight_map.values())):
-        shard = load_file(gfile.join(os.path.dirname(path), name))
+        folder = os.path.dirname(path)
+        shard = load_file(check_contained(gfile.join(folder, name), folder))
         missing = sorted(k for k, file in weight_map.items() if file == name and k not in shard)
         if missing:
             raise DataLossError(f"{path} lists {missing[0]} in {name}, which lacks this array.")

@@ -18,6 +18,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.files.part_files import delete_abandoned_parts, make_part_name
 from meshflow.files.paths import is_remote, to_path_string
 
@@ -44,7 +45,7 @@ class RunFolder:
         """
         if not gfile.exists(self.pointer):
             return None
-        with gfile.GFile(self.pointer, "rb") as file:
+        with gfile.GFile(check_contained(self.pointer, self.folder), "rb") as file:
             content = file.read()
         try:
             metadata = json.loads(content)

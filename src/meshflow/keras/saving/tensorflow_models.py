@@ -14,6 +14,7 @@ from meshflow.checkpoint.checkpoint import restore_objects
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import Config, Json
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import build_config
 from meshflow.keras.engine.saving.model_configuration import compile_from_config
@@ -69,7 +70,7 @@ def _read_root_metadata(path: str) -> Config:
     file = gfile.join(path, _METADATA)
     if not gfile.exists(file):
         return {}
-    with gfile.GFile(file, "rb") as stream:
+    with gfile.GFile(check_contained(file, path), "rb") as stream:
         data = stream.read()
     try:
         nodes = SavedMetadata.FromString(data).nodes

@@ -10,6 +10,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 
 __all__ = ["Asset", "AssetFile", "get_asset_path"]
 
@@ -85,8 +86,8 @@ def get_asset_path(folder: str, name: str) -> str:
       name: Name of the file.
 
     Raises:
-      DataLossError: If the name is a path to another folder.
+      DataLossError: If the name is a path to another folder, or the file is a link or a pipe.
     """
     if os.path.basename(name) != name or name in ("", ".", ".."):
         raise DataLossError(f"{folder}: {name!r} is no file of the model.")
-    return gfile.join(folder, "assets", name)
+    return check_contained(gfile.join(folder, "assets", name), folder)
