@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import StrPath
@@ -20,7 +21,8 @@ def check_contained(path: StrPath, folder: StrPath) -> str:
 
     Args:
       path: Path of the file.
-      folder: Folder of the model, checkpoint or dataset, which may itself be a link.
+      folder: Folder of the model, checkpoint or dataset, which may itself be a link. In the cache of
+        Hugging Face, its files may be links to the files of the same repository.
 
     Returns:
       The path as a string.
@@ -33,7 +35,8 @@ def check_contained(path: StrPath, folder: StrPath) -> str:
         return name
     real_folder = os.path.realpath(to_path_string(folder) or os.curdir)
     real_path = os.path.realpath(name)
-    if os.path.commonpath([real_folder, real_path]) != real_folder:
+    roots = [real_folder, *_find_blobs(real_folder)]
+    if all(os.path.commonpath([root, real_path]) != root for root in roots):
         raise DataLossError(
             f"{name} is a link out of its folder, to {real_path}. Expected a file in {real_folder}. If you trust the "
             "link, copy the folder with the files that it refers to (cp -rL)."
@@ -41,3 +44,12 @@ def check_contained(path: StrPath, folder: StrPath) -> str:
     if not stat.S_ISREG(os.stat(real_path).st_mode):
         raise DataLossError(f"{name} is not a regular file, so it is not read.")
     return name
+
+
+def _find_blobs(folder: str) -> list[str]:
+    """Return the folder `blobs` of a repository in the cache of Hugging Face, whose files are links to it."""
+    for parent in (path := Path(folder), *path.parents):
+        if parent.parent.name == "snapshots":
+            blobs = parent.parent.parent / "blobs"
+            return [str(blobs)] if os.path.realpath(blobs) == str(blobs) else []
+    return []

@@ -187,7 +187,8 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
 
 def _read_weight_map(index: StrPath) -> dict[str, str]:
     """Return the file name of each array of an index."""
-    with gfile.GFile(index, "rb") as file:
+    folder = os.path.dirname(to_path_string(index))
+    with gfile.GFile(check_contained(index, folder), "rb") as file:
         content = file.read()
     try:
         weight_map: dict[str, str] = json.loads(content)["weight_map"]

@@ -33,7 +33,7 @@ from meshflow.saved_model.host_steps.plan_program import (
 )
 from meshflow.saved_model.host_steps.text_steps import TextStepsProgram
 from meshflow.saved_model.manifest import lookup_tables
-from meshflow.saved_model.manifest.assets import Asset, get_asset_path
+from meshflow.saved_model.manifest.assets import load_asset
 from meshflow.saved_model.manifest.json_structures import unpack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -236,7 +236,7 @@ class _ManifestLoader:
         if kind == "variable":
             return self._make_variable(node)
         if kind == "asset":
-            return Asset(get_asset_path(self._folder.path, node["file"]))
+            return load_asset(self._folder.path, node["file"])
         if kind == "table":
             return lookup_tables.create_table(node, self._folder.read_file)
         if kind == "dict":

@@ -26,7 +26,7 @@ from meshflow.keras.engine.saving.model_configuration import (
 from meshflow.keras.engine.saving.vocabularies import read_vocabularies
 from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.registry import CustomObjects
-from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
 from meshflow.keras.saving.restored_model import RestoredModel
@@ -187,7 +187,7 @@ def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Mod
 def _load_restored_model(
     path: str, meta: Config, custom_objects: CustomObjects, compile: bool
 ) -> Model:
-    model = RestoredModel(saved_model.load(path))
+    model = RestoredModel(saved_model.load(path, trusted=not is_in_safe_mode()))
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
     return model

@@ -20,7 +20,7 @@ from meshflow.keras.engine.saving import build_config
 from meshflow.keras.engine.saving.model_configuration import compile_from_config
 from meshflow.keras.engine.saving.vocabularies import restore_vocabularies
 from meshflow.keras.registry import LAYERS, CustomObjects
-from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.saving.restored_model import RestoredModel
 
 __all__ = ["load"]
@@ -54,7 +54,7 @@ def load(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
         except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
             reason = str(error).split(". ")[0]
             _log.warning("%s: loading the graph of the model, without its layers: %s", path, reason)
-    restored = saved_model.load(path)
+    restored = saved_model.load(path, trusted=not is_in_safe_mode())
     if restored.__dict__.get("__call__") is None and not restored.signatures:
         raise ValueError(f"{path} holds no model: it has neither a function nor a signature.")
     model = RestoredModel(restored)

@@ -41,7 +41,7 @@ from meshflow.saved_model.graph.reading.graph_programs import (
 from meshflow.saved_model.graph.reading.imported_graphs import ImportedGraph, WrappedFunction
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary, GraphRun
 from meshflow.saved_model.graph.reading.subgraphs import VARIABLE_OPS, extract_subgraph
-from meshflow.saved_model.manifest.assets import Asset, get_asset_path
+from meshflow.saved_model.manifest.assets import Asset, load_asset
 from meshflow.saved_model.manifest.json_structures import pack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -287,7 +287,7 @@ class _ObjectGraphLoader(_SignatureLoader):
             return Tensor(self._nodes[proto.constant.operation]["value"])
         if kind == "asset":
             asset = self._meta.asset_file_def[proto.asset.asset_file_def_index]
-            return Asset(get_asset_path(self._path, asset.filename))
+            return load_asset(self._path, asset.filename)
         if kind == "resource":
             return self._create_resource(proto)
         if kind in ("function", "bare_concrete_function", "captured_tensor"):
