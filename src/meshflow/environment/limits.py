@@ -25,25 +25,22 @@ _UNPACKED_RATIO = 20
 _DEFAULT_IMAGE_LIMIT = 1 << 29
 
 
-def get_unpacked_limit(size: int) -> int:
+def get_unpacked_limit(size: int, min_limit: int = _MIN_UNPACKED_LIMIT) -> int:
     """Return the maximum size of a file's unpacked content.
 
     Args:
       size: Size of the packed file, in bytes.
+      min_limit: Smallest default limit, in bytes.
 
     Returns:
-      The value of the environment variable MESHFLOW_MAX_UNPACKED_BYTES, in bytes. By default 1 GiB,
-      or 20 times `size` if that is more.
+      The value of the environment variable MESHFLOW_MAX_UNPACKED_BYTES, in bytes. By default 1 GiB
+      (`min_limit`), or 20 times `size` if that is more.
 
     Raises:
       ValueError: If the environment variable is not a number.
     """
     explicit_limit = _read_byte_count(UNPACKED_VARIABLE)
-    return (
-        max(_MIN_UNPACKED_LIMIT, _UNPACKED_RATIO * size)
-        if explicit_limit is None
-        else explicit_limit
-    )
+    return max(min_limit, _UNPACKED_RATIO * size) if explicit_limit is None else explicit_limit
 
 
 def get_image_limit() -> int:
