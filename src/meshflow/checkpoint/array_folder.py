@@ -42,6 +42,8 @@ from meshflow.core.runtime.errors import (
     NotFoundError,
     UnimplementedError,
 )
+from meshflow.environment.json_documents import parse_json
+from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.arrays import load_array
@@ -227,7 +229,7 @@ def list_own_files(folder: str) -> Iterable[str]:
         names.add(MANIFEST)
         with contextlib.suppress(ValueError, AttributeError, KeyError):
             with gfile.GFile(check_contained(manifest, folder), "rb") as file:
-                content = json.loads(file.read())
+                content = parse_json(file.read())
             if content.get("format") != _FORMAT:
                 raise FailedPreconditionError(
                     f"{manifest} is no file of Meshflow: choose another folder, or move it away."
@@ -312,7 +314,7 @@ class ArrayFolder:
         manifest = gfile.join(self.path, MANIFEST)
         try:
             with gfile.GFile(check_contained(manifest, self.path), "rb") as file:
-                self.manifest: dict[str, Any] = json.loads(file.read())
+                self.manifest: dict[str, Any] = parse_json(file.read())
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
             raise NotFoundError(
@@ -375,6 +377,9 @@ class ArrayFolder:
         has_strings = entry["dtype"] == "string"
         try:
             raw = _load_file(file, mode)
+            # A manifest may refer to one file many times.
+            num_strings = math.prod(entry["shape"]) if has_strings else 0
+            spend_load_budget(raw.nbytes + STRING_BYTES * num_strings, f"the array {key}")
             dtype = raw.dtype if has_strings else np.dtype(entry["dtype"])
             raw = raw if raw.dtype == dtype else raw.view(dtype)
             checksum = _compute_checksum(raw)

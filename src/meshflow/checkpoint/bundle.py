@@ -30,6 +30,7 @@ from meshflow.core.runtime.errors import (
     UnimplementedError,
 )
 from meshflow.core.values import dtypes
+from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.protobuf_wire import decode_varint
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
@@ -311,6 +312,9 @@ class BundleReader:
 
     def _read_array(self, name: str, entry: BundleEntry, read_bytes: _BytesReader) -> np.ndarray:
         dtype, file = self._get_dtype(name, entry), self._files[entry.shard]
+        # An index may refer to the same bytes many times.
+        num_strings = math.prod(entry.shape) if entry.dtype == STRING_DTYPE else 0
+        spend_load_budget(entry.size + STRING_BYTES * num_strings, f"the array {name}")
         if entry.dtype == STRING_DTYPE:
             return self._parse_strings(name, entry, file.read(entry).tobytes())
         if math.prod(entry.shape) * dtype.itemsize != entry.size:

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -191,7 +192,7 @@ def _read_weight_map(index: StrPath) -> dict[str, str]:
     with gfile.GFile(check_contained(index, folder), "rb") as file:
         content = file.read()
     try:
-        weight_map: dict[str, str] = json.loads(content)["weight_map"]
+        weight_map: dict[str, str] = parse_json(content)["weight_map"]
         # An index must not refer to files in other folders.
         files = weight_map.values()
         if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in files):
@@ -224,7 +225,7 @@ def _parse_arrays(content: bytes) -> dict[str, np.ndarray]:
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > min(len(content) - 8, _MAX_HEADER_BYTES):
         raise ValueError(f"the header is longer than the file of {len(content)} bytes")
-    header = json.loads(content[8 : 8 + size])
+    header = parse_json(content[8 : 8 + size])
     header.pop(_METADATA, None)
     data, arrays, last = memoryview(content)[8 + size :], {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):

@@ -22,8 +22,10 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
+from meshflow.environment.limits import load_budget_scope
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
+from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
 from meshflow.saved_model.host_steps.plan_program import (
     PlanProgram,
@@ -144,7 +146,8 @@ def load(
       array([1., 2.], dtype=float32)
     """
     path = to_path_string(export_dir)
-    root = load_without_tensorrt(path, tags, options, trusted)
+    with load_budget_scope(path, measure_folder(path)):
+        root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
         get_public_package().experimental.tensorrt.replace_signature(path, root)
     return root

@@ -15,6 +15,7 @@ import zlib
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -48,7 +49,7 @@ class RunFolder:
         with gfile.GFile(check_contained(self.pointer, self.folder), "rb") as file:
             content = file.read()
         try:
-            metadata = json.loads(content)
+            metadata = parse_json(content)
             checksum = metadata.pop("crc32")
             is_valid = checksum == _compute_checksum(metadata) and _RUN.fullmatch(metadata["run"])
         except (ValueError, KeyError, TypeError, AttributeError):

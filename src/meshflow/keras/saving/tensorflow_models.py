@@ -6,12 +6,12 @@ otherwise.
 
 from __future__ import annotations
 
-import json
 import logging
 
 from meshflow import saved_model
 from meshflow.checkpoint.checkpoint import restore_objects
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import Config, Json
 from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
@@ -74,7 +74,7 @@ def _read_root_metadata(path: str) -> Config:
         data = stream.read()
     try:
         nodes = SavedMetadata.FromString(data).nodes
-        roots = [_unwrap_values(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
+        roots = [_unwrap_values(parse_json(n.metadata)) for n in nodes if n.node_path == "root"]
         return dict(roots[0]) if roots else {}
     except (DecodeError, ValueError, TypeError, RecursionError) as error:
         raise DataLossError(f"{file} is damaged: {error}.") from None
