@@ -409,7 +409,7 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
         raise _Mismatch(f"it has the attributes {unknown}")
     if "mhlo.frontend_attributes" in names:
         frontend = mlir_ir.DictAttr(call.attributes["mhlo.frontend_attributes"])
-        keys = [entry.name for entry in frontend]
+        keys = [frontend[i].name for i in range(len(frontend))]
         if not all(map(_FRONTEND_ATTRIBUTE.fullmatch, keys)):
             raise _Mismatch(f"it has the frontend attributes {keys}")
     configurations = [k for k in ("mhlo.backend_config", "backend_config") if k in names]
@@ -419,7 +419,9 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
     found = [call.attributes[k] for k in configurations]
     if len(found) != 1 or not isinstance(found[0], mlir_ir.DictAttr):
         raise _Mismatch("it has no dictionary of attributes")
-    return {entry.name: entry.attr for entry in found[0]}
+    (dictionary,) = found
+    entries = [dictionary[i] for i in range(len(dictionary))]
+    return {entry.name: entry.attr for entry in entries}
 
 
 def _check_expanded_call(call: Any, name: str) -> None:
