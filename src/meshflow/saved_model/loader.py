@@ -157,7 +157,7 @@ def load(
     with load_budget_scope(path, measure_folder(path)):
         root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
-        get_public_package().experimental.tensorrt.replace_signature(path, root)
+        get_public_package().experimental.tensorrt.replace_signature(path, root, trusted)
     return root
 
 
