@@ -1,8 +1,10 @@
 """Native code that programs of files may call: sizes, dtypes and attributes are checked before it runs."""
 
+import json
 import random
 import re
 import types
+import zlib
 
 import jax
 import jax.export
@@ -18,6 +20,7 @@ from meshflow.environment.jax_internals import mlir, mlir_ir, read_portable_arti
 from meshflow.kernels import library
 from meshflow.saved_model.graph.ops import xla_call_module
 from meshflow.saved_model.programs import custom_calls, foreign_modules, stablehlo
+from meshflow.saved_model.saving import function_saver
 
 F32, I32, C64 = "float32", "int32", "complex64"
 MATRIX, TALL, VECTOR = (2, 5, 5), (2, 5, 3), (2, 5)
@@ -90,6 +93,71 @@ def test_programs_for_any_size_compute_the_same_after_the_check(name):
         found = jax.tree.leaves(jax.jit(loaded.call)(values[:rows]))
         for left, right in zip(expected, found, strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+
+
+class Solver(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec([None, 3, 3], name="x")])
+    def singular_values(self, x):
+        return tf.linalg.svd(x, compute_uv=True)[0], tf.linalg.cholesky(x)
+
+
+def test_programs_of_any_size_are_saved_again_and_have_gradients(tmp_path):
+    tf.saved_model.save(Solver(), str(tmp_path / "1"))
+    first = tf.saved_model.load(str(tmp_path / "1"))
+    tf.saved_model.save(first, str(tmp_path / "2"))
+    second = tf.saved_model.load(str(tmp_path / "2"))
+    x = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(F32)
+    x = tf.Variable(x @ x.swapaxes(1, 2) + 5 * np.eye(3, dtype=F32))
+    found = []
+    for module in (Solver(), first, second):
+        with tf.GradientTape() as tape:
+            values, factor = module.singular_values(x)
+            loss = tf.reduce_sum(values**2) + tf.reduce_sum(factor)
+        found.append((values, factor, tape.gradient(loss, x)))
+    for other in found[1:]:
+        for expected, value in zip(found[0], other, strict=True):
+            np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-4)
+
+
+def replace_program(folder, old, new):
+    """Replace a program in a folder, with a valid checksum."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for key, entry in manifest["arrays"].items():
+        path = folder / f"{key}.npy"
+        if path.exists() and np.load(path, allow_pickle=False).tobytes() == old:
+            array = np.frombuffer(new, np.uint8)
+            np.save(path, array)
+            entry |= {"shape": [len(new)], "crc32": zlib.crc32(array)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_saved_models_with_a_hostile_program(tmp_path, monkeypatch):
+    """The author of a folder can compute its checksums."""
+
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([300, 300])])
+        def __call__(self, x):
+            return x + 1, tf.zeros([1], tf.int32), tf.constant(0)
+
+    programs = []
+    serialize = stablehlo.serialize_program
+    monkeypatch.setattr(
+        function_saver, "serialize_program", lambda p: programs.append(serialize(p)) or programs[-1]
+    )
+    tf.saved_model.save(Module(), str(tmp_path))
+    results, operands, attributes = ATTACKS["lapack_sgetrf_ffi"]
+    run = jax.jit(call_native("lapack_sgetrf_ffi", results, **attributes))
+    attack = jax.export.export(run, platforms=("cpu",))(*operands)
+    hostile = bytes(attack.serialize())
+    for program in programs:
+        replace_program(tmp_path, program, hostile)
+    loaded = tf.saved_model.load(str(tmp_path))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="lapack_sgetrf_ffi"):
+        loaded(tf.eye(300))
+    replace_program(tmp_path, hostile, hostile[:-900])
+    loaded = tf.saved_model.load(str(tmp_path))
+    with pytest.raises(tf.errors.DataLossError, match=str(tmp_path)):
+        loaded(tf.eye(300))
 
 
 def _read_lines():
