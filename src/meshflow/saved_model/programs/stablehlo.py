@@ -463,9 +463,7 @@ class _VerifiedExported(jax.export.Exported):
             check_module(module)
             arguments = [avals_in[i] for i in self.module_kept_var_idx]
             has_platform = len(self.platforms) > 1
-            module = refine_module(
-                module, [*[None] * has_platform, *arguments], None, self.fun_name
-            )
+            module = refine_module(module, [*[None] * has_platform, *arguments], None, self._label)
         with module.context, mlir_ir.Location.unknown():
             check_module(module, is_static=True)
             secure_calls(module)
