@@ -562,3 +562,21 @@ def test_trusted_folders_need_no_child_process(tmp_path, monkeypatch):
     monkeypatch.setattr(foreign_modules, "_run_child", None)
     loaded = tf.saved_model.load(str(tmp_path), trusted=True)
     assert loaded(tf.ones([3])).numpy().tolist() == [2, 2, 2]
+
+
+def test_damaged_modules_of_graphs_name_the_file(tmp_path):
+    class Doubler(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([3])])
+        def __call__(self, x):
+            return x + x
+
+    tf.saved_model.save(Doubler(), str(tmp_path))
+    (tmp_path / "manifest.json").unlink()
+    path = tmp_path / "saved_model.pb"
+    content = path.read_bytes()
+    prefix = foreign_modules._BYTECODE_PREFIX
+    assert prefix in content
+    path.write_bytes(content.replace(prefix, b"ML\xefX"))
+    loaded = tf.saved_model.load(str(tmp_path))
+    with pytest.raises(tf.errors.DataLossError, match=r"saved_model\.pb: node .*checksum"):
+        loaded(tf.ones([3]))
