@@ -455,6 +455,15 @@ MODULES = {
         CUSTOM_CALL.replace("CALL", "stablehlo.dynamic_approx_top_k").replace("NAME", "nothing"),
         "missing function",
     ),
+    "bounded sizes": (
+        "func.func private @f0(%x: tensor<?xf32, #stablehlo.bounds<5>>) { return }",
+        "size with a bound",
+    ),
+    "changed sizes": (
+        "func.func private @f0(%x: tensor<5xf32>, %n: tensor<i32>) { %0 = stablehlo.set_dimension_size %x, %n, dim = 0 : "
+        "(tensor<5xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<5>> return }",
+        "set_dimension_size",
+    ),
     "tuples": ("func.func private @f0(%x: tuple<tensor<f32>>) { return }", "tuple"),
     "regions": (
         "func.func private @f0(%i: tensor<i32>) {\n"

@@ -107,11 +107,20 @@ _EXPANDED_CALLS = frozenset(
 _EMPTY_BUFFER = "AllocateBuffer"
 _CALL = "stablehlo.custom_call"
 _FUNCTION = "func.func"
-# Operations outside of these dialects, those that exchange data with the host, and tuples are refused.
+# Operations outside of these dialects are refused, those that exchange data with the host, tuples, and sizes
+# that are only bounded while the program is compiled; JAX exports none of them.
 _DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
 _REFUSED_OPERATIONS = frozenset(
     f"stablehlo.{name}"
-    for name in ("send", "recv", "infeed", "outfeed", "tuple", "get_tuple_element")
+    for name in (
+        "send",
+        "recv",
+        "infeed",
+        "outfeed",
+        "tuple",
+        "get_tuple_element",
+        "set_dimension_size",
+    )
 )
 # Attributes that name functions, by the operation.
 _SYMBOL_ATTRIBUTES = {
@@ -396,8 +405,11 @@ def check_module(module: Any, is_static: bool = False) -> None:
                 )
             size.add(operation, name, depth)
         if root.operation.name == _FUNCTION:
-            if "tuple<" in str(root.operation.attributes["function_type"]):
-                raise InvalidArgumentError("A saved function has a tuple as an argument or result.")
+            kind = str(root.operation.attributes["function_type"])
+            if "tuple<" in kind or "#stablehlo.bounds" in kind:
+                raise InvalidArgumentError(
+                    f"A saved function has a tuple, or a size with a bound, as an argument or result: {kind}."
+                )
             functions[str(mlir_ir.StringAttr(root.operation.attributes["sym_name"]).value)] = size
     _check_call_graph(functions)
 
