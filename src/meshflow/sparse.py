@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
@@ -296,14 +297,14 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
     def change_indices(xp: ModuleType, indices: Array) -> Array:
         ids = get_row_ids(xp, indices, old)
-        # The first index has no limit, so elements outside of the shape remain outside.
         if not new:
             return indices[:, :0]
         columns = [
             ids // strides[0],
             *[ids // s % n for s, n in zip(strides[1:], new[1:], strict=True)],
         ]
-        return xp.stack(columns, 1)
+        padding = is_padding(indices, old)[:, None]
+        return xp.where(padding, np.maximum(new, PADDING_INDEX), xp.stack(columns, 1))
 
     return SparseTensor(map_indices(change_indices, sp_input.indices), sp_input.values, new)
 
