@@ -80,7 +80,8 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         columns = _find_nearest(width, images.shape[-2])
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
-    if wide.shape == shape:
+    # The other kernels smooth images of the same size, too, or read their neighbors.
+    if wide.shape == shape and (method == "area" or (method == "bilinear" and not antialias)):
         return wide.astype(jnp.float32)
     for axis, new in ((-2, width), (-3, height)):
         wide = _resize_axis(wide, axis, new, method, antialias)
