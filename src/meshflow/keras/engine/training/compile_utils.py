@@ -19,6 +19,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.engine.layer.call_errors import add_arguments
+from meshflow.keras.losses.base import multiply_weights
 from meshflow.keras.metrics import Mean
 from meshflow.ops import math
 from meshflow.ops.array import expand_dims
@@ -412,6 +413,9 @@ class MetricsContainer(OutputContainer):
             for metric in unweighted:
                 arguments = {} if mask is None else {"sample_weight": cast(mask, dtypes.float32)}
                 metric.update_state(target, prediction, **arguments)
+            if mask is not None:
+                factors = cast(mask, dtypes.float32)
+                weight = factors if weight is None else multiply_weights(weight, factors)
             for metric in weighted:
                 metric.update_state(target, prediction, sample_weight=weight)
 
