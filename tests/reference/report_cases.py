@@ -94,6 +94,27 @@ def case_1_classes(tf, folder):
     return [history(model, PADDED, labels, batch_size=2, epochs=2)]
 
 
+def case_1_names_of_weighted_metrics(tf, folder):
+    layers = tf.keras.layers
+    results = []
+    for count in (1, 2):
+        inputs = tf.keras.Input((4,))
+        outputs = [layers.Dense(3, "softmax", name=f"o{i}")(inputs) for i in range(count)]
+        model = fill(tf.keras.Model(inputs, outputs))
+        model.compile(
+            tf.keras.optimizers.SGD(0.1),
+            "sparse_categorical_crossentropy",
+            metrics=[["acc"]] * count,
+            weighted_metrics=[["acc"]] * count,
+        )
+        results.append(
+            history(model, X, [LABELS] * count, batch_size=3, sample_weight=np.arange(6.0))
+            if count > 1
+            else history(model, X, LABELS, batch_size=3, class_weight={0: 1.0, 1: 2.0, 2: 0.5})
+        )
+    return results
+
+
 def case_1_recurrent(tf, folder):
     layers = tf.keras.layers
     model = tf.keras.Sequential(
@@ -1330,6 +1351,99 @@ def case_p_generators_and_adapters(tf, folder):
     results.append(fails(lambda: model.fit(Batches(), Y)))
     results.append(list(model.predict(generate(), verbose=0).shape))
     return results
+
+
+def case_p_gradient_corners(tf, folder):
+    zero, one = (lambda x: x * 0), tf.constant([1.0, 0.0, 1.0])
+    functions = (
+        lambda x: tf.norm(x - x),
+        lambda x: tf.sqrt(x - x),
+        lambda x: tf.where(x > 0, tf.math.log(x), 0.0),
+        lambda x: tf.math.reduce_std(zero(x)),
+        lambda x: tf.math.divide_no_nan(x, zero(x)),
+        lambda x: tf.math.xlogy(zero(x), zero(x)),
+        lambda x: x**0,
+        lambda x: tf.abs(zero(x)),
+        lambda x: tf.reduce_prod(x * one),
+        lambda x: tf.math.cumprod(x * one),
+        lambda x: tf.nn.softmax(x * 1e5),
+        lambda x: tf.nn.l2_normalize(zero(x)),
+        lambda x: tf.clip_by_norm(zero(x), 1.0),
+        lambda x: tf.atan2(zero(x), zero(x)),
+        lambda x: tf.sort(x)[0],
+        lambda x: tf.floor(x),
+        lambda x: x % 0.7,
+        lambda x: tf.math.acos(tf.clip_by_value(x, -1, 1)),
+        lambda x: tf.math.pow(x, [0.0, 2.0, 0.5]),
+        lambda x: tf.reduce_logsumexp(x * 1e3),
+        lambda x: tf.maximum(x, x),
+        lambda x: tf.reduce_min(tf.stack([x, x]), 0),
+    )
+    results = []
+    for f in functions:
+        x = tf.constant([-1.0, 1.0, 2.0])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        gradient = tape.gradient(y, x)
+        results.append([as_list(y), None if gradient is None else as_list(gradient)])
+    return results
+
+
+def case_p_convolutions(tf, folder):
+    layers = tf.keras.layers
+    x = tf.constant(np.arange(2 * 5 * 6 * 2, dtype="float32").reshape(2, 5, 6, 2) / 50)
+    results = []
+    for layer, data in (
+        (layers.Conv2D(3, 3, strides=2, padding="same"), x),
+        (layers.Conv2D(4, 2, groups=2), x),
+        (layers.Conv2DTranspose(2, 3, strides=2, output_padding=1, padding="same"), x),
+        (layers.DepthwiseConv2D(2, depth_multiplier=2, dilation_rate=2), x),
+        (layers.SeparableConv2D(2, 2, padding="same"), x),
+        (layers.LocallyConnected2D(2, 2), x),
+        (layers.Conv1D(2, 2, padding="causal", dilation_rate=2), x[:, 0]),
+        (layers.Conv1DTranspose(2, 3, strides=2), x[:, 0]),
+        (layers.MaxPooling2D(3, 2, "same"), x),
+        (layers.AveragePooling2D(2, padding="same"), x),
+    ):
+        layer.build(data.shape)
+        fill(layer)
+        results.append(as_list(layer(data)))
+    return results
+
+
+def case_p_argument_errors(tf, folder):
+    x = tf.constant(X)
+    calls = (
+        lambda: tf.reduce_sum(x, 2),
+        lambda: tf.concat([x, x[:, :1]], 0),
+        lambda: tf.reshape(x, [5, 5]),
+        lambda: tf.transpose(x, [0, 0]),
+        lambda: tf.expand_dims(x, 5),
+        lambda: tf.squeeze(x, 0),
+        lambda: tf.stack([x, x[0]]),
+        lambda: tf.split(x, 5, 1),
+        lambda: tf.tile(x, [1]),
+        lambda: tf.pad(x, [[1, 1]]),
+        lambda: tf.one_hot(1.5, 3),
+        lambda: x + tf.constant(1),
+        lambda: tf.matmul(x, x),
+        lambda: tf.argmax(x, 7),
+        lambda: tf.range(0, 5, 0),
+        lambda: tf.constant([1, [2]]),
+        lambda: tf.convert_to_tensor({"a": 1}),
+        lambda: tf.strings.join([1, 2]),
+        lambda: tf.nn.top_k(x, 9),
+        lambda: tf.boolean_mask(x, [True]),
+        lambda: tf.ensure_shape(x, [1, 2]),
+        lambda: tf.unstack(x, 3),
+        lambda: tf.repeat(x, [1, 2], 0),
+        lambda: tf.reverse(x, [4]),
+        lambda: tf.sequence_mask([1.5]),
+        lambda: tf.scatter_nd([[0]], [1.0, 2.0], [3]),
+        lambda: tf.function(lambda v: v, input_signature=[tf.TensorSpec([2])])(tf.ones([3])),
+    )
+    return [fails(call) for call in calls]
 
 
 CASES = {

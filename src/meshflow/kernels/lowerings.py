@@ -455,8 +455,9 @@ def is_sharded(context: mlir.LoweringRuleContext) -> bool:
     if hasattr(axes, "num_devices"):
         return axes.num_devices > 1
     mesh = getattr(axes, "mesh", None)
-    is_manual = mesh is None or axes.manual_axes == frozenset(mesh.axis_names)
-    return not is_manual and mesh.size > 1
+    if mesh is None or mesh.size == 1:
+        return False
+    return axes.manual_axes != frozenset(mesh.axis_names)
 
 
 def is_exported(context: mlir.LoweringRuleContext) -> bool:

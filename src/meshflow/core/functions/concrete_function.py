@@ -583,8 +583,8 @@ def is_in_host_memory(value: object) -> bool:
     return isinstance(value, Variable) and value._in_host_memory
 
 
-def _is_on_several_cpus(arrays: Sequence[Array]) -> bool:
-    devices = arrays[0].sharding.device_set if arrays else ()
+def _is_on_several_cpus(arrays: Sequence[jax.Array]) -> bool:
+    devices: set[Any] = arrays[0].sharding.device_set if arrays else set()
     return len(devices) > 1 and next(iter(devices)).platform == "cpu"
 
 

@@ -376,6 +376,15 @@ class MetricsContainer(OutputContainer):
         return result
 
     def _make_names_unique(self) -> None:
+        names: list[str] = self.output_names  # type: ignore[assignment]
+        prefixes = [f"{name}_" if len(names) > 1 else "" for name in names]
+        for prefix, unweighted, weighted in zip(
+            prefixes, self._unweighted, self._weighted, strict=True
+        ):
+            unweighted_names = {m.name for m in unweighted}
+            for metric in weighted:
+                if metric.name in unweighted_names:
+                    metric._name = f"{prefix}weighted_{metric.name.removeprefix(prefix)}"
         counts: dict[str, int] = {}
         for metric in self._list_metrics():
             count = counts.get(metric.name, 0)
