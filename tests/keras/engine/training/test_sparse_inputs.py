@@ -251,3 +251,20 @@ def test_elements_outside_of_the_shape(method):
     arguments = (x,) if method == "predict" else (x, np.ones((10, 1)))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3,7\] is out of bounds"):
         getattr(model, method)(*arguments, verbose=0)
+
+
+class ToDense(K.layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(name="w", shape=(shape[-1], 1), initializer="ones")
+
+    def call(self, x):
+        return tf.sparse.to_dense(x) @ self.w
+
+
+def test_sequential_models_build_on_sparse_tensors():
+    x = tf.SparseTensor([[0, 1], [3, 5], [9, 2]], [1.0, 2.0, 3.0], [10, 6])
+    model = compile_model(K.Sequential([ToDense()]))
+    assert model(x).numpy()[:4, 0].tolist() == [1, 0, 0, 2]
+    model = compile_model(K.Sequential([ToDense()]))
+    loss = model.fit(x, np.ones((10, 1)), batch_size=10, verbose=0).history["loss"]
+    np.testing.assert_allclose(loss, [1.2], rtol=1e-6)
