@@ -21,8 +21,8 @@ class FindNaN(Callback):
     before this step. `fit(debug="nan")` adds this callback.
 
     Until then it checks the loss and the weights at the end of an epoch and every 256 steps, more often
-    for large batches, and about once a second for short steps. It keeps a copy of the variables that the step changes, and the batches since the last check (up to
-    256 MB).
+    for large batches, and about once a second for short steps. It keeps a copy of the variables that
+    the step changes, and the batches since the last check (up to 256 MB).
 
     Attributes:
       report: The `NaNReport` with the attributes `step`, `epoch`, `batch`, `layer`, `op`,
