@@ -1,0 +1,1 @@
+"""Deterministic simulation of the distributed protocols; see docs/recipes/simulation.md."""

@@ -1,0 +1,228 @@
+"""The machine of a simulation: processes, environment variables, random bytes, and files.
+
+`install` puts it, the network, the scheduler and the clock in place of the modules `threading`, `time`, `socket`, `secrets`,
+`subprocess`, `os`, `atexit` and `gc` in all modules of the distributed code, which refer to these as `module.name`. The
+code itself is that of production.
+"""
+
+import atexit
+import concurrent.futures
+import contextlib
+import errno
+import gc
+import io
+import json
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from meshflow.core.runtime import context
+from meshflow.distribute.cluster import channel
+from meshflow.distribute.parameter_server.cluster import roles
+from meshflow.distribute.parameter_server.processes import entry_point
+from simulation import network
+from simulation.scheduler import (
+    THREADING,
+    TIME,
+    Facade,
+    Process,
+    ThreadPoolExecutor,
+    VariableLock,
+    World,
+    world,
+)
+
+# Modules of which all names are replaced.
+SIMULATED = ("meshflow.distribute.parameter_server", "meshflow.distribute.cluster", "meshflow.cli.launch")
+# Simulated seconds that a process takes to start, at most.
+START_SECONDS = 2.0
+
+
+class Popen:
+    """A process of the simulation; its environment says what it does."""
+
+    stdin = stdout = None
+
+    def __init__(self, command, env=None, **_):
+        here = world()
+        here.check_alive()
+        name, main = _find_main(env)
+        self.process = Process(here, f"{name}.{next(here.pids)}", env)
+        self.pid = self.process.pid
+        here.services["started"].append(self.process)
+        here.note(here.current.process.name, f"starts {self.process.name}")
+        self.process.start_thread(lambda: _run_main(self.process, main), "main")
+
+    @property
+    def returncode(self):
+        return self.process.exit_code
+
+    def poll(self):
+        world().check_alive()
+        return self.process.exit_code
+
+    def kill(self):
+        world().check_alive()
+        self.process.kill()
+
+    def wait(self, timeout=None):
+        here = world()
+        here.check_alive()
+        if not self.process.is_dead:
+            here.wait(self.process.waiting_for_end, timeout)
+        if not self.process.is_dead:
+            raise subprocess.TimeoutExpired("process", timeout)
+        return self.process.exit_code
+
+
+def _find_main(environment):
+    role = roles.Role(**json.loads(environment[roles.ROLE_VARIABLE]))
+    return f"{role.kind}{role.number}", lambda: entry_point.serve(role, environment[channel.SECRET_VARIABLE])
+
+
+def _run_main(process, main):
+    here, code = world(), 0
+    here.sleep(here.rng.random() * START_SECONDS)
+    if here.rng.random() < here.services["start_failures"]:
+        process.kill(1)
+    try:
+        main()
+    except Exception as error:
+        here.note(process.name, f"ends with {error!r}")
+        code = 1
+    process.kill(code)
+
+
+def _exit(code):
+    world().current.process.kill(code)
+
+
+OS = Facade(
+    os,
+    _exit=_exit,
+    getpid=lambda: world().current.process.pid,
+    cpu_count=lambda: 64,
+)
+SECRETS = Facade(
+    secrets,
+    token_hex=lambda count=32: f"{world().rng.getrandbits(8 * count):0{2 * count}x}",
+)
+SUBPROCESS = Facade(subprocess, Popen=Popen)
+ATEXIT = Facade(atexit, register=lambda function, *_, **__: function)
+GC = Facade(gc, collect=lambda *_: 0, freeze=lambda: None)
+
+
+class Disk:
+    """Faults of the disk of a simulation.
+
+    Attributes:
+      is_full: Whether the disk is full, by name of a process's role, such as "ps0".
+    """
+
+    def __init__(self, here):
+        self.world = here
+        self.full = set()
+
+    def is_full(self, process):
+        return process.name.partition(".")[0] in self.full
+
+
+class File(io.FileIO):
+    """A file whose writes may stop in the middle: the process is killed, or the disk is full."""
+
+    def __init__(self, path, mode="rb", buffering=-1, **_):
+        here = world()
+        here.check_alive()
+        super().__init__(path, mode.replace("b", "").replace("t", ""))
+        self.world, self.owner = here, here.current.process
+        self.owner.objects[self] = None
+
+    def write(self, data):
+        here = self.world
+        # The process may be killed here, and the disk may become full.
+        self.owner.burn("write")
+        here.preempt()
+        data = memoryview(data).cast("B")
+        if len(data) > 1 and here.rng.random() < 0.2:
+            # The system writes a part.
+            data = data[: 1 + int(here.rng.random() * (len(data) - 1))]
+        elif here.services["disk"].is_full(self.owner):
+            here.note(self.owner.name, "finds the disk full")
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return super().write(data)
+
+    def truncate(self, size=None):
+        self.world.check_alive()
+        return super().truncate(size)
+
+    def abandon(self):
+        super().close()
+
+    def close(self):
+        super().close()
+        owner = getattr(self, "owner", None)
+        if owner is not None:
+            owner.objects.pop(self, None)
+
+
+class _TraceHandler(logging.Handler):
+    def emit(self, record):
+        here = world()
+        if here is not None:
+            who = "" if here.current is None else here.current.process.name
+            here.note(who, f"log: {record.getMessage()}")
+
+
+_REPLACEMENTS = {
+    id(threading): THREADING,
+    id(time): TIME,
+    id(socket): network.SOCKET,
+    id(secrets): SECRETS,
+    id(subprocess): SUBPROCESS,
+    id(os): OS,
+    id(atexit): ATEXIT,
+    id(gc): GC,
+    id(context.variable_lock): VariableLock(),
+    id(concurrent.futures.ThreadPoolExecutor): ThreadPoolExecutor,
+}
+
+
+@contextlib.contextmanager
+def install(extra=()):
+    """Replace the modules in the distributed code.
+
+    Args:
+      extra: Tuples of a module, a name and a value, to replace too.
+    """
+    saved = []
+    for name, module in list(sys.modules.items()):
+        if name.startswith(SIMULATED):
+            for attribute, value in list(vars(module).items()):
+                replacement = _REPLACEMENTS.get(id(value))
+                if replacement is not None:
+                    saved.append((module, attribute, value))
+                    setattr(module, attribute, replacement)
+    for owner, attribute, value in extra:
+        saved.append((owner, attribute, vars(owner).get(attribute, _ABSENT)))
+        setattr(owner, attribute, value)
+    logger = logging.getLogger("meshflow")
+    handler, propagates = _TraceHandler(), logger.propagate
+    handlers, logger.handlers, logger.propagate = logger.handlers, [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = handlers, propagates
+        World.current_world = None
+        for owner, attribute, value in reversed(saved):
+            if value is _ABSENT:
+                delattr(owner, attribute)
+            else:
+                setattr(owner, attribute, value)
+
+
+_ABSENT = object()

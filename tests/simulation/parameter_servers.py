@@ -1,0 +1,350 @@
+"""Simulated jobs with parameter servers, and their invariants.
+
+Each closure adds to elements of its own of variables on all servers: 1 to a count, and the number of its run to another
+one. So a count shows how often the closure was applied, and the numbers show whether all servers applied the same run.
+"""
+
+import dataclasses
+import functools
+import itertools
+import tempfile
+
+import numpy as np
+
+import meshflow as tf
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import OpError
+from meshflow.distribute.parameter_server import strategy as strategies
+from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
+from meshflow.distribute.parameter_server.server import journal, remote_server
+from meshflow.distribute.parameter_server.server.parameter_server import ParameterServer
+from meshflow.distribute.parameter_server.transport import connection
+from meshflow.distribute.parameter_server.variables.hosted_variable import (
+    get_outboxes,
+    place_on_servers,
+)
+from meshflow.distribute.parameter_server.closures import pickling
+from meshflow.distribute.parameter_server.worker import server_client
+from simulation import machine, network
+from simulation.scheduler import START, Process, SimulationFailure, Thread, World, world
+
+# Seconds of silence after which a process is lost.
+SILENCE = 4.0
+
+
+@dataclasses.dataclass
+class Report:
+    """What happened in a run."""
+
+    seed: int
+    steps: int
+    seconds: float
+    error: BaseException | None
+    faults: dict[str, int]
+
+
+class HostProgram:
+    """The program of a push, computed by NumPy, because a compilation would take longer than a run."""
+
+    is_ready = True
+
+    def __init__(self, server, kind):
+        self.server, (self.steps, self.sets, self.adds) = server, kind
+
+    def run_arrays(self, arrays, lock):
+        values = iter(arrays)
+        assert not self.steps
+        with lock:
+            for key in self.sets:
+                self.server._get_variable(key)._value = np.array(next(values))
+            for key in self.adds:
+                variable = self.server._get_variable(key)
+                variable._value = np.asarray(variable._value) + np.asarray(next(values))
+
+    def prepare(self):
+        pass
+
+
+class HostServer(ParameterServer):
+    """Parameter server whose programs are computed by NumPy."""
+
+    def _make_program(self, key, operands):
+        world().preempt()
+        self._programs[key] = HostProgram(self, key[0])
+
+
+def closure(index, counts, runs, last):
+    """Add to the elements of a closure, and return its run and the counts that it sees."""
+    here = world()
+    job = here.services["job"]
+    run = next(job.run_ids)
+    job.runs.setdefault(index, set()).add(run)
+    here.note(here.current.process.name, f"runs closure {index} as run {run}")
+    running = context.worker_closure
+    seen = [np.array(running.get_value(v)) for v in counts]
+    if here.rng.random() < job.slow_closures:
+        here.sleep(here.rng.random() * 3.0)
+    servers = job.touched[index]
+    for n in servers:
+        one = np.zeros(job.num_closures, np.int32)
+        one[index] = 1
+        _add(running, counts[n], one)
+        _add(running, runs[n], one * run)
+        if index in job.setters:
+            boxes = get_outboxes(last[n])
+            running.outboxes[id(boxes.value)] = boxes.value, np.full(1, run, np.int32)
+            running.outboxes[id(boxes.is_set)] = boxes.is_set, np.int32(1)
+    if index in job.failing:
+        raise ValueError(f"closure {index} fails")
+    return run, seen
+
+
+def _add(running, variable, value):
+    box = get_outboxes(variable).added
+    running.outboxes[id(box)] = box, value
+
+
+class Job:
+    """A simulated job: a program with some faults, both drawn from the seed."""
+
+    def __init__(self, here):
+        rng = here.rng
+        self.world = here
+        self.run_ids = itertools.count(1)
+        self.runs = {}
+        self.num_servers = rng.choice([1, 2, 2, 3])
+        self.num_workers = rng.choice([1, 2, 2, 3])
+        self.num_closures = rng.randint(3, 12)
+        self.num_writes = 0
+        every = range(self.num_servers)
+        self.touched = [
+            [n for n in every if rng.random() < 0.7] or [rng.choice(every)]
+            for _ in range(self.num_closures)
+        ]
+        self.setters = {n for n in range(self.num_closures) if rng.random() < 0.3}
+        self.failing = {rng.randrange(self.num_closures)} if rng.random() < 0.05 else set()
+        self.slow_closures = rng.choice([0.0, 0.0, 0.3])
+        self.options = {
+            "max_staleness": rng.choice([None, None, None, 0, 1]),
+            "queue_size": rng.choice([4096, 1, 2]),
+            "backup_closures": rng.random() < 0.3,
+        }
+        self.stages = rng.random() < 0.3
+        self.snapshots = rng.random() < 0.5
+        self.faults = {}
+        # The sum of what the coordinator has written, by server.
+        self.written = [0] * self.num_servers
+
+    # ---- the program -----------------------------------------------------------------------
+
+    def run(self):
+        """The program of the coordinator."""
+        here, rng = self.world, self.world.rng
+        strategy = tf.distribute.ParameterServerStrategy(
+            engine="processes", workers=self.num_workers, servers=self.num_servers,
+            backup_dir=here.services["folder"], patience=60.0, **self.options,
+        )  # fmt: skip
+        cluster = strategy.cluster
+        try:
+            with strategy.scope():
+                create = functools.partial(self.create_variables, np.zeros(self.num_closures, np.int32))
+                counts, runs = create("count"), create("run")
+                last, own = (self.create_variables(np.zeros(1, np.int32), n) for n in ("last", "own"))
+            coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+            results = {}
+            joined = 0
+            for index in range(self.num_closures):
+                results[index] = coordinator.schedule(closure, args=(index, counts, runs, last))
+                if rng.random() < 0.2:
+                    self.write(own)
+                if rng.random() < 0.2:
+                    coordinator.join()
+                    joined = self.check_seen(results, joined)
+                    self.check_values(counts, runs, last, own, index + 1)
+                if rng.random() < 0.03:
+                    coordinator.resize(rng.randint(1, 3))
+            coordinator.join()
+            self.check_seen(results, joined)
+            self.check_values(counts, runs, last, own, self.num_closures)
+        finally:
+            if strategy._cluster_coordinator is not None:
+                strategy._cluster_coordinator._shut_down()
+            cluster.stop()
+
+    def create_variables(self, value, name):
+        variables = []
+        for n in range(self.num_servers):
+            with place_on_servers((n,)):
+                variables.append(tf.Variable(value, name=f"{name}_{n}", trainable=False))
+        return variables
+
+    def write(self, own):
+        """Write from the coordinator, as programs do between closures."""
+        server = self.world.rng.randrange(self.num_servers)
+        own[server].assign_add(np.full(1, 1, np.int32))
+        self.written[server] += 1
+
+    # ---- invariants ------------------------------------------------------------------------
+
+    def check_values(self, counts, runs, last, own, num_scheduled):
+        counts = [v.numpy() for v in counts]
+        runs = [v.numpy() for v in runs]
+        for index in range(self.num_closures):
+            found = [int(counts[n][index]) for n in range(self.num_servers)]
+            expected = [int(index < num_scheduled and n in self.touched[index]) for n in range(self.num_servers)]
+            check(found == expected, f"closure {index} was applied {found} times on the servers, not {expected}")
+            applied = {int(runs[n][index]) for n in self.touched[index]} - {0}
+            check(len(applied) <= 1, f"the servers applied different runs of closure {index}: {applied}")
+            check(applied <= self.runs.get(index, set()), f"{applied} are no runs of closure {index}")
+        for n in range(self.num_servers):
+            value = int(own[n].numpy()[0])
+            check(value == self.written[n], f"{self.written[n]} writes to server {n} were acknowledged, found {value}")
+            setters = [i for i in self.setters if i < num_scheduled and n in self.touched[i]]
+            value = int(last[n].numpy()[0])
+            allowed = {int(runs[n][i]) for i in setters} or {0}
+            check(value in allowed, f"server {n} has the value of run {value}, and not of one of {allowed}")
+
+    def check_seen(self, results, joined):
+        """Check what closures saw: those before the last join exactly once, others at most once."""
+        for index, result in results.items():
+            if index < joined:
+                continue
+            run, seen = result.fetch()
+            check(run in self.runs[index], f"closure {index} returned run {run}, one of another closure")
+            for n, values in enumerate(seen):
+                for other, count in enumerate(values):
+                    least = int(other < joined and n in self.touched[other])
+                    check(
+                        least <= count <= 1 and (other != index or count == 0 or len(self.runs[index]) > 1),
+                        f"closure {index} saw closure {other} {count} times on server {n}",
+                    )
+        return len(results)
+
+
+def check(condition, message):
+    if not condition:
+        raise SimulationFailure(message)
+
+
+# ---- faults --------------------------------------------------------------------------------
+
+
+class Faults:
+    """Thread that causes faults until the end of the run."""
+
+    def __init__(self, here, job):
+        rng = here.rng
+        self.world, self.job = here, job
+        kinds = [
+            self.kill, self.kill_in_step, self.suspend, self.partition, self.reset, self.fill_disk,
+        ]  # fmt: skip
+        self.kinds = rng.sample(kinds, rng.randint(0, len(kinds)))
+        self.count = rng.choice([1, 2, 3, 5, 8]) if self.kinds else 0
+        self.pause = rng.choice([0.1, 0.5, 2.0])
+
+    def run(self):
+        here = self.world
+        for _ in range(self.count):
+            here.sleep(here.rng.expovariate(1 / self.pause))
+            kind = here.rng.choice(self.kinds)
+            self.job.faults[kind.__name__] = self.job.faults.get(kind.__name__, 0) + 1
+            kind()
+
+    def choose(self):
+        alive = [p for p in self.world.services["started"] if not p.is_dead]
+        return self.world.rng.choice(alive) if alive else None
+
+    def kill(self):
+        process = self.choose()
+        if process is not None:
+            process.kill()
+
+    def kill_in_step(self):
+        process, rng = self.choose(), self.world.rng
+        if process is not None:
+            process.fuses[rng.choice(["write", "send"])] = rng.randint(1, 12)
+
+    def suspend(self):
+        process = self.choose()
+        if process is not None:
+            process.suspend()
+            self.world.after(self.world.rng.choice([0.5, 3.0, 10.0, 60.0]), process.resume)
+
+    def partition(self):
+        process, rng = self.choose(), self.world.rng
+        others = [p for p in self.world.processes if not p.is_dead and p is not process]
+        if process is not None and others:
+            self.world.services["network"].partition(
+                process, rng.choice(others), rng.choice([0.2, 2.0, 8.0, 30.0])
+            )
+
+    def reset(self):
+        network_ = self.world.services["network"]
+        network_.connections = [c for c in network_.connections if not c.is_closed]
+        if network_.connections:
+            end = self.world.rng.choice(network_.connections)
+            network_.reset(self.world.rng.choice([end, end.peer]))
+
+    def fill_disk(self):
+        disk = self.world.services["disk"]
+        name = f"ps{self.world.rng.randrange(self.job.num_servers)}"
+        self.world.note("disk", f"of {name} is full")
+        disk.full.add(name)
+        self.world.after(self.world.rng.choice([0.1, 1.0, 5.0]), lambda: disk.full.discard(name))
+
+
+# Errors by which a job may end.
+ALLOWED_ERRORS = (OpError, ValueError, OSError)
+
+
+def simulate(seed, keeps_trace=False, mutations=()):
+    """Run the job of a seed.
+
+    Returns:
+      The report, and the simulation.
+
+    Raises:
+      SimulationFailure: If the run violates an invariant.
+    """
+    here = World.current_world = World(seed, keeps_trace=keeps_trace)
+    rng = here.rng
+    job = Job(here)
+    net = network.Network(here)
+    net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
+    net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
+    net.split = rng.choice([0.0, 0.1, 0.5])
+    here.services.update(
+        network=net, disk=machine.Disk(here), started=[], start_failures=rng.choice([0.0, 0.0, 0.1]), job=job
+    )  # fmt: skip
+    faults = Faults(here, job)
+    error = None
+    replaced = [
+        (connection, "_HAS_ABSTRACT_SOCKETS", False),
+        (remote_server, "ParameterServer", HostServer),
+        (strategies, "RemoteCluster", functools.partial(RemoteCluster, silence=SILENCE)),
+        (pickling, "find_unimportable_modules", lambda strategy: []),
+        (journal, "open", machine.File),
+        (server_client, "MAX_FORWARDED_BYTES", 0 if job.stages else 1 << 18),
+        (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),
+        *mutations,
+    ]
+    with tempfile.TemporaryDirectory(dir='/dev/shm') as folder, machine.install(replaced):
+        here.services["folder"] = folder
+
+        def main():
+            process = Process(here, "faults")
+            process.start_thread(faults.run, "faults")
+            job.run()
+
+        try:
+            here.run(main)
+        except SimulationFailure as failure:
+            raise SimulationFailure(describe(here, failure)) from failure
+        except ALLOWED_ERRORS as raised:
+            error = raised
+    return Report(seed, here.steps, here.now - START, error, job.faults), here
+
+
+def describe(here, failure):
+    errors = "".join(f"\nthread {thread} of {process} ended with {error!r}" for process, thread, error in here.thread_errors)
+    return f"seed {here.seed}: {failure}{errors}\n{here.format_trace()}"
