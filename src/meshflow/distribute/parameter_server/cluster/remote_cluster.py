@@ -343,9 +343,10 @@ class RemoteCluster(Cluster):
                 RemoteCaller(connection), self._strategy, process.sent_objects
             ).run(call)
         except ConnectionLostError as error:
-            # The monitoring thread will notice the loss too. Until then, no closure is sent to the
-            # process.
+            # The monitoring thread replaces the process, even if only this connection was lost. Until
+            # then, no closure is sent to the process.
             process.is_lost = True
+            process.close()
             raise WorkerLostError(str(error)) from error
         except BaseException:
             process.idle_connections.append(connection)
