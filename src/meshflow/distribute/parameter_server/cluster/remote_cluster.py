@@ -35,6 +35,7 @@ from meshflow.distribute.parameter_server.transport.connection import (
     accept_connections,
     close_listener,
     connect,
+    load_error,
 )
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, VariableRows
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
@@ -156,7 +157,7 @@ class RemoteCluster(Cluster):
         # The clock and the value of each variable when it was last read by this process.
         self._read_cache: dict[int, tuple[int, Any]] = {}
         self._read_lock = threading.Lock()
-        self._failure = ""
+        self._failure: BaseException | None = None
         self._strategy: ClusterStrategy | None = None
         self._functions: FunctionPickles | None = None
         self._expected = [("ps", n) for n in range(servers)] + [
@@ -206,14 +207,16 @@ class RemoteCluster(Cluster):
                 return
             self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks))
         with self._state_changed:
-            self._failure = f"{kind} {index} has died {_MAX_STARTS} times before it reported to the coordinator."
+            self._failure = UnavailableError(
+                f"{kind} {index} has died {_MAX_STARTS} times before it reported to the coordinator."
+            )
             self._state_changed.notify_all()
 
     def _check_running(self) -> None:
         if self.is_stopped:
             raise UnavailableError("The cluster of parameter servers has been stopped.")
         if self._failure:
-            raise UnavailableError(self._failure)
+            raise self._failure
 
     # ---- registration and monitoring -------------------------------------------------------
 
@@ -223,6 +226,12 @@ class RemoteCluster(Cluster):
         if message[0] == "where":
             with contextlib.suppress(UnavailableError):
                 connection.send(self._locate_server(*message[1:]))
+            connection.close()
+            return
+        if message[0] == "failed":
+            with self._state_changed:
+                self._failure = load_error(message[3])
+                self._state_changed.notify_all()
             connection.close()
             return
         _, kind, index, address, pid = message
@@ -305,7 +314,7 @@ class RemoteCluster(Cluster):
             is_newer = (
                 process is not None and not process.is_lost and process.num_starts > num_starts
             )
-            return self.is_stopped or bool(self._failure) or is_newer
+            return self.is_stopped or self._failure is not None or is_newer
 
         with self._state_changed:
             while not self._state_changed.wait_for(has_result, 2.0):

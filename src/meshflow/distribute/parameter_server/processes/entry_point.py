@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.distribute.cluster.addresses import (
     find_route_address,
     format_address,
@@ -34,10 +35,12 @@ from meshflow.distribute.parameter_server.server.remote_server import RemoteServ
 from meshflow.distribute.parameter_server.transport.connection import (
     Connection,
     ConnectionLostError,
+    FencedError,
     accept_connections,
     answer_calls,
     close_listener,
     connect,
+    dump_error,
 )
 from meshflow.profiler import description, server
 
@@ -64,11 +67,22 @@ def serve(role: Role, secret: str) -> None:
         "127.0.0.1" if is_loopback(coordinator_host) else find_route_address(coordinator_host) or ""
     )
     listener = open_listening_socket(host, 0, f"{role.kind} {role.number}")
-    methods = _define_methods(role, secret)
+    try:
+        methods = _define_methods(role, secret)
+    except DataLossError as error:
+        # Another process would find the same damage.
+        control.send(("failed", role.kind, role.number, dump_error(error)))
+        raise
+
+    def answer(connection: Connection) -> None:
+        try:
+            answer_calls(connection, methods(connection))
+        except FencedError:
+            control.close()  # This ends the process.
+            raise
+
     threading.Thread(
-        target=accept_connections,
-        args=(listener, secret, lambda connection: answer_calls(connection, methods(connection))),
-        daemon=True,
+        target=accept_connections, args=(listener, secret, answer), daemon=True
     ).start()
     control.send(
         (
