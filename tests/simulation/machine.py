@@ -8,9 +8,7 @@ code itself is that of production.
 import atexit
 import concurrent.futures
 import contextlib
-import errno
 import gc
-import io
 import json
 import logging
 import os
@@ -115,59 +113,6 @@ SECRETS = Facade(
 SUBPROCESS = Facade(subprocess, Popen=Popen)
 ATEXIT = Facade(atexit, register=lambda function, *_, **__: function)
 GC = Facade(gc, collect=lambda *_: 0, freeze=lambda: None)
-
-
-class Disk:
-    """Faults of the disk of a simulation.
-
-    Attributes:
-      is_full: Whether the disk is full, by name of a process's role, such as "ps0".
-    """
-
-    def __init__(self, here):
-        self.world = here
-        self.full = set()
-
-    def is_full(self, process):
-        return process.name.partition(".")[0] in self.full
-
-
-class File(io.FileIO):
-    """A file whose writes may stop in the middle: the process is killed, or the disk is full."""
-
-    def __init__(self, path, mode="rb", buffering=-1, **_):
-        here = world()
-        here.check_alive()
-        super().__init__(path, mode.replace("b", "").replace("t", ""))
-        self.world, self.owner = here, here.current.process
-        self.owner.objects[self] = None
-
-    def write(self, data):
-        here = self.world
-        # The process may be killed here, and the disk may become full.
-        self.owner.burn("write")
-        here.preempt()
-        data = memoryview(data).cast("B")
-        if len(data) > 1 and here.rng.random() < 0.2:
-            # The system writes a part.
-            data = data[: 1 + int(here.rng.random() * (len(data) - 1))]
-        elif here.services["disk"].is_full(self.owner):
-            here.note(self.owner.name, "finds the disk full")
-            raise OSError(errno.ENOSPC, "no space left on device")
-        return super().write(data)
-
-    def truncate(self, size=None):
-        self.world.check_alive()
-        return super().truncate(size)
-
-    def abandon(self):
-        super().close()
-
-    def close(self):
-        super().close()
-        owner = getattr(self, "owner", None)
-        if owner is not None:
-            owner.objects.pop(self, None)
 
 
 class _TraceHandler(logging.Handler):

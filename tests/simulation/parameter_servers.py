@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import tempfile
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import OpError
 from meshflow.distribute.parameter_server import strategy as strategies
 from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
+from meshflow.distribute.parameter_server.processes import entry_point
 from meshflow.distribute.parameter_server.server import journal, remote_server
 from meshflow.distribute.parameter_server.server.parameter_server import ParameterServer
 from meshflow.distribute.parameter_server.transport import connection
@@ -26,7 +26,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
 )
 from meshflow.distribute.parameter_server.closures import pickling
 from meshflow.distribute.parameter_server.worker import server_client
-from simulation import machine, network
+from simulation import disk, machine, network
 from simulation.scheduler import START, Event, Process, SimulationFailure, World, world
 
 # Seconds of silence after which a process is lost.
@@ -105,6 +105,21 @@ def _add(running, variable, value):
     running.outboxes[id(box)] = box, value
 
 
+class Folder:
+    """The folder of the journals on the simulated disk."""
+
+    is_local = False
+
+    def __init__(self, path):
+        self.path = path
+
+    def get_server_folder(self, index):
+        return f"{self.path}/server-{index}"
+
+    def close(self):
+        pass
+
+
 class Job:
     """A simulated job: a program with some faults, both drawn from the seed."""
 
@@ -147,7 +162,7 @@ class Job:
         here, rng = self.world, self.world.rng
         strategy = tf.distribute.ParameterServerStrategy(
             engine="processes", workers=self.num_workers, servers=self.num_servers,
-            backup_dir=here.services["folder"], patience=60.0, **self.options,
+            backup_dir="/journals", patience=60.0, **self.options,
         )  # fmt: skip
         cluster = strategy.cluster
         try:
@@ -288,7 +303,7 @@ class Faults:
     def kill_in_step(self):
         process, rng = self.choose(), self.world.rng
         if process is not None:
-            process.fuses[rng.choice(["write", "send"])] = rng.randint(1, 12)
+            process.fuses[rng.choice(["disk", "send"])] = rng.randint(1, 20)
 
     def suspend(self):
         process = self.choose()
@@ -312,11 +327,11 @@ class Faults:
             network_.reset(self.world.rng.choice([end, end.peer]))
 
     def fill_disk(self):
-        disk = self.world.services["disk"]
+        files = self.world.services["disk"]
         name = f"ps{self.world.rng.randrange(self.job.num_servers)}"
         self.world.note("disk", f"of {name} is full")
-        disk.full.add(name)
-        self.world.after(self.world.rng.choice([0.1, 1.0, 5.0]), lambda: disk.full.discard(name))
+        files.full.add(name)
+        self.world.after(self.world.rng.choice([0.1, 1.0, 5.0]), lambda: files.full.discard(name))
 
 
 # Errors by which a job may end.
@@ -339,8 +354,10 @@ def simulate(seed, keeps_trace=False, mutations=()):
     net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
     net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
     net.split = rng.choice([0.0, 0.1, 0.5])
+    files = disk.Disk(here)
+    files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
     here.services.update(
-        network=net, disk=machine.Disk(here), started=[], start_failures=rng.choice([0.0, 0.0, 0.1]), job=job
+        network=net, disk=files, started=[], start_failures=rng.choice([0.0, 0.0, 0.1]), job=job
     )  # fmt: skip
     faults = Faults(here, job)
     error = None
@@ -349,13 +366,13 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (remote_server, "ParameterServer", HostServer),
         (strategies, "RemoteCluster", functools.partial(RemoteCluster, silence=SILENCE)),
         (pickling, "find_unimportable_modules", lambda strategy: []),
-        (journal, "open", machine.File),
+        (strategies, "JournalFolder", Folder),
+        (entry_point, "ServerService", functools.partial(remote_server.ServerService, storage=files)),
         (server_client, "MAX_FORWARDED_BYTES", 0 if job.stages else 1 << 18),
         (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),
         *mutations,
     ]
-    with tempfile.TemporaryDirectory(dir='/dev/shm') as folder, machine.install(replaced):
-        here.services["folder"] = folder
+    with machine.install(replaced):
 
         def main():
             process = Process(here, "faults")
