@@ -81,6 +81,12 @@ class Disk:
         self.files.pop(path, None)
 
 
+    def delete_folder(self, folder):
+        self.start_operation()
+        for path in [p for p in self.files if p.startswith(f"{folder}{os.sep}")]:
+            del self.files[path]
+
+
 class File:
     """An open file."""
 

@@ -6,16 +6,20 @@ code itself is that of production.
 """
 
 import atexit
+import collections.abc
 import concurrent.futures
 import contextlib
 import gc
 import json
 import logging
 import os
+import pathlib
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -41,20 +45,25 @@ SIMULATED = ("meshflow.distribute.parameter_server", "meshflow.distribute.cluste
 START_SECONDS = 2.0
 
 
+def start_process(name, main):
+    """Start a process of the simulation, which takes some time, or fails."""
+    here = world()
+    process = Process(here, f"{name}.{next(here.pids)}")
+    here.services["started"].append(process)
+    here.note(here.current.process.name, f"starts {process.name}")
+    process.start_thread(lambda: _run_main(process, main), "main")
+    return process
+
+
 class Popen:
     """A process of the simulation; its environment says what it does."""
 
     stdin = stdout = None
 
     def __init__(self, command, env=None, **_):
-        here = world()
-        here.check_alive()
-        name, main = _find_main(env)
-        self.process = Process(here, f"{name}.{next(here.pids)}", env)
+        world().check_alive()
+        self.process = start_process(*_find_main(env))
         self.pid = self.process.pid
-        here.services["started"].append(self.process)
-        here.note(here.current.process.name, f"starts {self.process.name}")
-        self.process.start_thread(lambda: _run_main(self.process, main), "main")
 
     @property
     def returncode(self):
@@ -65,8 +74,12 @@ class Popen:
         return self.process.exit_code
 
     def kill(self):
-        world().check_alive()
-        self.process.kill()
+        here = world()
+        here.check_alive()
+        if here.rng.random() < here.services["unreachable"]:
+            here.note(self.process.name, "is not reached by its kill")
+        else:
+            self.process.kill()
 
     def wait(self, timeout=None):
         here = world()
@@ -104,6 +117,7 @@ OS = Facade(
     os,
     _exit=_exit,
     getpid=lambda: world().current.process.pid,
+    environ={channel.SECRET_VARIABLE: "secret of the simulation"},
     cpu_count=lambda: 64,
 )
 SECRETS = Facade(
@@ -111,8 +125,43 @@ SECRETS = Facade(
     token_hex=lambda count=32: f"{world().rng.getrandbits(8 * count):0{2 * count}x}",
 )
 SUBPROCESS = Facade(subprocess, Popen=Popen)
+TEMPFILE = Facade(tempfile, gettempdir=lambda: "/temporary")
+SHUTIL = Facade(shutil, rmtree=lambda path, **_: world().services["disk"].delete_folder(path))
 ATEXIT = Facade(atexit, register=lambda function, *_, **__: function)
 GC = Facade(gc, collect=lambda *_: 0, freeze=lambda: None)
+
+
+class Folder(pathlib.PurePosixPath):
+    """A path on the simulated disk, which has no folders, as `pathlib.Path`."""
+
+    def mkdir(self, *_, **__):
+        pass
+
+    def rmdir(self):
+        pass
+
+
+class PerProcess(collections.abc.MutableMapping):
+    """A global dictionary of a module, of which each process has its own."""
+
+    @property
+    def content(self):
+        return world().current.process.globals
+
+    def __getitem__(self, key):
+        return self.content[key]
+
+    def __setitem__(self, key, value):
+        self.content[key] = value
+
+    def __delitem__(self, key):
+        del self.content[key]
+
+    def __iter__(self):
+        return iter(self.content)
+
+    def __len__(self):
+        return len(self.content)
 
 
 class _TraceHandler(logging.Handler):
@@ -132,6 +181,8 @@ _REPLACEMENTS = {
     id(os): OS,
     id(atexit): ATEXIT,
     id(gc): GC,
+    id(tempfile): TEMPFILE,
+    id(shutil): SHUTIL,
     id(context.variable_lock): VariableLock(),
     id(concurrent.futures.ThreadPoolExecutor): ThreadPoolExecutor,
 }

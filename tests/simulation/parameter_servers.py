@@ -15,6 +15,8 @@ import meshflow as tf
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import OpError
 from meshflow.distribute.parameter_server import strategy as strategies
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
+from meshflow.distribute.parameter_server.cluster import external_processes
 from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.processes import entry_point
 from meshflow.distribute.parameter_server.server import journal, remote_server
@@ -120,6 +122,16 @@ class Folder:
         pass
 
 
+class Resolver:
+    """A resolver of a cluster."""
+
+    def __init__(self, spec):
+        self.spec = spec
+
+    def cluster_spec(self):
+        return self.spec
+
+
 class Job:
     """A simulated job: a program with some faults, both drawn from the seed."""
 
@@ -148,6 +160,8 @@ class Job:
         self.stages = rng.random() < 0.3
         self.snapshots = rng.random() < 0.5
         self.faults = {}
+        # Whether servers and workers are programs of their own, which something else starts again.
+        self.is_external = rng.random() < 0.3
         # The sum of what the coordinator has written, by server.
         self.written = [0] * self.num_servers
         self.has_variables = Event()
@@ -160,10 +174,13 @@ class Job:
     def run(self):
         """The program of the coordinator."""
         here, rng = self.world, self.world.rng
+        if self.is_external:
+            cluster = {"engine": None, "cluster_resolver": Resolver(self.start_tasks())}
+        else:
+            cluster = {"engine": "processes", "backup_dir": "/journals"}
         strategy = tf.distribute.ParameterServerStrategy(
-            engine="processes", workers=self.num_workers, servers=self.num_servers,
-            backup_dir="/journals", patience=60.0, **self.options,
-        )  # fmt: skip
+            **cluster, workers=self.num_workers, servers=self.num_servers, patience=60.0, **self.options
+        )
         cluster = strategy.cluster
         try:
             with strategy.scope():
@@ -180,13 +197,33 @@ class Job:
                     self.write(own)
                 if rng.random() < 0.2:
                     self.join(coordinator, variables)
-                if rng.random() < 0.03:
+                if rng.random() < 0.03 and not self.is_external:
                     coordinator.resize(rng.randint(1, 3))
             self.join(coordinator, variables)
         finally:
             if strategy._cluster_coordinator is not None:
                 strategy._cluster_coordinator._shut_down()
             cluster.stop()
+
+    def start_tasks(self):
+        """Start the programs of a cluster, and start them again when they end."""
+        counts = {"worker": self.num_workers, "ps": self.num_servers}
+        spec = ClusterSpec(
+            {job: [f"{network.HOST}:{3000 + 100 * len(job) + n}" for n in range(counts[job])] for job in counts}
+        )
+
+        def keep_running(job, index):
+            while True:
+                main = lambda: entry_point.make_listener(spec, job, index).join()
+                process = machine.start_process(f"{job}{index}", main)
+                self.world.wait(process.waiting_for_end)
+                self.world.sleep(self.world.rng.random() * 2.0)
+
+        manager = Process(self.world, "manager")
+        for job in counts:
+            for index in range(counts[job]):
+                manager.start_thread(functools.partial(keep_running, job, index), f"{job}{index}")
+        return spec
 
     @contextlib.contextmanager
     def errors_of_closures(self):
@@ -357,7 +394,8 @@ def simulate(seed, keeps_trace=False, mutations=()):
     files = disk.Disk(here)
     files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
     here.services.update(
-        network=net, disk=files, started=[], start_failures=rng.choice([0.0, 0.0, 0.1]), job=job
+        network=net, disk=files, job=job, started=[],
+        start_failures=rng.choice([0.0, 0.0, 0.1]), unreachable=rng.choice([0.0, 0.0, 0.3]),
     )  # fmt: skip
     faults = Faults(here, job)
     error = None
@@ -367,6 +405,8 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (strategies, "RemoteCluster", functools.partial(RemoteCluster, silence=SILENCE)),
         (pickling, "find_unimportable_modules", lambda strategy: []),
         (strategies, "JournalFolder", Folder),
+        (external_processes, "Path", machine.Folder),
+        (external_processes, "_local_listeners", machine.PerProcess()),
         (entry_point, "ServerService", functools.partial(remote_server.ServerService, storage=files)),
         (server_client, "MAX_FORWARDED_BYTES", 0 if job.stages else 1 << 18),
         (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),

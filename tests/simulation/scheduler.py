@@ -46,8 +46,8 @@ class Process:
       objects: Sockets and files that are closed at the end.
     """
 
-    def __init__(self, world, name, environment=None):
-        self.world, self.name, self.environment = world, name, dict(environment or {})
+    def __init__(self, world, name):
+        self.world, self.name, self.globals = world, name, {}
         self.pid = next(world.pids)
         self.exit_code = None
         self.is_suspended = False
