@@ -349,19 +349,24 @@ class Faults:
             self.world.after(self.world.rng.choice([0.5, 3.0, 10.0, 60.0]), process.resume)
 
     def partition(self):
-        process, rng = self.choose(), self.world.rng
-        others = [p for p in self.world.processes if not p.is_dead and p is not process]
-        if process is not None and others:
-            self.world.services["network"].partition(
-                process, rng.choice(others), rng.choice([0.2, 2.0, 8.0, 30.0])
-            )
+        end = self.choose_connection()
+        if end is not None:
+            seconds = self.world.rng.choice([0.2, 2.0, 8.0, 30.0])
+            end.network.partition(end.process, end.peer.process, seconds)
 
     def reset(self):
-        network_ = self.world.services["network"]
-        network_.connections = [c for c in network_.connections if not c.is_closed]
-        if network_.connections:
-            end = self.world.rng.choice(network_.connections)
-            network_.reset(self.world.rng.choice([end, end.peer]))
+        end = self.choose_connection()
+        if end is not None:
+            end.network.reset(end)
+
+    def choose_connection(self):
+        """An end of a connection, or None."""
+        net, rng = self.world.services["network"], self.world.rng
+        net.connections = [c for c in net.connections if not (c.is_closed or c.peer.is_closed)]
+        if not net.connections:
+            return None
+        end = rng.choice(net.connections)
+        return rng.choice([end, end.peer])
 
     def fill_disk(self):
         files = self.world.services["disk"]
