@@ -6,16 +6,17 @@ code itself is that of production.
 """
 
 import atexit
-import collections.abc
+import collections
 import concurrent.futures
 import contextlib
+import dataclasses
 import gc
-import json
 import logging
 import os
 import pathlib
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,15 +25,14 @@ import threading
 import time
 
 from meshflow.core.runtime import context
-from meshflow.distribute.cluster import channel
-from meshflow.distribute.parameter_server.cluster import roles
-from meshflow.distribute.parameter_server.processes import entry_point
-from simulation import network
+from simulation import disk, network
 from simulation.scheduler import (
+    START,
     THREADING,
     TIME,
     Facade,
     Process,
+    SimulationFailure,
     ThreadPoolExecutor,
     VariableLock,
     World,
@@ -45,25 +45,115 @@ SIMULATED = ("meshflow.distribute.parameter_server", "meshflow.distribute.cluste
 START_SECONDS = 2.0
 
 
-def start_process(name, main):
+@dataclasses.dataclass
+class Report:
+    """What happened in a run."""
+
+    seed: int
+    steps: int
+    seconds: float
+    error: BaseException | None
+    faults: dict[str, int]
+
+
+def create_world(seed, keeps_trace):
+    """Create a simulation with a network and a disk whose speeds depend on the seed."""
+    here = World.current_world = World(seed, keeps_trace=keeps_trace)
+    rng, net, files = here.rng, network.Network(here), disk.Disk(here)
+    net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
+    net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
+    net.split = rng.choice([0.0, 0.1, 0.5])
+    files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
+    here.services.update(network=net, disk=files, started=[], start_failures=0.0, unreachable=0.0)
+    return here
+
+
+def run(here, main, faults, replaced, allowed_errors):
+    """Run a program with faults.
+
+    Returns:
+      The report, and the simulation.
+
+    Raises:
+      SimulationFailure: If the run violates an invariant; with the seed and the trace.
+    """
+    here.services["faults"] = faults
+    error = None
+
+    def main_with_faults():
+        Process(here, "faults").start_thread(faults.run, "faults")
+        main()
+
+    with install(replaced):
+        try:
+            here.run(main_with_faults)
+        except SimulationFailure as failure:
+            threads = "".join(f"\nthread {t} of {p} ended with {e!r}" for p, t, e in here.thread_errors)
+            raise SimulationFailure(f"seed {here.seed}: {failure}{threads}\n{here.format_trace()}") from failure
+        except allowed_errors as raised:
+            error = raised
+    return Report(here.seed, here.steps, here.now - START, error, faults.counts), here
+
+
+def start_process(name, main, environment=None):
     """Start a process of the simulation, which takes some time, or fails."""
     here = world()
     process = Process(here, f"{name}.{next(here.pids)}")
+    process.environment.update(environment or {})
     here.services["started"].append(process)
     here.note(here.current.process.name, f"starts {process.name}")
     process.start_thread(lambda: _run_main(process, main), "main")
     return process
 
 
-class Popen:
-    """A process of the simulation; its environment says what it does."""
+def _run_main(process, main):
+    here, code = world(), 0
+    here.sleep(here.rng.random() * START_SECONDS)
+    if here.rng.random() < here.services["start_failures"]:
+        here.services["faults"].counts["start"] = 1
+        process.kill(1)
+    try:
+        main()
+    except Exception as error:
+        here.note(process.name, f"ends with {error!r}")
+        code = 1
+    process.kill(code)
 
-    stdin = stdout = None
+
+class Pipe:
+    """The output of a process."""
+
+    def __init__(self, process):
+        self.process, self.lines, self.readers = process, [], process.waiting_for_end
+
+    def write(self, line):
+        self.lines.append(line)
+        world().wake_all(self.readers)
+
+    def readline(self):
+        here = world()
+        while not self.lines and not self.process.is_dead:
+            here.wait(self.readers)
+        return self.lines.pop(0) if self.lines else ""
+
+    def __iter__(self):
+        while line := self.readline():
+            yield line
+
+    def close(self):
+        pass
+
+
+class Popen:
+    """A process of the simulation."""
 
     def __init__(self, command, env=None, **_):
-        world().check_alive()
-        self.process = start_process(*_find_main(env))
+        here = world()
+        here.check_alive()
+        self.process = start_process(*here.services["programs"](command, env), env)
         self.pid = self.process.pid
+        self.stdin, self.stdout = None, Pipe(self.process)
+        self.process.stdout = self.stdout
 
     @property
     def returncode(self):
@@ -84,40 +174,42 @@ class Popen:
     def wait(self, timeout=None):
         here = world()
         here.check_alive()
-        if not self.process.is_dead:
-            here.wait(self.process.waiting_for_end, timeout)
-        if not self.process.is_dead:
-            raise subprocess.TimeoutExpired("process", timeout)
+        end = None if timeout is None else here.now + timeout
+        while not self.process.is_dead:
+            if end is not None and here.now >= end:
+                raise subprocess.TimeoutExpired("process", timeout)
+            here.wait(self.process.waiting_for_end, None if end is None else end - here.now)
         return self.process.exit_code
 
 
-def _find_main(environment):
-    role = roles.Role(**json.loads(environment[roles.ROLE_VARIABLE]))
-    return f"{role.kind}{role.number}", lambda: entry_point.serve(role, environment[channel.SECRET_VARIABLE])
+def _kill_group(pid, number):
+    here = world()
+    here.check_alive()
+    process = next((p for p in here.processes if p.pid == pid and not p.is_dead), None)
+    if process is None:
+        raise ProcessLookupError(pid)
+    if number == signal.SIGKILL:
+        process.kill()
+    elif here.rng.random() < 0.7:
+        # A suspended process handles the signal when it goes on, and some programs ignore it.
+        here.after(here.rng.random(), lambda: None if process.is_suspended else process.kill(-number))
 
 
-def _run_main(process, main):
-    here, code = world(), 0
-    here.sleep(here.rng.random() * START_SECONDS)
-    if here.rng.random() < here.services["start_failures"]:
-        process.kill(1)
-    try:
-        main()
-    except Exception as error:
-        here.note(process.name, f"ends with {error!r}")
-        code = 1
-    process.kill(code)
+class _OperatingSystem(Facade):
+    @property
+    def environ(self):
+        return world().current.process.environment
 
 
 def _exit(code):
     world().current.process.kill(code)
 
 
-OS = Facade(
+OS = _OperatingSystem(
     os,
     _exit=_exit,
     getpid=lambda: world().current.process.pid,
-    environ={channel.SECRET_VARIABLE: "secret of the simulation"},
+    killpg=_kill_group,
     cpu_count=lambda: 64,
 )
 SECRETS = Facade(
@@ -141,27 +233,26 @@ class Folder(pathlib.PurePosixPath):
         pass
 
 
-class PerProcess(collections.abc.MutableMapping):
+class PerProcess(collections.UserDict):
     """A global dictionary of a module, of which each process has its own."""
 
+    def __init__(self):
+        pass
+
     @property
-    def content(self):
-        return world().current.process.globals
+    def data(self):
+        return world().current.process.globals.setdefault(id(self), {})
 
-    def __getitem__(self, key):
-        return self.content[key]
 
-    def __setitem__(self, key, value):
-        self.content[key] = value
+class PerProcessList(collections.UserList):
+    """A global list of a module, of which each process has its own."""
 
-    def __delitem__(self, key):
-        del self.content[key]
+    def __init__(self):
+        pass
 
-    def __iter__(self):
-        return iter(self.content)
-
-    def __len__(self):
-        return len(self.content)
+    @property
+    def data(self):
+        return world().current.process.globals.setdefault(id(self), [])
 
 
 class _TraceHandler(logging.Handler):

@@ -5,9 +5,9 @@ one. So a count shows how often the closure was applied, and the numbers show wh
 """
 
 import contextlib
-import dataclasses
 import functools
 import itertools
+import json
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import OpError
 from meshflow.distribute.parameter_server import strategy as strategies
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
-from meshflow.distribute.parameter_server.cluster import external_processes
+from meshflow.distribute.cluster import channel
+from meshflow.distribute.parameter_server.cluster import external_processes, roles
 from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.processes import entry_point
 from meshflow.distribute.parameter_server.server import journal, remote_server
@@ -28,22 +29,12 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
 )
 from meshflow.distribute.parameter_server.closures import pickling
 from meshflow.distribute.parameter_server.worker import server_client
-from simulation import disk, machine, network
-from simulation.scheduler import START, Event, Process, SimulationFailure, World, world
+from simulation import machine, network
+from simulation.faults import Faults
+from simulation.scheduler import Event, Process, check, world
 
 # Seconds of silence after which a process is lost.
 SILENCE = 4.0
-
-
-@dataclasses.dataclass
-class Report:
-    """What happened in a run."""
-
-    seed: int
-    steps: int
-    seconds: float
-    error: BaseException | None
-    faults: dict[str, int]
 
 
 class HostProgram:
@@ -159,7 +150,6 @@ class Job:
         }
         self.stages = rng.random() < 0.3
         self.snapshots = rng.random() < 0.5
-        self.faults = {}
         # Whether servers and workers are programs of their own, which something else starts again.
         self.is_external = rng.random() < 0.3
         # The sum of what the coordinator has written, by server.
@@ -231,7 +221,7 @@ class Job:
         try:
             yield
         except (ValueError, OSError) as error:
-            check(self.failing or "fill_disk" in self.faults, f"{error!r} has no cause")
+            check(self.failing or "fill_disk" in self.world.services["faults"].counts, f"{error!r} has no cause")
             self.world.note("main", f"got {error!r}")
 
     def join(self, coordinator, variables):
@@ -296,77 +286,18 @@ class Job:
                     )
 
 
-def check(condition, message):
-    if not condition:
-        raise SimulationFailure(message)
-
-
-# ---- faults --------------------------------------------------------------------------------
-
-
-class Faults:
-    """Thread that causes faults until the end of the run."""
+class JobFaults(Faults):
+    """Faults of a job, after it has created its variables or from its start."""
 
     def __init__(self, here, job):
-        rng = here.rng
-        self.world, self.job = here, job
-        kinds = [
-            self.kill, self.kill_in_step, self.suspend, self.partition, self.reset, self.fill_disk,
-        ]  # fmt: skip
-        self.kinds = rng.sample(kinds, rng.randint(0, len(kinds)))
-        self.count = rng.choice([1, 2, 3, 5, 8]) if self.kinds else 0
-        self.pause = rng.choice([0.02, 0.1, 0.5, 2.0])
-        self.is_early = rng.random() < 0.1
+        super().__init__(here, ["kill", "kill_in_step", "suspend", "partition", "reset", "fill_disk"])
+        self.job = job
+        self.is_early = here.rng.random() < 0.1
 
     def run(self):
-        here = self.world
         if not self.is_early:
             self.job.has_variables.wait()
-        for _ in range(self.count):
-            here.sleep(here.rng.expovariate(1 / self.pause))
-            kind = here.rng.choice(self.kinds)
-            self.job.faults[kind.__name__] = self.job.faults.get(kind.__name__, 0) + 1
-            kind()
-
-    def choose(self):
-        alive = [p for p in self.world.services["started"] if not p.is_dead]
-        return self.world.rng.choice(alive) if alive else None
-
-    def kill(self):
-        process = self.choose()
-        if process is not None:
-            process.kill()
-
-    def kill_in_step(self):
-        process, rng = self.choose(), self.world.rng
-        if process is not None:
-            process.fuses[rng.choice(["disk", "send"])] = rng.randint(1, 20)
-
-    def suspend(self):
-        process = self.choose()
-        if process is not None:
-            process.suspend()
-            self.world.after(self.world.rng.choice([0.5, 3.0, 10.0, 60.0]), process.resume)
-
-    def partition(self):
-        end = self.choose_connection()
-        if end is not None:
-            seconds = self.world.rng.choice([0.2, 2.0, 8.0, 30.0])
-            end.network.partition(end.process, end.peer.process, seconds)
-
-    def reset(self):
-        end = self.choose_connection()
-        if end is not None:
-            end.network.reset(end)
-
-    def choose_connection(self):
-        """An end of a connection, or None."""
-        net, rng = self.world.services["network"], self.world.rng
-        net.connections = [c for c in net.connections if not (c.is_closed or c.peer.is_closed)]
-        if not net.connections:
-            return None
-        end = rng.choice(net.connections)
-        return rng.choice([end, end.peer])
+        super().run()
 
     def fill_disk(self):
         files = self.world.services["disk"]
@@ -389,21 +320,14 @@ def simulate(seed, keeps_trace=False, mutations=()):
     Raises:
       SimulationFailure: If the run violates an invariant.
     """
-    here = World.current_world = World(seed, keeps_trace=keeps_trace)
+    here = machine.create_world(seed, keeps_trace)
     rng = here.rng
-    job = Job(here)
-    net = network.Network(here)
-    net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
-    net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
-    net.split = rng.choice([0.0, 0.1, 0.5])
-    files = disk.Disk(here)
-    files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
-    here.services.update(
-        network=net, disk=files, job=job, started=[],
-        start_failures=rng.choice([0.0, 0.0, 0.1]), unreachable=rng.choice([0.0, 0.0, 0.3]),
-    )  # fmt: skip
-    faults = Faults(here, job)
-    error = None
+    job = here.services["job"] = Job(here)
+    here.services["programs"] = find_program
+    here.services["start_failures"] = rng.choice([0.0, 0.0, 0.1])
+    here.services["unreachable"] = rng.choice([0.0, 0.0, 0.3])
+    faults = JobFaults(here, job)
+    files = here.services["disk"]
     replaced = [
         (connection, "_HAS_ABSTRACT_SOCKETS", False),
         (remote_server, "ParameterServer", HostServer),
@@ -417,22 +341,10 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),
         *mutations,
     ]
-    with machine.install(replaced):
-
-        def main():
-            process = Process(here, "faults")
-            process.start_thread(faults.run, "faults")
-            job.run()
-
-        try:
-            here.run(main)
-        except SimulationFailure as failure:
-            raise SimulationFailure(describe(here, failure)) from failure
-        except ALLOWED_ERRORS as raised:
-            error = raised
-    return Report(seed, here.steps, here.now - START, error, job.faults), here
+    return machine.run(here, job.run, faults, replaced, ALLOWED_ERRORS)
 
 
-def describe(here, failure):
-    errors = "".join(f"\nthread {thread} of {process} ended with {error!r}" for process, thread, error in here.thread_errors)
-    return f"seed {here.seed}: {failure}{errors}\n{here.format_trace()}"
+def find_program(command, environment):
+    """The name and the main function of a process."""
+    role = roles.Role(**json.loads(environment[roles.ROLE_VARIABLE]))
+    return f"{role.kind}{role.number}", lambda: entry_point.serve(role, environment[channel.SECRET_VARIABLE])

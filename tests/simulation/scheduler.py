@@ -14,6 +14,7 @@ import time
 import greenlet
 
 from meshflow.core.runtime.context import context
+from meshflow.distribute.cluster.channel import SECRET_VARIABLE
 from meshflow.distribute.parameter_server.cluster.roles import current_worker
 from meshflow.distribute.parameter_server.variables.hosted_variable import _placement
 from meshflow.distribute.replicas.context import context_stack
@@ -48,6 +49,7 @@ class Process:
 
     def __init__(self, world, name):
         self.world, self.name, self.globals = world, name, {}
+        self.environment = {SECRET_VARIABLE: "secret of the simulation"}
         self.pid = next(world.pids)
         self.exit_code = None
         self.is_suspended = False
@@ -337,6 +339,11 @@ def _set_state(local, state):
     content = local.__dict__
     content.clear()
     content.update(state)
+
+
+def check(condition, message):
+    if not condition:
+        raise SimulationFailure(message)
 
 
 def world():
