@@ -47,7 +47,9 @@ class Faults:
         process = self.choose()
         if process is not None:
             process.suspend()
-            self.world.after(self.world.rng.choice([0.5, 3.0, 10.0, 60.0]), process.resume)
+            seconds = self.world.rng.choice([0.5, 3.0, 10.0, 60.0, None])
+            if seconds is not None:
+                self.world.after(seconds, process.resume)
 
     def partition(self):
         end = self.choose_connection()

@@ -208,4 +208,4 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (launch, "_list_gpus", lambda: []),
         *mutations,
     ]
-    return machine.run(here, job.run, JobFaults(here), replaced, ())
+    return machine.run(here, "launching", job.run, JobFaults(here), replaced, ())

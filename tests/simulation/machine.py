@@ -68,7 +68,7 @@ def create_world(seed, keeps_trace):
     return here
 
 
-def run(here, main, faults, replaced, allowed_errors):
+def run(here, scenario, main, faults, replaced, allowed_errors):
     """Run a program with faults.
 
     Returns:
@@ -89,7 +89,10 @@ def run(here, main, faults, replaced, allowed_errors):
             here.run(main_with_faults)
         except SimulationFailure as failure:
             threads = "".join(f"\nthread {t} of {p} ended with {e!r}" for p, t, e in here.thread_errors)
-            raise SimulationFailure(f"seed {here.seed}: {failure}{threads}\n{here.format_trace()}") from failure
+            command = f"PYTHONPATH=tests python -m simulation {scenario} {here.seed}"
+            raise SimulationFailure(
+                f"seed {here.seed}: {failure}{threads}\n{here.format_trace()}\nRun it again: {command}"
+            ) from failure
         except allowed_errors as raised:
             error = raised
     return Report(here.seed, here.steps, here.now - START, error, faults.counts), here

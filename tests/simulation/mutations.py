@@ -1,8 +1,10 @@
 """Mistakes in the production code that the simulation must find.
 
-Each mutation is a list of an owner, an attribute, and the value that replaces it.
+Each mutation has a scenario, and a list of an owner, an attribute, and the value that replaces it.
 """
 
+from meshflow.cli import launch
+from meshflow.distribute.cluster import rendezvous, supervision
 from meshflow.distribute.parameter_server.cluster import remote_cluster
 from meshflow.distribute.parameter_server.coordination import closure_queue
 from meshflow.distribute.parameter_server.server import attempts, journal, parameter_server, remote_server
@@ -170,7 +172,7 @@ def stale_copies(should_pull):
     return lambda self, call: False
 
 
-MUTATIONS = {
+_SERVER_MUTATIONS = {
     "records are written after the answer": replace(journal.Journal, "append", answer_before_writing),
     "a change is applied before it is written": replace(remote_server.ServerService, "_call_logged", apply_before_writing),
     "an incomplete record remains": replace(journal.Journal, "append", without_truncation),
@@ -196,3 +198,41 @@ MUTATIONS = {
     "workers keep old values": replace(worker.Worker, "_should_pull", stale_copies),
     "full disks end closures": [(server_client, "_FULL_DISK_SECONDS", -1.0)],
 }  # fmt: skip
+
+
+def without_limit(wait):
+    """Wait for workers forever."""
+
+    def wait_long(self, timeout, from_first=False):
+        wait(self, 1e9, from_first)
+
+    return wait_long
+
+
+def accept_failures(watch):
+    """A job succeeds when one worker has succeeded."""
+
+    def watch_one(self, supervisor):
+        while not any(p.poll() == 0 for p in self._processes):
+            launch.time.sleep(0.05)
+
+    return watch_one
+
+
+_LAUNCHER_MUTATIONS = {
+    "workers that hang are not noticed": replace(
+        supervision.JobSupervisor, "check_workers", lambda _: lambda self, running: None
+    ),
+    "workers are left running": replace(launch.Job, "_stop_workers", lambda _: lambda self, grace: None),
+    "the coordination service is left running": replace(
+        supervision.JobSupervisor, "close", lambda _: lambda self: self._rendezvous.close()
+    ),
+    "a job is complete when one worker is": replace(launch.Job, "_watch_workers", accept_failures),
+    "two processes may be one worker": replace(
+        rendezvous.Rendezvous, "_list_missing", lambda _: lambda self: [] if self.connections else [0]
+    ),
+}
+MUTATIONS = {
+    **{name: ("parameter_servers", mutations) for name, mutations in _SERVER_MUTATIONS.items()},
+    **{name: ("launching", mutations) for name, mutations in _LAUNCHER_MUTATIONS.items()},
+}

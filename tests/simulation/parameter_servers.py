@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import json
+import sys
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from meshflow.core.runtime.errors import OpError
 from meshflow.distribute.parameter_server import strategy as strategies
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.cluster import channel
-from meshflow.distribute.parameter_server.cluster import external_processes, roles
+from meshflow.distribute.parameter_server.cluster import external_processes, local_processes, roles
 from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.processes import entry_point
 from meshflow.distribute.parameter_server.server import journal, remote_server
@@ -31,7 +32,7 @@ from meshflow.distribute.parameter_server.closures import pickling
 from meshflow.distribute.parameter_server.worker import server_client
 from simulation import machine, network
 from simulation.faults import Faults
-from simulation.scheduler import Event, Process, check, world
+from simulation.scheduler import Event, Facade, Process, check, world
 
 # Seconds of silence after which a process is lost.
 SILENCE = 4.0
@@ -332,6 +333,7 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (connection, "_HAS_ABSTRACT_SOCKETS", False),
         (remote_server, "ParameterServer", HostServer),
         (strategies, "RemoteCluster", functools.partial(RemoteCluster, silence=SILENCE)),
+        (local_processes, "sys", Facade(sys, path=[])),
         (pickling, "find_unimportable_modules", lambda strategy: []),
         (strategies, "JournalFolder", Folder),
         (external_processes, "Path", machine.Folder),
@@ -341,7 +343,7 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),
         *mutations,
     ]
-    return machine.run(here, job.run, faults, replaced, ALLOWED_ERRORS)
+    return machine.run(here, "parameter_servers", job.run, faults, replaced, ALLOWED_ERRORS)
 
 
 def find_program(command, environment):

@@ -112,7 +112,8 @@ class Task:
 
     def __init__(self, world, process, function, name):
         self.world, self.process, self.function, self.name = world, process, function, name
-        self.locals = [dict(type(local)().__dict__) for local in THREAD_LOCALS]
+        # The contents of thread-local objects; None if they are those of a new thread.
+        self.locals = None
         self.greenlet = greenlet.greenlet(self._run, world.hub)
         self.is_done = False
         self.joiners = []
@@ -179,6 +180,7 @@ class World:
         """
         self.hub = greenlet.getcurrent()
         saved = [dict(local.__dict__) for local in THREAD_LOCALS]
+        self.default_locals, self.has_default_locals = _make_locals(), False
         process = Process(self, "main")
         result = []
         task = process.start_thread(lambda: result.append(_call(main)), "main")
@@ -187,8 +189,7 @@ class World:
                 self._step()
         finally:
             self._end_all()
-            for local, state in zip(THREAD_LOCALS, saved, strict=True):
-                _set_state(local, state)
+            _set_locals(saved)
         if not result:
             raise SimulationFailure(f"the program's process was killed: {self.thread_errors}")
         value, error = result[0]
@@ -234,8 +235,8 @@ class World:
         if task.is_done:
             return
         self.current = task
-        for local, state in zip(THREAD_LOCALS, task.locals, strict=True):
-            _set_state(local, state)
+        if task.locals is not None or not self.has_default_locals:
+            _set_locals(self.default_locals if task.locals is None else task.locals)
         if task.process.is_dead:
             task.greenlet.throw(Killed)
             # A thread that had not started has not recorded its end.
@@ -243,9 +244,15 @@ class World:
             task.process.tasks.pop(task, None)
         else:
             task.greenlet.switch()
-            if not task.is_done:
-                task.locals = [dict(local.__dict__) for local in THREAD_LOCALS]
         self.current = None
+        locals = [local.__dict__ for local in THREAD_LOCALS]
+        self.has_default_locals = locals == self.default_locals
+        if self.has_default_locals:
+            task.locals = None
+        else:
+            task.locals = [dict(content) for content in locals]
+            # The thread may have changed lists in the others.
+            self.default_locals = _make_locals()
 
     def _end_all(self):
         for process in self.processes:
@@ -335,10 +342,15 @@ def _call(function):
         return None, error
 
 
-def _set_state(local, state):
-    content = local.__dict__
-    content.clear()
-    content.update(state)
+def _make_locals():
+    """The contents of thread-local objects in a new thread."""
+    return [type(local)().__dict__.copy() for local in THREAD_LOCALS]
+
+
+def _set_locals(contents):
+    for local, content in zip(THREAD_LOCALS, contents, strict=True):
+        local.__dict__.clear()
+        local.__dict__.update(content)
 
 
 def check(condition, message):
