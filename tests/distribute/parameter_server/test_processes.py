@@ -328,7 +328,7 @@ def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
         coordinator.schedule(step, args=(tf.ones([1000]),))
     coordinator.join()
     assert int(counter) == 11
-    assert pid(strategy, "worker", 1) != stopped
+    assert strategy.cluster.get_pid("worker", 1) != stopped
 
 
 def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_path):

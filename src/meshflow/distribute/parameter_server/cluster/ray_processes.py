@@ -76,10 +76,12 @@ class RayProcesses:
     def _is_on_one_machine(self) -> bool:
         return len([n for n in self._ray.nodes() if n["Alive"]]) == 1
 
-    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+    def launch(
+        self, kind: str, index: int, coordinator: str, secret: str, servers: int, num_starts: int
+    ) -> None:
         """See `ProcessLauncher.launch`."""
         crowded = self._is_on_one_machine() and is_crowded(self._workers)
-        role = make_role(kind, index, coordinator, servers, self._folder, crowded)
+        role = make_role(kind, index, coordinator, servers, num_starts, self._folder, crowded)
         resources = self._resources if kind == "worker" else {}
         options: dict[str, Any] = {
             "num_cpus": resources.get("CPU", 0),

@@ -257,6 +257,18 @@ class RemoteServer:
                 except ConnectionLostError:
                     self.close()
 
+    def abandon(self, num_starts: int) -> None:
+        """Let a call that waits for a process that was replaced fail, and be repeated.
+
+        A suspended process does not answer, but keeps its connections.
+
+        Args:
+          num_starts: Number of starts of the process that is, or will be, the server.
+        """
+        caller = self._caller
+        if caller is not None and self._num_starts < num_starts:
+            caller.connection.close()
+
     @property
     def connection(self) -> Connection | None:
         """Return the connection, or None before the first call and after the loss of the server."""
