@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 from meshflow.core.runtime import context
 from simulation import disk, network
@@ -223,6 +224,9 @@ SUBPROCESS = Facade(subprocess, Popen=Popen)
 TEMPFILE = Facade(tempfile, gettempdir=lambda: "/temporary")
 SHUTIL = Facade(shutil, rmtree=lambda path, **_: world().services["disk"].delete_folder(path))
 ATEXIT = Facade(atexit, register=lambda function, *_, **__: function)
+TRACEBACK = Facade(
+    traceback, print_exc=lambda: world().note(world().current.process.name, repr(sys.exc_info()[1]))
+)
 GC = Facade(gc, collect=lambda *_: 0, freeze=lambda: None)
 
 
@@ -276,6 +280,7 @@ _REPLACEMENTS = {
     id(atexit): ATEXIT,
     id(gc): GC,
     id(tempfile): TEMPFILE,
+    id(traceback): TRACEBACK,
     id(shutil): SHUTIL,
     id(context.variable_lock): VariableLock(),
     id(concurrent.futures.ThreadPoolExecutor): ThreadPoolExecutor,
