@@ -18,7 +18,9 @@ def main():
     parser = argparse.ArgumentParser(prog="simulation", description=__doc__.partition("\n")[0])
     parser.add_argument("scenario", choices=list(SCENARIOS))
     parser.add_argument("seeds", type=int, nargs="+")
-    parser.add_argument("--range", action="store_true", help="run all seeds from the first to the second one")
+    parser.add_argument(
+        "--range", action="store_true", help="run all seeds from the first to the second one"
+    )
     options = parser.parse_args()
     simulate = SCENARIOS[options.scenario]()
     seeds = range(*options.seeds) if options.range else options.seeds
@@ -34,7 +36,10 @@ def main():
             print(here.format_trace())
             print(report)
     seconds = time.perf_counter() - start
-    print(f"{len(seeds)} schedules, {num_failures} failures, {len(seeds) / seconds:.0f} per second", file=sys.stderr)
+    print(
+        f"{len(seeds)} schedules, {num_failures} failures, {len(seeds) / seconds:.0f} per second",
+        file=sys.stderr,
+    )
     return bool(num_failures)
 
 

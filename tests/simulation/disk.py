@@ -80,7 +80,6 @@ class Disk:
         self.start_operation()
         self.files.pop(path, None)
 
-
     def delete_folder(self, folder):
         self.start_operation()
         for path in [p for p in self.files if p.startswith(f"{folder}{os.sep}")]:
@@ -107,7 +106,8 @@ class File:
     def write(self, data):
         here = world()
         data = bytes(data)
-        if len(data) > 1 and here.rng.random() < 0.3:
+        partial = 0.6 if self.disk.is_full(here.current.process) else 0.2
+        if len(data) > 1 and here.rng.random() < partial:
             # The system writes a part. The rest follows, or the process is killed, or the disk is full.
             data = data[: 1 + int(here.rng.random() * (len(data) - 1))]
             self.disk.start_operation()

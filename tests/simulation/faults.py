@@ -16,8 +16,8 @@ class Faults:
         rng = here.rng
         self.world = here
         self.kinds = rng.sample(kinds, rng.randint(0, len(kinds)))
-        self.count = rng.choice([1, 2, 3, 5, 8]) if self.kinds else 0
-        self.pause = rng.choice([0.02, 0.1, 0.5, 2.0])
+        self.count = rng.choice([1, 2, 4, 8, 12]) if self.kinds else 0
+        self.pause = rng.choice([0.02, 0.1, 0.3, 1.0])
         self.counts = {}
 
     def run(self):

@@ -12,7 +12,7 @@ from meshflow.cli import worker as worker_script
 from meshflow.distribute.cluster import coordination, coordination_service
 from simulation import machine, network
 from simulation.faults import Faults
-from simulation.scheduler import Facade, Process, check, world
+from simulation.scheduler import Process, check, world
 
 WATCHDOG_SECONDS = 5.0
 # Simulated seconds after which all processes of a job have ended together with their launcher.
@@ -130,7 +130,11 @@ class Training:
         here = self.world
         launcher = Process(here, "launcher")
         job = launch.Job(
-            __file__, workers=self.num_workers, max_restarts=self.max_restarts, watchdog=WATCHDOG_SECONDS, output=Output()
+            __file__,
+            workers=self.num_workers,
+            max_restarts=self.max_restarts,
+            watchdog=WATCHDOG_SECONDS,
+            output=Output(),
         )
 
         def run_job():
@@ -152,12 +156,21 @@ class Training:
     def check_end(self):
         alive = [p.name for p in self.world.services["started"] if not p.is_dead]
         check(not alive, f"processes are left after the end of the job: {alive}")
-        check(len(self.starts) <= self.max_restarts + 1, f"the job was started {len(self.starts)} times")
+        check(
+            len(self.starts) <= self.max_restarts + 1,
+            f"the job was started {len(self.starts)} times",
+        )
         last = max(self.starts, default=0)
         finished = {index for start, index in self.finished if start == last}
         everyone = set(range(self.num_workers))
-        check(self.code or finished == everyone, f"the job succeeded, but only the workers {finished} have finished")
-        check(not self.code or self.world.services["faults"].counts, f"the job failed without a fault: {self.code}")
+        check(
+            self.code or finished == everyone,
+            f"the job succeeded, but only the workers {finished} have finished",
+        )
+        check(
+            not self.code or self.world.services["faults"].counts,
+            f"the job failed without a fault: {self.code}",
+        )
 
 
 class JobFaults(Faults):
@@ -177,7 +190,15 @@ class JobFaults(Faults):
                 connection = network.Socket()
                 connection.settimeout(5.0)
                 connection.connect((network.HOST, port))
-                connection.sendall(here.rng.choice([b"", b"GET / HTTP/1.1\r\n\r\n", b'{"meshflow": "' + b"0" * 64 + b'"}\n{}\n']))
+                connection.sendall(
+                    here.rng.choice(
+                        [
+                            b"",
+                            b"GET / HTTP/1.1\r\n\r\n",
+                            b'{"meshflow": "' + b"0" * 64 + b'"}\n{}\n',
+                        ]
+                    )
+                )
                 here.sleep(here.rng.random() * 20.0)
                 connection.close()
 

@@ -41,7 +41,11 @@ from simulation.scheduler import (
 )
 
 # Modules of which all names are replaced.
-SIMULATED = ("meshflow.distribute.parameter_server", "meshflow.distribute.cluster", "meshflow.cli.launch")
+SIMULATED = (
+    "meshflow.distribute.parameter_server",
+    "meshflow.distribute.cluster",
+    "meshflow.cli.launch",
+)
 # Simulated seconds that a process takes to start, at most.
 START_SECONDS = 2.0
 
@@ -89,12 +93,16 @@ def run(here, scenario, main, faults, replaced, allowed_errors):
         try:
             here.run(main_with_faults)
         except SimulationFailure as failure:
-            threads = "".join(f"\nthread {t} of {p} ended with {e!r}" for p, t, e in here.thread_errors)
+            threads = "".join(
+                f"\nthread {t} of {p} ended with {e!r}" for p, t, e in here.thread_errors
+            )
             command = f"PYTHONPATH=tests python -m simulation {scenario} {here.seed}"
             raise SimulationFailure(
                 f"seed {here.seed}: {failure}{threads}\n{here.format_trace()}\nRun it again: {command}"
             ) from failure
         except allowed_errors as raised:
+            if not faults.counts:
+                raise
             error = raised
     return Report(here.seed, here.steps, here.now - START, error, faults.counts), here
 
@@ -196,7 +204,9 @@ def _kill_group(pid, number):
         process.kill()
     elif here.rng.random() < 0.7:
         # A suspended process handles the signal when it goes on, and some programs ignore it.
-        here.after(here.rng.random(), lambda: None if process.is_suspended else process.kill(-number))
+        here.after(
+            here.rng.random(), lambda: None if process.is_suspended else process.kill(-number)
+        )
 
 
 class _OperatingSystem(Facade):

@@ -7,7 +7,12 @@ from meshflow.cli import launch
 from meshflow.distribute.cluster import rendezvous, supervision
 from meshflow.distribute.parameter_server.cluster import remote_cluster
 from meshflow.distribute.parameter_server.coordination import closure_queue
-from meshflow.distribute.parameter_server.server import attempts, journal, parameter_server, remote_server
+from meshflow.distribute.parameter_server.server import (
+    attempts,
+    journal,
+    parameter_server,
+    remote_server,
+)
 from meshflow.distribute.parameter_server.transport.messages import CompletedAttempt
 from meshflow.distribute.parameter_server.worker import server_client, worker
 
@@ -74,7 +79,6 @@ def delete_logs_first(write_snapshot):
         for generation, kind in journal.JournalFiles(self._folder, self._storage)._files:
             if kind == "log" and generation < self._generation:
                 self._storage.delete(self._files.get_path("log", generation))
-        log = self._log_path
         self._log.truncate(0)
         self._log.seek(0)
         self._offset = self._index = 0
@@ -113,7 +117,9 @@ def without_retry(call):
         with self._lock:
             if self._caller is None:
                 address, self._num_starts = self._locate(self.index, self._num_starts)
-                self._caller = remote_server.RemoteCaller(remote_server.connect(address, self._secret))
+                self._caller = remote_server.RemoteCaller(
+                    remote_server.connect(address, self._secret)
+                )
             return self._caller.call(method, *args)
 
     return call_once
@@ -137,17 +143,6 @@ def lose_closures(put_back):
             self._closure_finished.notify_all()
 
     return forget
-
-
-def without_wake_up(put_back):
-    """Put a closure back without telling the workers that wait."""
-
-    def put(self, closure):
-        notify, self._closure_added.notify = self._closure_added.notify, lambda n=1: None
-        put_back(self, closure)
-        self._closure_added.notify = notify
-
-    return put
 
 
 def cancel_started(put_back):
@@ -192,11 +187,10 @@ _SERVER_MUTATIONS = {
     "calls of lost servers are not repeated": replace(remote_server.RemoteServer, "_call", without_retry),
     "silent processes are not replaced": replace(remote_cluster.RemoteCluster, "_monitor_process", unbounded_heartbeats),
     "closures of lost workers are dropped": replace(closure_queue.ClosureQueue, "put_back", lose_closures),
-    "closures of lost workers wait unnoticed": replace(closure_queue.ClosureQueue, "put_back", without_wake_up),
     "started closures are cancelled": replace(closure_queue.ClosureQueue, "put_back", cancel_started),
     "a worker that is lost is not replaced": replace(remote_cluster._RegisteredProcess, "close", keep_lost_worker),
     "workers keep old values": replace(worker.Worker, "_should_pull", stale_copies),
-    "full disks end closures": [(server_client, "_FULL_DISK_SECONDS", -1.0)],
+    "full disks end closures": [(remote_server, "_FULL_DISK_SECONDS", -1.0)],
 }  # fmt: skip
 
 
@@ -223,13 +217,17 @@ _LAUNCHER_MUTATIONS = {
     "workers that hang are not noticed": replace(
         supervision.JobSupervisor, "check_workers", lambda _: lambda self, running: None
     ),
-    "workers are left running": replace(launch.Job, "_stop_workers", lambda _: lambda self, grace: None),
+    "workers are left running": replace(
+        launch.Job, "_stop_workers", lambda _: lambda self, grace: None
+    ),
     "the coordination service is left running": replace(
         supervision.JobSupervisor, "close", lambda _: lambda self: self._rendezvous.close()
     ),
     "a job is complete when one worker is": replace(launch.Job, "_watch_workers", accept_failures),
     "two processes may be one worker": replace(
-        rendezvous.Rendezvous, "_list_missing", lambda _: lambda self: [] if self.connections else [0]
+        rendezvous.Rendezvous,
+        "_list_missing",
+        lambda _: lambda self: [] if self.connections else [0],
     ),
 }
 MUTATIONS = {

@@ -251,9 +251,8 @@ class Socket:
         self.world.wake_all(self.readers)
 
     def close(self):
-        if self.world.current is not None:
-            if self.world.current.process.is_dead:
-                return
+        if self.world.current is not None and self.world.current.process.is_dead:
+            return
         self.abandon()
         self.process.objects.pop(self, None)
 

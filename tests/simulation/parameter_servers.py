@@ -14,10 +14,11 @@ import numpy as np
 
 import meshflow as tf
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import OpError
-from meshflow.distribute.parameter_server import strategy as strategies
-from meshflow.distribute.cluster.cluster_spec import ClusterSpec
+from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
 from meshflow.distribute.cluster import channel
+from meshflow.distribute.cluster.cluster_spec import ClusterSpec
+from meshflow.distribute.parameter_server import strategy as strategies
+from meshflow.distribute.parameter_server.closures import pickling
 from meshflow.distribute.parameter_server.cluster import external_processes, local_processes, roles
 from meshflow.distribute.parameter_server.cluster.remote_cluster import RemoteCluster
 from meshflow.distribute.parameter_server.processes import entry_point
@@ -28,7 +29,6 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     get_outboxes,
     place_on_servers,
 )
-from meshflow.distribute.parameter_server.closures import pickling
 from meshflow.distribute.parameter_server.worker import server_client
 from simulation import machine, network
 from simulation.faults import Faults
@@ -78,7 +78,8 @@ def closure(index, counts, runs, last):
     running = context.worker_closure
     seen = [np.array(running.get_value(v)) for v in counts]
     if here.rng.random() < job.slow_closures:
-        here.sleep(here.rng.random() * 3.0)
+        # Other runs of the same closure often end at the same time.
+        here.sleep(here.rng.choice([1.0, 2.0]) - here.now % 1.0)
     servers = job.touched[index]
     for n in servers:
         one = np.zeros(job.num_closures, np.int32)
@@ -143,11 +144,11 @@ class Job:
         ]
         self.setters = {n for n in range(self.num_closures) if rng.random() < 0.3}
         self.failing = {rng.randrange(self.num_closures)} if rng.random() < 0.15 else set()
-        self.slow_closures = rng.choice([0.0, 0.0, 0.3])
+        self.slow_closures = rng.choice([0.0, 0.0, 0.5])
         self.options = {
             "max_staleness": rng.choice([None, None, None, 0, 1]),
             "queue_size": rng.choice([4096, 1, 2]),
-            "backup_closures": rng.random() < 0.3,
+            "backup_closures": rng.random() < 0.5,
         }
         self.stages = rng.random() < 0.3
         self.snapshots = rng.random() < 0.5
@@ -155,7 +156,11 @@ class Job:
         self.is_external = rng.random() < 0.3
         # The sum of what the coordinator has written, by server.
         self.written = [0] * self.num_servers
+        # The number of its writes that have failed, and may have been applied.
+        self.attempted = [0] * self.num_servers
         self.has_variables = Event()
+        # Variables that were created later.
+        self.late = []
         self.results = {}
         # Closures before this one have ended, and those that are known to have been applied.
         self.joined, self.applied = 0, set()
@@ -164,28 +169,40 @@ class Job:
 
     def run(self):
         """The program of the coordinator."""
-        here, rng = self.world, self.world.rng
+        rng = self.world.rng
         if self.is_external:
             cluster = {"engine": None, "cluster_resolver": Resolver(self.start_tasks())}
         else:
             cluster = {"engine": "processes", "backup_dir": "/journals"}
         strategy = tf.distribute.ParameterServerStrategy(
-            **cluster, workers=self.num_workers, servers=self.num_servers, patience=60.0, **self.options
+            **cluster,
+            workers=self.num_workers,
+            servers=self.num_servers,
+            patience=60.0,
+            **self.options,
         )
         cluster = strategy.cluster
         try:
             with strategy.scope():
-                create = functools.partial(self.create_variables, np.zeros(self.num_closures, np.int32))
+                create = functools.partial(
+                    self.create_variables, np.zeros(self.num_closures, np.int32)
+                )
                 counts, runs = create("count"), create("run")
-                last, own = (self.create_variables(np.zeros(1, np.int32), n) for n in ("last", "own"))
+                last, own = (
+                    self.create_variables(np.zeros(1, np.int32), n) for n in ("last", "own")
+                )
             self.has_variables.set()
             coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
             variables = counts, runs, last, own
             for index in range(self.num_closures):
                 with self.errors_of_closures():
-                    self.results[index] = coordinator.schedule(closure, args=(index, *variables[:3]))
+                    self.results[index] = coordinator.schedule(
+                        closure, args=(index, *variables[:3])
+                    )
                 if rng.random() < 0.2:
                     self.write(own)
+                if rng.random() < 0.1:
+                    self.create_late(strategy)
                 if rng.random() < 0.2:
                     self.join(coordinator, variables)
                 if rng.random() < 0.03 and not self.is_external:
@@ -200,7 +217,10 @@ class Job:
         """Start the programs of a cluster, and start them again when they end."""
         counts = {"worker": self.num_workers, "ps": self.num_servers}
         spec = ClusterSpec(
-            {job: [f"{network.HOST}:{3000 + 100 * len(job) + n}" for n in range(counts[job])] for job in counts}
+            {
+                job: [f"{network.HOST}:{3000 + 100 * len(job) + n}" for n in range(counts[job])]
+                for job in counts
+            }
         )
 
         def keep_running(job, index):
@@ -222,7 +242,10 @@ class Job:
         try:
             yield
         except (ValueError, OSError) as error:
-            check(self.failing or "fill_disk" in self.world.services["faults"].counts, f"{error!r} has no cause")
+            check(
+                self.failing or "fill_disk" in self.world.services["faults"].counts,
+                f"{error!r} has no cause",
+            )
             self.world.note("main", f"got {error!r}")
 
     def join(self, coordinator, variables):
@@ -239,12 +262,22 @@ class Job:
                 variables.append(tf.Variable(value, name=f"{name}_{n}", trainable=False))
         return variables
 
+    def create_late(self, strategy):
+        """Create a variable and write to it at once."""
+        name = f"late_{len(self.late)}"
+        with self.errors_of_closures(), strategy.scope():
+            variable = tf.Variable(np.ones(1, np.int32), name=name, trainable=False)
+            variable.assign_add(np.ones(1, np.int32))
+            self.late.append(variable)
+
     def write(self, own):
         """Write from the coordinator, as programs do between closures."""
         server = self.world.rng.randrange(self.num_servers)
+        self.attempted[server] += 1
         with self.errors_of_closures():
             own[server].assign_add(np.full(1, 1, np.int32))
             self.written[server] += 1
+            self.attempted[server] -= 1
 
     # ---- invariants ------------------------------------------------------------------------
 
@@ -255,21 +288,46 @@ class Job:
         for index in range(self.num_closures):
             result = self.results.get(index)
             found = [int(counts[n][index]) for n in range(self.num_servers)]
-            once, never = [int(n in self.touched[index]) for n in range(self.num_servers)], [0] * self.num_servers
-            allowed = [never] if result is None else [once] if result._error is None else [once, never]
-            check(found in allowed, f"closure {index} was applied {found} times on the servers, not {allowed}")
+            once, never = (
+                [int(n in self.touched[index]) for n in range(self.num_servers)],
+                [0] * self.num_servers,
+            )
+            allowed = (
+                [never] if result is None else [once] if result._error is None else [once, never]
+            )
+            check(
+                found in allowed,
+                f"closure {index} was applied {found} times on the servers, not {allowed}",
+            )
             applied = {int(runs[n][index]) for n in self.touched[index]} - {0}
-            check(len(applied) <= 1, f"the servers applied different runs of closure {index}: {applied}")
-            check(applied <= self.runs.get(index, set()), f"{applied} are no runs of closure {index}")
+            check(
+                len(applied) <= 1,
+                f"the servers applied different runs of closure {index}: {applied}",
+            )
+            check(
+                applied <= self.runs.get(index, set()), f"{applied} are no runs of closure {index}"
+            )
             if found == once:
                 self.applied.add(index)
+        for variable in self.late:
+            value = int(variable.numpy()[0])
+            check(
+                value == 2, f"the value of {variable.name} is {value}: a write was lost or repeated"
+            )
         for n in range(self.num_servers):
             value = int(own[n].numpy()[0])
-            check(value == self.written[n], f"{self.written[n]} writes to server {n} were acknowledged, found {value}")
+            excess = value - self.written[n]
+            check(
+                0 <= excess <= self.attempted[n],
+                f"{self.written[n]} writes to server {n} were acknowledged, found {value}",
+            )
             setters = self.setters & {i for i in self.applied if n in self.touched[i]}
             value = int(last[n].numpy()[0])
             allowed = {int(runs[n][i]) for i in setters} or {0}
-            check(value in allowed, f"server {n} has the value of run {value}, and not of one of {allowed}")
+            check(
+                value in allowed,
+                f"server {n} has the value of run {value}, and not of one of {allowed}",
+            )
 
     def check_seen(self):
         """Check what closures saw: those applied before the last join exactly once, others at most once."""
@@ -277,21 +335,31 @@ class Job:
             if index < self.joined or result._error is not None:
                 continue
             run, seen = result.fetch()
-            check(run in self.runs[index], f"closure {index} returned run {run}, one of another closure")
+            check(
+                run in self.runs[index],
+                f"closure {index} returned run {run}, one of another closure",
+            )
             for n, values in enumerate(seen):
                 for other, count in enumerate(values):
                     least = int(other in self.applied and n in self.touched[other])
                     check(
-                        least <= count <= 1 and (other != index or count == 0 or len(self.runs[index]) > 1),
+                        least <= count <= 1
+                        and (other != index or count == 0 or len(self.runs[index]) > 1),
                         f"closure {index} saw closure {other} {count} times on server {n}",
                     )
+
+
+# Errors by which a job may end, if there are faults.
+ALLOWED_ERRORS = (UnavailableError, DeadlineExceededError, OSError)
 
 
 class JobFaults(Faults):
     """Faults of a job, after it has created its variables or from its start."""
 
     def __init__(self, here, job):
-        super().__init__(here, ["kill", "kill_in_step", "suspend", "partition", "reset", "fill_disk"])
+        super().__init__(
+            here, ["kill", "kill_in_step", "suspend", "partition", "reset", "fill_disk"]
+        )
         self.job = job
         self.is_early = here.rng.random() < 0.1
 
@@ -306,10 +374,13 @@ class JobFaults(Faults):
         self.world.note("disk", f"of {name} is full")
         files.full.add(name)
         self.world.after(self.world.rng.choice([0.1, 1.0, 5.0]), lambda: files.full.discard(name))
+        if self.world.rng.random() < 0.5:
+            self.world.after(self.world.rng.random() * 5.0, lambda: self.kill_role(name))
 
-
-# Errors by which a job may end.
-ALLOWED_ERRORS = (OpError, ValueError, OSError)
+    def kill_role(self, name):
+        for process in self.world.services["started"]:
+            if process.name.startswith(f"{name}."):
+                process.kill()
 
 
 def simulate(seed, keeps_trace=False, mutations=()):
@@ -338,7 +409,11 @@ def simulate(seed, keeps_trace=False, mutations=()):
         (strategies, "JournalFolder", Folder),
         (external_processes, "Path", machine.Folder),
         (external_processes, "_local_listeners", machine.PerProcess()),
-        (entry_point, "ServerService", functools.partial(remote_server.ServerService, storage=files)),
+        (
+            entry_point,
+            "ServerService",
+            functools.partial(remote_server.ServerService, storage=files),
+        ),
         (server_client, "MAX_FORWARDED_BYTES", 0 if job.stages else 1 << 18),
         (journal.Journal, "min_snapshot_bytes", 2000 if job.snapshots else 1 << 26),
         *mutations,
@@ -349,4 +424,6 @@ def simulate(seed, keeps_trace=False, mutations=()):
 def find_program(command, environment):
     """The name and the main function of a process."""
     role = roles.Role(**json.loads(environment[roles.ROLE_VARIABLE]))
-    return f"{role.kind}{role.number}", lambda: entry_point.serve(role, environment[channel.SECRET_VARIABLE])
+    return f"{role.kind}{role.number}", lambda: entry_point.serve(
+        role, environment[channel.SECRET_VARIABLE]
+    )

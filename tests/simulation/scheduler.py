@@ -327,7 +327,8 @@ class World:
 
     def describe_threads(self):
         return "; ".join(
-            f"{p.name}{' (suspended)' if p.is_suspended else ''}: " + ", ".join(t.name for t in p.tasks)
+            f"{p.name}{' (suspended)' if p.is_suspended else ''}: "
+            + ", ".join(t.name for t in p.tasks)
             for p in self.processes
             if p.tasks
         )
@@ -510,7 +511,11 @@ class Semaphore:
 class Thread:
     def __init__(self, group=None, target=None, name=None, args=(), kwargs=None, daemon=None):
         self.target, self.args, self.kwargs = target, args, kwargs or {}
-        self.name, self.daemon, self.task = name or getattr(target, "__name__", "thread"), daemon, None
+        self.name, self.daemon, self.task = (
+            name or getattr(target, "__name__", "thread"),
+            daemon,
+            None,
+        )
 
     def run(self):
         self.target(*self.args, **self.kwargs)

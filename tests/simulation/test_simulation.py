@@ -14,7 +14,11 @@ from simulation import SCENARIOS, machine
 from simulation.mutations import MUTATIONS
 
 # The number of schedules of each scenario, and of each test.
-COUNTS = {"parameter_servers": 80_000, "launching": 20_000} if SOAK else {"parameter_servers": 800, "launching": 200}
+COUNTS = (
+    {"parameter_servers": 80_000, "launching": 20_000}
+    if SOAK
+    else {"parameter_servers": 800, "launching": 200}
+)
 BLOCK = 1000 if SOAK else 100
 BLOCKS = [(name, first) for name, count in COUNTS.items() for first in range(0, count, BLOCK)]
 # Mutations must be found within this number of schedules.
@@ -59,11 +63,26 @@ def find_modules():
     folder = Path(meshflow.__file__).parent
     for prefix in machine.SIMULATED:
         path = folder.joinpath(*prefix.split(".")[1:])
-        yield from [path.with_suffix(".py")] if path.with_suffix(".py").exists() else path.rglob("*.py")
+        yield from (
+            [path.with_suffix(".py")] if path.with_suffix(".py").exists() else path.rglob("*.py")
+        )
 
 
 @pytest.mark.parametrize("path", find_modules(), ids=lambda path: path.stem)
 def test_code_refers_to_the_system_by_modules(path):
     """Otherwise `install` would not replace it, and a simulation would wait in real time."""
-    names = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-    assert not names & {"threading", "time", "socket", "secrets", "subprocess", "os", "random", "queue"}
+    names = {
+        node.module
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert not names & {
+        "threading",
+        "time",
+        "socket",
+        "secrets",
+        "subprocess",
+        "os",
+        "random",
+        "queue",
+    }

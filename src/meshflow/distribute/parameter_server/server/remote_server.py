@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -38,6 +41,9 @@ from meshflow.environment.types import Array, ArrayLike
 from meshflow.files.storage import LOCAL_STORAGE, Storage
 from meshflow.profiler.annotations import Trace
 
+_log = logging.getLogger("meshflow")
+# A server whose disk is full is called again for this many seconds.
+_FULL_DISK_SECONDS, _FULL_DISK_ERRORS = 60.0, (errno.ENOSPC, errno.EDQUOT)
 # Larger values are copied before they are sent.
 _MIN_COPIED_BYTES = 1 << 16
 
@@ -244,8 +250,10 @@ class RemoteServer:
     def _call(self, method: str, *args: Any) -> Any:
         """Call a method of the server, repeating the call after a restart.
 
-        The server recognizes calls that it has executed already.
+        The server recognizes calls that it has executed already. While its disk is full, the call is
+        repeated for some time, because other servers may have applied their part of a closure.
         """
+        deadline: float | None = None
         with self._lock:
             while True:
                 if self._caller is None:
@@ -256,6 +264,12 @@ class RemoteServer:
                     return self._caller.call(method, *args)
                 except ConnectionLostError:
                     self.close()
+                except OSError as error:
+                    deadline = deadline or time.monotonic() + _FULL_DISK_SECONDS
+                    if error.errno not in _FULL_DISK_ERRORS or time.monotonic() > deadline:
+                        raise
+                    _log.warning("Parameter server %d cannot write: %s", self.index, error)
+                    time.sleep(1.0)
 
     def abandon(self, num_starts: int) -> None:
         """Let a call that waits for a process that was replaced fail, and be repeated.
