@@ -68,6 +68,7 @@ def create_world(seed, keeps_trace):
     net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
     net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
     net.split = rng.choice([0.0, 0.1, 0.5])
+    net.stall = rng.choice([0.0, 0.0, 0.0, 0.003])
     files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
     here.services.update(network=net, disk=files, started=[], start_failures=0.0, unreachable=0.0)
     return here

@@ -159,6 +159,15 @@ def cancel_started(put_back):
     return put
 
 
+def skip_failed_attempts(push):
+    """A failed attempt does not complete an earlier one."""
+
+    def push_something(self, closure, attempt, floor, pushes):
+        return push(self, closure, attempt, floor, pushes) if any(pushes) else ([], True)
+
+    return push_something
+
+
 def keep_lost_worker(close):
     return lambda self: None
 
@@ -189,6 +198,9 @@ _SERVER_MUTATIONS = {
     "closures of lost workers are dropped": replace(closure_queue.ClosureQueue, "put_back", lose_closures),
     "started closures are cancelled": replace(closure_queue.ClosureQueue, "put_back", cancel_started),
     "a worker that is lost is not replaced": replace(remote_cluster._RegisteredProcess, "close", keep_lost_worker),
+    "failed attempts leave earlier ones incomplete": replace(
+        server_client.ServerClient, "push", skip_failed_attempts
+    ),
     "workers keep old values": replace(worker.Worker, "_should_pull", stale_copies),
     "full disks end closures": [(remote_server, "_FULL_DISK_SECONDS", -1.0)],
 }  # fmt: skip

@@ -23,12 +23,14 @@ class Network:
       latency: Mean latency in seconds.
       slow: Probability of a latency of up to `slow_seconds`.
       split: Probability that a message arrives in pieces.
+      stall: Probability that a thread does not run for up to `slow_seconds` after it has received bytes.
     """
 
     def __init__(self, here):
         self.world = here
         self.listeners, self.next_port = {}, 20000
-        self.latency, self.slow, self.slow_seconds, self.split = 0.001, 0.0, 2.0, 0.1
+        self.latency, self.slow, self.slow_seconds, self.split = 0.001, 0.0, 5.0, 0.1
+        self.stall = 0.0
         self.connections = []
         # By pair of processes, the time at which they reach each other again.
         self.partitions = {}
@@ -199,6 +201,8 @@ class Socket:
             if end is not None and here.now >= end:
                 raise TimeoutError("timed out")
             here.wait(self.readers, None if end is None else end - here.now)
+        if self.network.stall and here.rng.random() < self.network.stall:
+            here.sleep(here.rng.random() * self.network.slow_seconds)
         return self.inbox
 
     def _check_open(self):

@@ -322,3 +322,17 @@ def test_a_server_begins_again_where_it_was(tmp_path, monkeypatch, least):
     np.testing.assert_array_equal(server["read"]((1,))[1][1], np.full(4, 191.0))
     server["write"](1, np.ones(4, np.float32), True, 2)
     np.testing.assert_array_equal(service()["read"]((1,))[1][1], np.full(4, 192.0))
+
+
+def test_a_repeated_call_of_the_coordinator_does_not_follow_later_ones(tmp_path):
+    def service():
+        return ServerService(0, str(tmp_path)).methods(pair()[0])
+
+    server, zeros = service(), np.zeros(4, np.float32)
+    server["create"](1, zeros, "v", None, 1)
+    server["write"](1, np.ones(4, np.float32), True, 2)
+    # The connection of the first call was lost, and the server executes what had arrived on it.
+    server["create"](1, zeros, "v", None, 1)
+    server["adopt"](1, b"not an optimizer", 1)
+    np.testing.assert_array_equal(server["read"]((1,))[1][1], np.ones(4))
+    np.testing.assert_array_equal(service()["read"]((1,))[1][1], np.ones(4))

@@ -169,12 +169,18 @@ class ServerService:
             with contextlib.suppress(Exception):
                 self._calls[method](*args)
 
-    def _create(self, key: int, value: Array, name: str, constraint: bytes | None) -> None:
+    def _create(
+        self, key: int, value: Array, name: str, constraint: bytes | None, order: int = 0
+    ) -> None:
+        if not self._server.record_order(order):
+            return
         if constraint is not None:
             self._constraints[key] = constraint
         self._server.create(key, value, name, None if constraint is None else loads(constraint, {}))
 
-    def _adopt(self, key: int, optimizer: bytes) -> None:
+    def _adopt(self, key: int, optimizer: bytes, order: int = 0) -> None:
+        if not self._server.record_order(order):
+            return
         self._optimizers[key] = optimizer
         resolve: dict[str, Callable[..., Any]] = {
             "variable": lambda key, _: self._server.resolve(key),
@@ -212,7 +218,7 @@ class RemoteServer:
     ) -> None:
         """See `ParameterServer.create`."""
         data = None if constraint is None else dumps(constraint, description="the constraint")
-        self._call("create", key, value, name, data)
+        self._call_in_order("create", key, value, name, data)
 
     def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Array]]:
         """See `ParameterServer.read`."""
@@ -221,9 +227,7 @@ class RemoteServer:
 
     def write(self, key: int, value: ArrayLike, adds: bool = False) -> int:
         """See `ParameterServer.write`."""
-        with self._lock:
-            self._order += 1
-            clock: int = self._call("write", key, value, adds, self._order)
+        clock: int = self._call_in_order("write", key, value, adds)
         return clock
 
     def add_optimizer(self, key: int, optimizer: bytes) -> None:
@@ -233,7 +237,7 @@ class RemoteServer:
           key: Key of the optimizer.
           optimizer: Pickle of the optimizer, with persistent ids for hosted variables.
         """
-        self._call("adopt", key, optimizer)
+        self._call_in_order("adopt", key, optimizer)
 
     def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> CompletedAttempt | None:
         """See `ParameterServer.stage`."""
@@ -246,6 +250,12 @@ class RemoteServer:
         """See `ParameterServer.exchange`."""
         reply: ExchangeReply = self._call("exchange", push, wish, floor)
         return reply
+
+    def _call_in_order(self, method: str, *args: Any) -> Any:
+        """Call a method with a sequence number; see `ParameterServer.record_order`."""
+        with self._lock:
+            self._order += 1
+            return self._call(method, *args, self._order)
 
     def _call(self, method: str, *args: Any) -> Any:
         """Call a method of the server, repeating the call after a restart.
