@@ -38,6 +38,12 @@ class Faults:
         if process is not None:
             process.kill()
 
+    def vanish(self):
+        """The machine of a process loses its power."""
+        process = self.choose()
+        if process is not None:
+            process.kill(is_silent=True)
+
     def kill_in_step(self):
         process, rng = self.choose(), self.world.rng
         if process is not None:

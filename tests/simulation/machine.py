@@ -66,7 +66,7 @@ def create_world(seed, keeps_trace):
     here = World.current_world = World(seed, keeps_trace=keeps_trace)
     rng, net, files = here.rng, network.Network(here), disk.Disk(here)
     net.latency = rng.choice([0.0002, 0.002, 0.02, 0.1])
-    net.slow = rng.choice([0.0, 0.0, 0.02, 0.1])
+    net.slow = rng.choice([0.0, 0.0, 0.0, 0.03])
     net.split = rng.choice([0.0, 0.1, 0.5])
     net.stall = rng.choice([0.0, 0.0, 0.0, 0.003])
     files.slow = rng.choice([0.0, 0.0, 0.02, 0.1])

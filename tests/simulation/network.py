@@ -29,7 +29,7 @@ class Network:
     def __init__(self, here):
         self.world = here
         self.listeners, self.next_port = {}, 20000
-        self.latency, self.slow, self.slow_seconds, self.split = 0.001, 0.0, 5.0, 0.1
+        self.latency, self.slow, self.slow_seconds, self.split = 0.001, 0.0, 3.0, 0.1
         self.stall = 0.0
         self.connections = []
         # By pair of processes, the time at which they reach each other again.
@@ -266,7 +266,7 @@ class Socket:
             return
         self.is_closed = True
         self._stop_listening()
-        if self.peer is not None and not self.has_shut_down:
+        if self.peer is not None and not (self.has_shut_down or self.process.is_silent):
             self.peer.deliver_later("end" if self.world.rng.random() < 0.5 else "reset", None)
 
     def _stop_listening(self):

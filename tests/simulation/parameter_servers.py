@@ -178,7 +178,7 @@ class Job:
             **cluster,
             workers=self.num_workers,
             servers=self.num_servers,
-            patience=60.0,
+            patience=30.0,
             **self.options,
         )
         cluster = strategy.cluster
@@ -357,9 +357,8 @@ class JobFaults(Faults):
     """Faults of a job, after it has created its variables or from its start."""
 
     def __init__(self, here, job):
-        super().__init__(
-            here, ["kill", "kill_in_step", "suspend", "partition", "reset", "fill_disk"]
-        )
+        kinds = ["kill", "kill_in_step", "suspend", "partition", "reset", "fill_disk"]
+        super().__init__(here, [*kinds, "vanish"] if job.is_external else kinds)
         self.job = job
         self.is_early = here.rng.random() < 0.1
 

@@ -51,7 +51,7 @@ class Process:
         self.world, self.name, self.globals = world, name, {}
         self.environment = {SECRET_VARIABLE: "secret of the simulation"}
         self.pid = next(world.pids)
-        self.exit_code = None
+        self.exit_code, self.is_silent = None, False
         self.is_suspended = False
         self.tasks = {}
         self.parked = []
@@ -69,10 +69,14 @@ class Process:
     def start_thread(self, function, name):
         return Task(self.world, self, function, name)
 
-    def kill(self, exit_code=-9):
-        """End the process. Its threads unwind before any other thread runs."""
+    def kill(self, exit_code=-9, is_silent=False):
+        """End the process. Its threads unwind before any other thread runs.
+
+        If the process ends silently, as with its machine, the other ends of its connections do not notice.
+        """
         if self.is_dead:
             return
+        self.is_silent = is_silent
         world = self.world
         world.note(self.name, f"ends with code {exit_code}")
         self.exit_code = exit_code
