@@ -4,6 +4,7 @@ A worker joins the cluster by the code of production and trains: it waits for th
 and worker 0 writes checkpoints. JAX's coordination service and collectives are no part of the simulation.
 """
 
+import contextlib
 import itertools
 import json
 
@@ -188,6 +189,10 @@ class JobFaults(Faults):
 
             def connect():
                 connection = network.Socket()
+                with contextlib.suppress(OSError):
+                    intrude(connection)
+
+            def intrude(connection):
                 connection.settimeout(5.0)
                 connection.connect((network.HOST, port))
                 connection.sendall(
@@ -202,14 +207,7 @@ class JobFaults(Faults):
                 here.sleep(here.rng.random() * 20.0)
                 connection.close()
 
-            Process(here, "stranger").start_thread(lambda: _ignore_errors(connect), "main")
-
-
-def _ignore_errors(function):
-    try:
-        function()
-    except OSError:
-        pass
+            Process(here, "stranger").start_thread(connect, "main")
 
 
 def simulate(seed, keeps_trace=False, mutations=()):
