@@ -87,13 +87,12 @@ def delete_logs_first(write_snapshot):
     return write
 
 
-def without_staging(choose):
-    """Later attempts push as the first one does."""
+def without_staging(_):
+    """All attempts send their pushes at once."""
 
     def push(self, closure, attempt, floor, pushes):
         with self._lock:
-            order = server_client._choose_order(pushes) or []
-            replies = self._push_in_order(pushes, order, floor)
+            replies = self._exchange_all(pushes, floor)
             return replies, any(c.repeated for c in replies)
 
     return push
@@ -159,15 +158,6 @@ def cancel_started(put_back):
     return put
 
 
-def skip_failed_attempts(push):
-    """A failed attempt does not complete an earlier one."""
-
-    def push_something(self, closure, attempt, floor, pushes):
-        return push(self, closure, attempt, floor, pushes) if any(pushes) else ([], True)
-
-    return push_something
-
-
 def keep_lost_worker(close):
     return lambda self: None
 
@@ -198,8 +188,8 @@ _SERVER_MUTATIONS = {
     "closures of lost workers are dropped": replace(closure_queue.ClosureQueue, "put_back", lose_closures),
     "started closures are cancelled": replace(closure_queue.ClosureQueue, "put_back", cancel_started),
     "a worker that is lost is not replaced": replace(remote_cluster._RegisteredProcess, "close", keep_lost_worker),
-    "failed attempts leave earlier ones incomplete": replace(
-        server_client.ServerClient, "push", skip_failed_attempts
+    "failed attempts leave others incomplete": replace(
+        server_client.ServerClient, "settle", lambda _: lambda self, closure, attempt, floor: None
     ),
     "workers keep old values": replace(worker.Worker, "_should_pull", stale_copies),
     "full disks end closures": [(remote_server, "_FULL_DISK_SECONDS", -1.0)],

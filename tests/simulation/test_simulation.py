@@ -48,9 +48,10 @@ def test_mistakes_are_found(name):
 def test_a_seed_determines_a_schedule():
     """The command of a failure's message shows the same trace, in a process with other hashes."""
     command = [sys.executable, "-m", "simulation", "parameter_servers", "11", "17"]
-    paths = os.pathsep.join([str(TESTS), str(Path(meshflow.__file__).parents[1])])
+    paths = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": paths}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert process.returncode == 0, process.stderr
     simulate = SCENARIOS["parameter_servers"]()
     traces = []
     for seed in (11, 17):
@@ -68,7 +69,7 @@ def find_modules():
         )
 
 
-@pytest.mark.parametrize("path", find_modules(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", list(find_modules()), ids=lambda path: path.stem)
 def test_code_refers_to_the_system_by_modules(path):
     """Otherwise `install` would not replace it, and a simulation would wait in real time."""
     names = {

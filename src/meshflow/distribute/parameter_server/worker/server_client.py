@@ -114,9 +114,31 @@ class ServerClient:
         Returns:
           The replies, and whether some push had been applied before.
         """
+        order = None if attempt else _choose_order(pushes)
+        return self._decide(closure, (0, attempt), floor, pushes, order)
+
+    def settle(self, closure: int, attempt: int, floor: int) -> None:
+        """Have the servers complete another attempt at a closure, or apply none.
+
+        Args:
+          closure: Id of the closure.
+          attempt: Id of an attempt that has failed.
+          floor: Closures with smaller ids are finished.
+        """
+        nothing = [Push(closure, attempt=attempt) for _ in self._servers]
+        self._decide(closure, (1, attempt), floor, nothing, None)
+
+    def _decide(
+        self,
+        closure: int,
+        ballot: Ballot,
+        floor: int,
+        pushes: Sequence[Push | None],
+        order: Sequence[int] | None,
+    ) -> tuple[list[ExchangeReply], bool]:
+        """Push, in an order of the servers or, if there is none, in two phases."""
+        attempt = chosen_attempt = ballot[1]
         with self._lock, region(COMMUNICATION, "exchange"):
-            ballot, chosen_attempt = (0, attempt), attempt
-            order = None if attempt else _choose_order(pushes)
             while True:
                 if order is None:
                     chosen_attempt, messages = self._stage_all(closure, pushes, ballot, floor)

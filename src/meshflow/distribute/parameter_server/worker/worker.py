@@ -289,10 +289,9 @@ class Worker:
                 with self._core_scope():
                     value, running, pushes = self._compute(call, clocks)
             except Exception:
-                if call.attempt:
-                    # Servers that lack the writes of an earlier attempt apply them.
-                    nothing = [None] * len(self.servers)
-                    self._client.push(call.closure_id, call.attempt, call.floor, nothing)
+                if call.attempt or self._strategy.options.backup_closures:
+                    # Another attempt may have been applied by some servers only.
+                    self._client.settle(call.closure_id, call.attempt, call.floor)
                 raise
             if self._skip_exchange(call, running):
                 return Outcome(value, clocks, [], False, self._client.count_traffic())
