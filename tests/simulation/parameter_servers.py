@@ -30,6 +30,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     place_on_servers,
 )
 from meshflow.distribute.parameter_server.worker import server_client
+from meshflow.distribute.parameter_server.worker.server_client import AttemptFailedError
 from simulation import machine, network
 from simulation.faults import Faults
 from simulation.scheduler import Event, Facade, Process, check, world
@@ -143,7 +144,7 @@ class Job:
             for _ in range(self.num_closures)
         ]
         self.setters = {n for n in range(self.num_closures) if rng.random() < 0.3}
-        self.failing = {rng.randrange(self.num_closures)} if rng.random() < 0.15 else set()
+        self.failing = {rng.randrange(self.num_closures)} if rng.random() < 0.3 else set()
         self.slow_closures = rng.choice([0.0, 0.0, 0.5])
         self.options = {
             "max_staleness": rng.choice([None, None, None, 0, 1]),
@@ -241,7 +242,7 @@ class Job:
         """Go on after an error of a closure, as programs may."""
         try:
             yield
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, AttemptFailedError) as error:
             check(
                 self.failing or "fill_disk" in self.world.services["faults"].counts,
                 f"{error!r} has no cause",

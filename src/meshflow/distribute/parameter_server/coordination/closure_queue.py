@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.distribute.parameter_server.closures.remote_values import RemoteValue
+from meshflow.distribute.parameter_server.worker.server_client import AttemptFailedError
 
 __all__ = ["Closure", "ClosureQueue", "StalenessGate"]
 
@@ -172,6 +173,8 @@ class ClosureQueue:
         """
         with self._closure_finished:
             closure.num_runs -= 1
+            if isinstance(error, AttemptFailedError) and closure.num_runs:
+                return  # The attempt that has failed will report its error.
             is_first = self._running.pop(closure.closure_id, None) is not None
             if is_first and error is not None:
                 closure.result._set_error(error)
