@@ -256,7 +256,7 @@ def _run_once(
     ]
     supervisor = None
     try:
-        addresses = ray.get([a.address.remote() for a in actors])
+        addresses = _get_answers(ray, [a.address.remote() for a in actors], watchdog)
         host = ray.util.get_node_ip_address()
         if {parse_address(a)[0] for a in addresses} == {host}:
             # If all workers are on this machine, no other machine has to reach them.
@@ -270,7 +270,7 @@ def _run_once(
                 **supervisor.make_environment(restarts),
                 "TF_CONFIG": json.dumps(config),
             }
-            ray.get(actor.configure.remote(worker_variables))
+            _get_answers(ray, [actor.configure.remote(worker_variables)], watchdog)
         return _collect_results(ray, [call(a) for a in actors], supervisor)
     except ray.exceptions.RayActorError as error:
         raise WorkerFailureError(f"A worker died before it called the function: {error}") from error
@@ -281,6 +281,17 @@ def _run_once(
             ray.kill(actor)
         if supervisor is not None:
             supervisor.close()
+
+
+def _get_answers(ray: Any, futures: list[Any], timeout: float) -> list[Any]:
+    """Return the results of calls, which an actor that is suspended does not answer."""
+    try:
+        answers: list[Any] = ray.get(futures, timeout=timeout)
+    except ray.exceptions.GetTimeoutError as error:
+        raise WorkerFailureError(
+            f"A worker has not answered within {timeout:g} s, before it called the function."
+        ) from error
+    return answers
 
 
 def _collect_results(ray: Any, futures: list[Any], supervisor: JobSupervisor) -> list[Any]:
