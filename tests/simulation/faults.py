@@ -54,12 +54,8 @@ class Faults:
         if process is not None:
             process.suspend()
             seconds = self.world.rng.choice([0.5, 3.0, 10.0, 60.0, None])
-            if seconds is not None or not self.must_end(process):
-                self.world.after(seconds or 60.0, process.resume)
-
-    def must_end(self, process):
-        """Whether the job must end or fail if a process is suspended forever."""
-        return True
+            if seconds is not None:
+                self.world.after(seconds, process.resume)
 
     def partition(self):
         end = self.choose_connection()

@@ -104,7 +104,6 @@ class Training:
         process.globals.update(start=start, on_launch=lambda: None)
         addresses = json.loads(environment["TF_CONFIG"])["cluster"]["worker"]
         coordination.join_cluster([f"worker:{i}" for i in range(len(addresses))], addresses, index)
-        process.globals["has_joined"] = True
         step = self.checkpoint
         while step < self.num_steps:
             here.sleep(here.rng.random() * self.step_seconds)
@@ -180,10 +179,6 @@ class JobFaults(Faults):
 
     def __init__(self, here):
         super().__init__(here, ["kill", "kill_in_step", "suspend", "partition", "reset", "intrude"])
-
-    def must_end(self, process):
-        # A script may run for any time before it joins the cluster, if it ever does.
-        return "has_joined" in process.globals
 
     def intrude(self):
         """A process outside the job connects to a listener and sends something."""

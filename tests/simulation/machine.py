@@ -210,6 +210,13 @@ def _kill_group(pid, number):
         )
 
 
+def _wait_for_stop(_, pid, options):
+    process = next((p for p in world().processes if p.pid == pid and not p.is_dead), None)
+    if process is None:
+        raise ChildProcessError(pid)
+    return process if process.is_suspended else None
+
+
 class _OperatingSystem(Facade):
     @property
     def environ(self):
@@ -225,6 +232,7 @@ OS = _OperatingSystem(
     _exit=_exit,
     getpid=lambda: world().current.process.pid,
     killpg=_kill_group,
+    waitid=_wait_for_stop,
     cpu_count=lambda: 64,
 )
 SECRETS = Facade(

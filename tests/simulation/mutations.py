@@ -219,6 +219,7 @@ _LAUNCHER_MUTATIONS = {
     "workers that hang are not noticed": replace(
         supervision.JobSupervisor, "check_workers", lambda _: lambda self, running: None
     ),
+    "stopped workers are not noticed": replace(launch, "_is_stopped", lambda _: lambda pid: False),
     "workers are left running": replace(
         launch.Job, "_stop_workers", lambda _: lambda self, grace: None
     ),
