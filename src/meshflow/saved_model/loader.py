@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax.export
 
 from meshflow.checkpoint.array_folder import GRAPH_FILE, ArrayFolder, is_array_folder
 from meshflow.checkpoint.object_graph import Trackable
-from meshflow.core.runtime.errors import DataLossError, FailedPreconditionError, NotFoundError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnimplementedError,
+)
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
 from meshflow.core.variables.variable import (
@@ -22,8 +30,10 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
+from meshflow.environment.limits import FileTooLargeError, load_budget_scope
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
+from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
 from meshflow.saved_model.host_steps.plan_program import (
     PlanProgram,
@@ -33,7 +43,7 @@ from meshflow.saved_model.host_steps.plan_program import (
 )
 from meshflow.saved_model.host_steps.text_steps import TextStepsProgram
 from meshflow.saved_model.manifest import lookup_tables
-from meshflow.saved_model.manifest.assets import Asset, get_asset_path
+from meshflow.saved_model.manifest.assets import load_asset
 from meshflow.saved_model.manifest.json_structures import unpack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -41,6 +51,7 @@ from meshflow.saved_model.manifest.restored_objects import (
     attach_child,
 )
 from meshflow.saved_model.options import LoadOptions, normalize_tags
+from meshflow.saved_model.programs.foreign_modules import remember_own_program
 from meshflow.saved_model.programs.restored_functions import (
     Alternative,
     AlternativeDispatcher,
@@ -54,7 +65,10 @@ from meshflow.saved_model.programs.restored_signatures import (
     RestoredSignature,
     SignatureMap,
 )
-from meshflow.saved_model.programs.stablehlo import deserialize_program
+from meshflow.saved_model.programs.stablehlo import (
+    deserialize_program,
+    verify_foreign_programs,
+)
 from meshflow.version import GIT_VERSION, VERSION
 
 __all__ = [
@@ -105,6 +119,7 @@ def load(
     export_dir: StrPath,
     tags: str | Iterable[str] | None = None,
     options: LoadOptions | None = None,
+    trusted: bool = False,
 ) -> Any:
     """Load a SavedModel of Meshflow or TensorFlow. Its Python code is not needed.
 
@@ -116,6 +131,8 @@ def load(
       export_dir: The folder.
       tags: Tags that the graph must have. Default: the serving tag.
       options: A `LoadOptions`.
+      trusted: Whether you trust the author of the folder. By default, another process verifies the
+        programs that this user did not save before they are used, which takes a few seconds once.
 
     Returns:
       An object with the variables, objects and functions of the saved object as attributes, and
@@ -137,14 +154,18 @@ def load(
       array([1., 2.], dtype=float32)
     """
     path = to_path_string(export_dir)
-    root = load_without_tensorrt(path, tags, options)
+    with load_budget_scope(path, measure_folder(path)):
+        root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
-        get_public_package().experimental.tensorrt.replace_signature(path, root)
+        get_public_package().experimental.tensorrt.replace_signature(path, root, trusted)
     return root
 
 
 def load_without_tensorrt(
-    path: str, tags: str | Iterable[str] | None = None, options: LoadOptions | None = None
+    path: str,
+    tags: str | Iterable[str] | None = None,
+    options: LoadOptions | None = None,
+    trusted: bool = False,
 ) -> Any:
     """Load a SavedModel without the changes of a conversion for TensorRT.
 
@@ -152,6 +173,7 @@ def load_without_tensorrt(
       path: The folder.
       tags: As in `load`.
       options: A `LoadOptions`, or None.
+      trusted: As in `load`.
 
     Raises:
       OSError: If there is no SavedModel.
@@ -161,7 +183,7 @@ def load_without_tensorrt(
     if is_tensorflow_saved_model(path):
         from meshflow.saved_model.graph.reading import graph_loader  # noqa: PLC0415 - it needs an optional package
 
-        return graph_loader.load(path, tags, with_aliases)
+        return graph_loader.load(path, tags, with_aliases, trusted)
     try:
         folder = ArrayFolder(path)
     except (NotFoundError, FailedPreconditionError):
@@ -172,16 +194,31 @@ def load_without_tensorrt(
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
+    requested = normalize_tags(tags)
+    with _translate_damage(path):
+        existing = list(folder.manifest["saved_model"].get("tags", ["serve"]))
+        has_tags = requested <= set(existing)
+    if not has_tags:
+        raise ValueError(
+            f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
+        )
+    with _translate_damage(path):
+        return _ManifestLoader(folder, with_aliases, trusted).load_root()
+
+
+@contextlib.contextmanager
+def _translate_damage(path: str) -> Iterator[None]:
+    """Translate errors of a damaged manifest to `DataLossError` with the path."""
     try:
-        requested = normalize_tags(tags)
-        existing = folder.manifest["saved_model"].get("tags", ["serve"])
-        if not requested <= set(existing):
-            raise ValueError(
-                f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
-            )
-        return _ManifestLoader(folder, with_aliases).load_root()
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        yield
+    except (FileTooLargeError, ImportError, UnimplementedError):
+        raise
+    except DataLossError as error:
+        raise error if path in str(error) else DataLossError(f"{path}: {error}") from None
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
+    except RecursionError as error:
+        raise DataLossError(f"{path}: the manifest is damaged: it is too deep.") from error
 
 
 class _ManifestLoader:
@@ -190,10 +227,11 @@ class _ManifestLoader:
     Args:
       folder: Folder of the SavedModel.
       with_aliases: Whether to restore function aliases.
+      trusted: Whether the folder's programs need no verification.
     """
 
-    def __init__(self, folder: ArrayFolder, with_aliases: bool) -> None:
-        self._folder, self._with_aliases = folder, with_aliases
+    def __init__(self, folder: ArrayFolder, with_aliases: bool, trusted: bool) -> None:
+        self._folder, self._with_aliases, self._is_trusted = folder, with_aliases, trusted
         self._content = folder.manifest["saved_model"]
         self._constants: dict[str, Tensor] = {}
         self._programs: dict[bytes, Callable[[], Any]] = {}
@@ -212,7 +250,7 @@ class _ManifestLoader:
         for index, node in enumerate(nodes):
             # Programs take the shards of a variable as separate captures, so a shard must not be
             # sharded again.
-            with unsharded_scope() if index in shards else nullcontext():
+            with unsharded_scope() if index in shards else contextlib.nullcontext():
                 self._items.append(self._make_object(index, node))
         for index, node in enumerate(nodes):
             if node["kind"] == "shards":
@@ -224,7 +262,7 @@ class _ManifestLoader:
         if kind == "variable":
             return self._make_variable(node)
         if kind == "asset":
-            return Asset(get_asset_path(self._folder.path, node["file"]))
+            return load_asset(self._folder.path, node["file"])
         if kind == "table":
             return lookup_tables.create_table(node, self._folder.read_file)
         if kind == "dict":
@@ -298,6 +336,10 @@ class _ManifestLoader:
                 unpack_structure(saved["arguments"]), ranks[0].structure, RankDispatchProgram(ranks)
             )
         structure = unpack_structure(saved["results"])
+        count = len(saved["plan"]["values"]) if "plan" in saved else saved["count"]
+        slots = [s.index for s in nest.flatten(structure) if isinstance(s, TensorSlot)]
+        if not all(isinstance(i, int) and 0 <= i < count for i in slots):
+            raise ValueError(f"{name} has {count} results, and its structure refers to {slots}")
         program: Any
         if "plan" in saved:
             program = self._make_plan(name, structure, saved["plan"])
@@ -305,7 +347,12 @@ class _ManifestLoader:
             program = self._make_program(name, saved)
             if "text" in saved:
                 program = TextStepsProgram(saved["text"], program)
-        return Alternative(unpack_structure(saved["arguments"]), structure, program)
+        arguments = unpack_structure(saved["arguments"])
+        if not isinstance(arguments, tuple) or [type(a) for a in arguments] != [tuple, dict]:
+            raise ValueError(f"the arguments of {name} are no pair of a tuple and a dictionary")
+        if isinstance(program, PlanProgram):
+            program.check(sum(isinstance(s, TensorSpec) for s in nest.flatten(arguments)))
+        return Alternative(arguments, structure, program)
 
     def _make_plan(self, name: str, structure: PyTree, saved: dict[str, Any]) -> PlanProgram:
         parts: list[Any] = []
@@ -335,13 +382,23 @@ class _ManifestLoader:
     def _read_program(self, key: str) -> tuple[Callable[[], jax.export.Exported], bytes]:
         """Read a program; return a function that parses it on the first call, and its digest."""
         data = self._folder.read_file(key).tobytes()
+        if self._is_trusted:
+            remember_own_program(data)
         if data not in self._programs:
-            self._programs[data] = functools.cache(lambda: deserialize_program(data))
+            label = f"{self._folder.path}: program {key}"
+            self._programs[data] = functools.cache(lambda: self._deserialize_program(data, label))
         return self._programs[data], hashlib.sha256(data).digest()
+
+    def _deserialize_program(self, data: bytes, label: str) -> jax.export.Exported:
+        verify_foreign_programs(list(self._programs))
+        return deserialize_program(data, label)
 
     def _resolve_capture(self, saved: dict[str, Any]) -> Variable | Tensor:
         if "node" in saved:
-            return self._items[saved["node"]]
+            item = self._items[saved["node"]]
+            if not isinstance(item, Variable):
+                raise TypeError(f"a function uses {item!r} as a variable")
+            return item
         key = saved["constant"]
         if key not in self._constants:
             self._constants[key] = Tensor(self._folder.read_file(key))
