@@ -1,6 +1,6 @@
 """`meshflow launch` with real workers: outputs, faults, restarts, and that nothing is left running.
 
-In `make test-all` workers are killed at 20 random moments, or as many as MESHFLOW_FAULTS says.
+In `make test-all` workers are killed at 200 random moments, or as many as MESHFLOW_FAULTS says.
 """
 
 import os
@@ -22,7 +22,7 @@ from meshflow.cli.launch import Job
 
 TESTS = Path(__file__).parents[1]
 SURVIVING = TESTS / "distribute" / "workers" / "surviving.py"
-KILLS = int(os.environ.get("MESHFLOW_FAULTS", 20))
+KILLS = int(os.environ.get("MESHFLOW_FAULTS", 200))
 COMMAND = [sys.executable, "-c", "from meshflow.cli import main; main()", "launch"]
 # What differs from the environment of the tests; None is not there.
 ENVIRONMENT = {
@@ -111,6 +111,20 @@ def test_failure_ends_the_job_after_its_restarts(show):
     assert code == 7
     assert "Worker 1 ended with code 7. Restart 1 of 1." in text
     assert "[launch] Worker 1 ended with code 7. The job failed after 1 restarts." in text
+
+
+def test_a_worker_that_is_stopped_before_it_connects_fails(tmp_path):
+    script = tmp_path / "stop.py"
+    script.write_text(
+        "import os, signal\n"
+        "if os.environ['MESHFLOW_RESTARTS'] == '0':\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "print('done')\n"
+    )
+    code, text = launch("--workers", 1, "--max-restarts", 1, "--watchdog", 1, script)
+    assert code == 0, text
+    assert "Worker 0 is stopped by a signal for 1 s. Restart 1 of 1." in text
+    assert "[worker 0] done" in text
 
 
 def test_wrong_arguments(show, monkeypatch):
@@ -257,7 +271,7 @@ def test_faults_leave_no_trace_in_the_weights(undisturbed, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_kills_at_random_moments(undisturbed, tmp_path):
     """Kills from outside, of any worker, while it starts, joins, trains or saves."""
     left = KILLS

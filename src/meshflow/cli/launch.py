@@ -218,6 +218,9 @@ class Job:
         Raises:
           Failure: A worker exited with an error, or hangs.
         """
+        # The times since which workers of this machine are stopped. Before a worker has connected, it sends
+        # no heartbeats.
+        stop_times: dict[int, float] = {}
         while True:
             codes = [p.poll() for p in self._processes]
             failed = {index: code for index, code in enumerate(codes) if code}
@@ -229,7 +232,17 @@ class Job:
                 )
             if all(code == 0 for code in codes):
                 return
-            supervisor.check_workers([n for n, code in enumerate(codes) if code is None])
+            running = [n for n, code in enumerate(codes) if code is None]
+            supervisor.check_workers(running)
+            now = time.monotonic()
+            stop_times = {
+                n: stop_times.get(n, now) for n in running if _is_stopped(self._processes[n].pid)
+            }
+            for index, stop_time in stop_times.items():
+                if now - stop_time > self._watchdog:
+                    raise WorkerFailureError(
+                        f"Worker {index} is stopped by a signal for {self._watchdog:g} s."
+                    )
             time.sleep(0.05)
 
     def _stop_workers(self, grace: float) -> None:
@@ -325,6 +338,16 @@ def _send_secret(worker: IO[str], secret: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         worker.write(secret + "\n")
         worker.close()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Check whether a child process is stopped by a signal such as SIGSTOP."""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False
 
 
 def _describe_exit(code: int) -> str:

@@ -1,8 +1,12 @@
 """Faults for a minute, with real processes: training completes, each closure counts once, no process stays."""
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ import meshflow as tf
 from meshflow.distribute.parameter_server.variables.hosted_variable import place_on_servers
 
 pytestmark = pytest.mark.soak
+KILLS = int(os.environ.get("MESHFLOW_FAULTS", 200))
 
 
 def counting(strategy):
@@ -119,6 +124,58 @@ def test_all_workers_are_killed_at_once(strategy):
     check(total)
     print(f"{total} closures, {coordinator.statistics()}")
     assert coordinator.statistics()["preemptions"] >= 3
+
+
+@pytest.mark.timeout(3600)
+def test_workers_and_servers_are_killed_at_random_moments(strategy):
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    step, check = counting(strategy)
+    random, x, total, killed = (
+        np.random.default_rng(1),
+        tf.ones([100_000]),
+        0,
+        {"worker": 0, "ps": 0},
+    )
+    due = time.monotonic()
+    while sum(killed.values()) < KILLS:
+        if len(coordinator._queue) < 20:
+            coordinator.schedule(step, args=(x,))
+            total += 1
+        else:
+            time.sleep(0.01)
+        if time.monotonic() < due:
+            continue
+        due = time.monotonic() + random.exponential(1.0)
+        processes = strategy.cluster._processes.items()
+        ready = [(kind, p.pid) for (kind, _), p in processes if p.address and not p.is_lost]
+        if ready:
+            kind, pid = ready[random.integers(len(ready))]
+            with contextlib.suppress(ProcessLookupError):  # killed before, and not missed yet
+                os.kill(pid, signal.SIGKILL)
+                killed[kind] += 1
+        if random.random() < 0.05:
+            coordinator.join()
+            check(total)
+    coordinator.join()
+    check(total)
+    print(f"{total} closures, {killed}, {coordinator.statistics()}")
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_cluster_of_ray_that_dies_is_an_error(name):
+    pytest.importorskip("ray")
+    script = Path(__file__).parent / "scripts" / "job_on_dying_ray.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script), name],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("unavailable: The Ray cluster at") for line in lines), done
+    assert lines[-1] == "stopped"
 
 
 def parent(pid):

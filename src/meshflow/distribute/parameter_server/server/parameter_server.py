@@ -220,17 +220,28 @@ class ParameterServer:
           key: Key of the variable.
           value: The value.
           adds: Whether to add the value.
-          order: Sequence number of the coordinator's call, by which a repeated call is recognized;
-            0 for none.
+          order: See `record_order`.
         """
         with variable_lock, self.lock:
-            if 0 < order <= self._last_order:
+            if not self.record_order(order):
                 return self.clock
-            self._last_order = max(self._last_order, order)
             variable = self._get_variable(key)
             (variable.assign_add if adds else variable.assign)(Tensor(value))
             self._record_changes([(key, None)])
             return self.clock
+
+    def record_order(self, order: int) -> bool:
+        """Record a call of the coordinator, and return whether it was not executed before.
+
+        A call that was repeated after the loss of a connection can be executed after later calls.
+
+        Args:
+          order: Sequence number of the call; 0 for none.
+        """
+        with self.lock:
+            is_new = not 0 < order <= self._last_order
+            self._last_order = max(self._last_order, order)
+            return is_new
 
     def get_state(self) -> ServerState:
         """Return the state, except optimizers and constraints."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -35,8 +38,12 @@ from meshflow.distribute.parameter_server.transport.messages import (
     VariableRows,
 )
 from meshflow.environment.types import Array, ArrayLike
+from meshflow.files.storage import LOCAL_STORAGE, Storage
 from meshflow.profiler.annotations import Trace
 
+_log = logging.getLogger("meshflow")
+# A server whose disk is full is called again for this many seconds.
+_FULL_DISK_SECONDS, _FULL_DISK_ERRORS = 60.0, (errno.ENOSPC, errno.EDQUOT)
 # Larger values are copied before they are sent.
 _MIN_COPIED_BYTES = 1 << 16
 
@@ -56,9 +63,13 @@ class ServerService:
     Args:
       index: Index of the server.
       folder: Folder of its journal, or None.
+      storage: Storage of the folder.
+
+    Raises:
+      DataLossError: If the journal is damaged.
     """
 
-    def __init__(self, index: int, folder: str | None) -> None:
+    def __init__(self, index: int, folder: str | None, storage: Storage = LOCAL_STORAGE) -> None:
         self._server = ParameterServer(index, copies_on_write=output_buffers.is_supported())
         # Counter of the calls of `exchange`, for profiles.
         self._exchange_ids = itertools.count()
@@ -77,7 +88,7 @@ class ServerService:
         }
         self._journal: Journal | None = None
         if folder is not None:
-            self._journal = Journal(folder)
+            self._journal = Journal(folder, storage)
             self._recover(self._journal)
 
     def methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
@@ -86,9 +97,21 @@ class ServerService:
         Args:
           connection: The connection of the caller.
         """
-        logged = {name: functools.partial(self._call_logged, name) for name in self._calls}
-        exchange = functools.partial(self._exchange, connection)
-        return {**logged, "read": self._server.read, "exchange": exchange}
+        methods: dict[str, Callable[..., Any]] = {
+            **{name: functools.partial(self._call_logged, name) for name in self._calls},
+            "read": self._server.read,
+            "exchange": functools.partial(self._exchange, connection),
+        }
+        if self._journal is None:
+            return methods
+        return {name: functools.partial(self._call_as_owner, f) for name, f in methods.items()}
+
+    def _call_as_owner(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function, and check before its result is sent that this server was not replaced."""
+        result = function(*args)
+        assert self._journal is not None
+        self._journal.check_ownership()
+        return result
 
     def _call_logged(self, method: str, *args: Any) -> Any:
         """Write a call that changes the state to the journal, and then execute it."""
@@ -146,12 +169,18 @@ class ServerService:
             with contextlib.suppress(Exception):
                 self._calls[method](*args)
 
-    def _create(self, key: int, value: Array, name: str, constraint: bytes | None) -> None:
+    def _create(
+        self, key: int, value: Array, name: str, constraint: bytes | None, order: int = 0
+    ) -> None:
+        if not self._server.record_order(order):
+            return
         if constraint is not None:
             self._constraints[key] = constraint
         self._server.create(key, value, name, None if constraint is None else loads(constraint, {}))
 
-    def _adopt(self, key: int, optimizer: bytes) -> None:
+    def _adopt(self, key: int, optimizer: bytes, order: int = 0) -> None:
+        if not self._server.record_order(order):
+            return
         self._optimizers[key] = optimizer
         resolve: dict[str, Callable[..., Any]] = {
             "variable": lambda key, _: self._server.resolve(key),
@@ -189,7 +218,7 @@ class RemoteServer:
     ) -> None:
         """See `ParameterServer.create`."""
         data = None if constraint is None else dumps(constraint, description="the constraint")
-        self._call("create", key, value, name, data)
+        self._call_in_order("create", key, value, name, data)
 
     def read(self, keys: Sequence[int]) -> tuple[int, dict[int, Array]]:
         """See `ParameterServer.read`."""
@@ -198,9 +227,7 @@ class RemoteServer:
 
     def write(self, key: int, value: ArrayLike, adds: bool = False) -> int:
         """See `ParameterServer.write`."""
-        with self._lock:
-            self._order += 1
-            clock: int = self._call("write", key, value, adds, self._order)
+        clock: int = self._call_in_order("write", key, value, adds)
         return clock
 
     def add_optimizer(self, key: int, optimizer: bytes) -> None:
@@ -210,7 +237,7 @@ class RemoteServer:
           key: Key of the optimizer.
           optimizer: Pickle of the optimizer, with persistent ids for hosted variables.
         """
-        self._call("adopt", key, optimizer)
+        self._call_in_order("adopt", key, optimizer)
 
     def stage(self, push: Push, ballot: Ballot, floor: int = 0) -> CompletedAttempt | None:
         """See `ParameterServer.stage`."""
@@ -224,11 +251,19 @@ class RemoteServer:
         reply: ExchangeReply = self._call("exchange", push, wish, floor)
         return reply
 
+    def _call_in_order(self, method: str, *args: Any) -> Any:
+        """Call a method with a sequence number; see `ParameterServer.record_order`."""
+        with self._lock:
+            self._order += 1
+            return self._call(method, *args, self._order)
+
     def _call(self, method: str, *args: Any) -> Any:
         """Call a method of the server, repeating the call after a restart.
 
-        The server recognizes calls that it has executed already.
+        The server recognizes calls that it has executed already. While its disk is full, the call is
+        repeated for some time, because other servers may have applied their part of a closure.
         """
+        deadline: float | None = None
         with self._lock:
             while True:
                 if self._caller is None:
@@ -239,6 +274,24 @@ class RemoteServer:
                     return self._caller.call(method, *args)
                 except ConnectionLostError:
                     self.close()
+                except OSError as error:
+                    deadline = deadline or time.monotonic() + _FULL_DISK_SECONDS
+                    if error.errno not in _FULL_DISK_ERRORS or time.monotonic() > deadline:
+                        raise
+                    _log.warning("Parameter server %d cannot write: %s", self.index, error)
+                    time.sleep(1.0)
+
+    def abandon(self, num_starts: int) -> None:
+        """Let a call that waits for a process that was replaced fail, and be repeated.
+
+        A suspended process does not answer, but keeps its connections.
+
+        Args:
+          num_starts: Number of starts of the process that is, or will be, the server.
+        """
+        caller = self._caller
+        if caller is not None and self._num_starts < num_starts:
+            caller.connection.close()
 
     @property
     def connection(self) -> Connection | None:

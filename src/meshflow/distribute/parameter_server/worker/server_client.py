@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import AbortedError
 from meshflow.distribute.parameter_server.transport.messages import (
     Ballot,
     CompletedAttempt,
@@ -27,14 +28,21 @@ from meshflow.distribute.parameter_server.transport.messages import (
 from meshflow.distribute.parameter_server.variables.hosted_variable import ClosureContext
 from meshflow.environment.types import Array
 
-__all__ = ["ServerClient", "call_outside_closure", "closure_scope"]
+__all__ = ["AttemptFailedError", "ServerClient", "call_outside_closure", "closure_scope"]
 
 # If the pushes for the other servers have more bytes in total, staging costs less than forwarding
 # them to the first server.
 MAX_FORWARDED_BYTES = 1 << 18
+# Id of the attempt that servers record if they apply none, because an attempt has failed. All such
+# attempts are equal.
+FAILED = -2
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+class AttemptFailedError(AbortedError):
+    """The servers have recorded that a closure has failed in another attempt, and apply none."""
 
 
 class ServerClient:
@@ -114,28 +122,57 @@ class ServerClient:
         Returns:
           The replies, and whether some push had been applied before.
         """
+        order = None if attempt else _choose_order(pushes)
+        replies, chosen_attempt = self._decide(closure, (0, attempt), floor, pushes, order)
+        if chosen_attempt == FAILED:
+            raise AttemptFailedError(f"An earlier attempt at closure {closure} has failed.")
+        return replies, chosen_attempt != attempt or any(c.repeated for c in replies)
+
+    def settle(self, closure: int, attempt: int, floor: int) -> None:
+        """Have the servers complete another attempt at a closure, or apply none of them.
+
+        Args:
+          closure: Id of the closure.
+          attempt: Id of an attempt that has failed.
+          floor: Closures with smaller ids are finished.
+        """
+        nothing = [Push(closure, attempt=FAILED) for _ in self._servers]
+        self._decide(closure, (1, attempt), floor, nothing, None)
+
+    def _decide(
+        self,
+        closure: int,
+        ballot: Ballot,
+        floor: int,
+        pushes: Sequence[Push | None],
+        order: Sequence[int] | None,
+    ) -> tuple[list[ExchangeReply], int]:
+        """Push in an order of the servers or, without one, in two phases.
+
+        Returns:
+          The replies, and the id of the attempt that was applied.
+        """
+        attempt = chosen_attempt = next((p.attempt for p in pushes if p is not None), ballot[1])
         with self._lock, region(COMMUNICATION, "exchange"):
-            ballot, chosen_attempt = (0, attempt), attempt
-            order = None if attempt else _choose_order(pushes)
             while True:
                 if order is None:
+                    if ballot > (0, 0):
+                        # Earlier attempts may have staged pushes on the other servers.
+                        pushes = [p or Push(closure, attempt=attempt) for p in pushes]
                     chosen_attempt, messages = self._stage_all(closure, pushes, ballot, floor)
                     replies = self._exchange_all(messages, floor)
                 else:
                     replies = self._push_in_order(pushes, order, floor)
                 refusals = [c.refused for c in replies if c.refused is not None]
                 if not refusals:
-                    return replies, chosen_attempt != attempt or any(c.repeated for c in replies)
-                order, ballot = None, (max(refusals) + 1, attempt)
+                    return replies, chosen_attempt
+                order, ballot = None, (max(refusals) + 1, ballot[1])
 
     def _stage_all(
         self, closure: int, pushes: Sequence[Push | None], ballot: Ballot, floor: int
     ) -> tuple[int, list[Decision | None]]:
         """Stage all pushes, and return the attempt to apply and the decision for each server."""
-        attempt = ballot[1]
-        if ballot > (0, 0):
-            # Earlier attempts may have staged pushes on the other servers.
-            pushes = [p or Push(closure, attempt=attempt) for p in pushes]
+        attempt = next((p.attempt for p in pushes if p is not None), ballot[1])
         options = ballot, floor
         applied = list(self._map(self._stage_one, self._servers, pushes, repeat(options)))
         chosen_attempt = next((d.attempt for d in applied if d is not None), attempt)

@@ -285,8 +285,14 @@ class Worker:
             if self._should_pull(call):
                 self._client.pull(call.floor)
             clocks = self._install_replies()
-            with self._core_scope():
-                value, running, pushes = self._compute(call, clocks)
+            try:
+                with self._core_scope():
+                    value, running, pushes = self._compute(call, clocks)
+            except Exception:
+                if call.attempt or self._strategy.options.backup_closures:
+                    # Another attempt may have been applied by some servers only.
+                    self._client.settle(call.closure_id, call.attempt, call.floor)
+                raise
             if self._skip_exchange(call, running):
                 return Outcome(value, clocks, [], False, self._client.count_traffic())
             self._compress(pushes)
