@@ -38,8 +38,6 @@ class TrainableState(TrainingSteps):
 
     if TYPE_CHECKING:
         # `Layer` and `CompileMethods` provide these members.
-        def _flatten_layers(self) -> Iterator[Any]: ...
-
         def _reset_steps(self) -> None: ...
 
     def _record_trainable_state(self) -> None:
