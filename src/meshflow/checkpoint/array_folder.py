@@ -42,6 +42,8 @@ from meshflow.core.runtime.errors import (
     NotFoundError,
     UnimplementedError,
 )
+from meshflow.environment.json_documents import parse_json
+from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.arrays import load_array
@@ -52,6 +54,7 @@ from meshflow.files.atomic_writes import (
     replace_folder,
     write_flushed,
 )
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import is_remote, to_path_string
 from meshflow.placement.file_store import FileArray
 
@@ -225,8 +228,8 @@ def list_own_files(folder: str) -> Iterable[str]:
     if gfile.exists(manifest):
         names.add(MANIFEST)
         with contextlib.suppress(ValueError, AttributeError, KeyError):
-            with gfile.GFile(manifest, "rb") as file:
-                content = json.loads(file.read())
+            with gfile.GFile(check_contained(manifest, folder), "rb") as file:
+                content = parse_json(file.read())
             if content.get("format") != _FORMAT:
                 raise FailedPreconditionError(
                     f"{manifest} is no file of Meshflow: choose another folder, or move it away."
@@ -310,8 +313,8 @@ class ArrayFolder:
         self._bundle: BundleReader | None = None
         manifest = gfile.join(self.path, MANIFEST)
         try:
-            with gfile.GFile(manifest, "rb") as file:
-                self.manifest: dict[str, Any] = json.loads(file.read())
+            with gfile.GFile(check_contained(manifest, self.path), "rb") as file:
+                self.manifest: dict[str, Any] = parse_json(file.read())
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
             raise NotFoundError(
@@ -367,12 +370,16 @@ class ArrayFolder:
             raise DataLossError(
                 f"{self.path}/{MANIFEST} is damaged: {key!r} is not the name of a file."
             )
-        entry, file = self.manifest["arrays"][key], gfile.join(self.path, f"{key}.npy")
+        entry = self.manifest["arrays"][key]
+        file = check_contained(gfile.join(self.path, f"{key}.npy"), self.path)
         if "bundled" in entry:
             return self._read_from_bundle(entry)
         has_strings = entry["dtype"] == "string"
         try:
             raw = _load_file(file, mode)
+            # A manifest may refer to one file many times.
+            num_strings = math.prod(entry["shape"]) if has_strings else 0
+            spend_load_budget(raw.nbytes + STRING_BYTES * num_strings, f"the array {key}")
             dtype = raw.dtype if has_strings else np.dtype(entry["dtype"])
             raw = raw if raw.dtype == dtype else raw.view(dtype)
             checksum = _compute_checksum(raw)
@@ -391,7 +398,7 @@ class ArrayFolder:
 
     def _read_from_bundle(self, entry: dict[str, Any]) -> np.ndarray:
         if self._bundle is None:
-            self._bundle = BundleReader(gfile.join(self.path, VARIABLES, VARIABLES))
+            self._bundle = BundleReader(gfile.join(self.path, VARIABLES, VARIABLES), self.path)
         try:
             return self._bundle.read(entry["bundled"])
         except NotFoundError as error:

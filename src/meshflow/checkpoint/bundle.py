@@ -30,9 +30,11 @@ from meshflow.core.runtime.errors import (
     UnimplementedError,
 )
 from meshflow.core.values import dtypes
+from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.protobuf_wire import decode_varint
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 from meshflow.files.crc32c import crc32c, mask_checksum
 from meshflow.files.paths import is_remote, to_path_string, translate_errors
 
@@ -81,7 +83,7 @@ def is_bundle(prefix: StrPath) -> bool:
     path = get_index_path(prefix)
     if not gfile.exists(path) or gfile.isdir(path):
         return False
-    with gfile.GFile(path, "rb") as file:
+    with gfile.GFile(check_contained(path, os.path.dirname(path)), "rb") as file:
         return not file.read(1).startswith(b"{")
 
 
@@ -113,6 +115,7 @@ class BundleReader:
 
     Args:
       prefix: Path of the bundle, without the suffix of a file.
+      folder: Folder that contains the files of the bundle. Default: the folder of the prefix.
 
     Attributes:
       path: The path.
@@ -133,8 +136,9 @@ class BundleReader:
       ([3], [0, 1, 2])
     """
 
-    def __init__(self, prefix: StrPath) -> None:
+    def __init__(self, prefix: StrPath, folder: str | None = None) -> None:
         self.path = to_path_string(prefix)
+        self._folder = os.path.dirname(self.path) if folder is None else folder
         for attempt in range(_MAX_OPEN_ATTEMPTS):
             content = self._read_index_file()
             try:
@@ -146,7 +150,8 @@ class BundleReader:
 
     def _read_index_file(self) -> bytes:
         try:
-            with gfile.GFile(get_index_path(self.path), "rb") as file:
+            path = check_contained(get_index_path(self.path), self._folder)
+            with gfile.GFile(path, "rb") as file:
                 return file.read()
         except NotFoundError:
             raise NotFoundError(
@@ -187,7 +192,8 @@ class BundleReader:
                 name, f"its entry refers to data file {entry.shard} of {count}"
             )
         if entry.shard not in self._files:
-            self._files[entry.shard] = _DataFile(get_data_path(self.path, entry.shard, count))
+            path = get_data_path(self.path, entry.shard, count)
+            self._files[entry.shard] = _DataFile(check_contained(path, self._folder))
         file = self._files[entry.shard]
         if entry.offset + entry.size > file.size:
             raise DataLossError(
@@ -306,6 +312,9 @@ class BundleReader:
 
     def _read_array(self, name: str, entry: BundleEntry, read_bytes: _BytesReader) -> np.ndarray:
         dtype, file = self._get_dtype(name, entry), self._files[entry.shard]
+        # An index may refer to the same bytes many times.
+        num_strings = math.prod(entry.shape) if entry.dtype == STRING_DTYPE else 0
+        spend_load_budget(entry.size + STRING_BYTES * num_strings, f"the array {name}")
         if entry.dtype == STRING_DTYPE:
             return self._parse_strings(name, entry, file.read(entry).tobytes())
         if math.prod(entry.shape) * dtype.itemsize != entry.size:

@@ -16,6 +16,7 @@ from meshflow.core.runtime.errors import DataLossError, NotFoundError, Unimpleme
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import is_remote, make_absolute, to_path_string
 
 _LINE = re.compile(r'^\s*(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\S+))\s*$')
@@ -100,7 +101,7 @@ def get_checkpoint_state(
     path = gfile.join(folder, latest_filename or "checkpoint")
     if not gfile.exists(path) or gfile.isdir(path):
         return None
-    with gfile.GFile(path, "rb") as file:
+    with gfile.GFile(check_contained(path, folder), "rb") as file:
         content = file.read()
     try:
         return _parse_state(content, folder)

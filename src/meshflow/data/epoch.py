@@ -36,6 +36,7 @@ from meshflow.data.optional import Optional
 from meshflow.data.specs import IteratorSpec, register_value_type
 from meshflow.data.static_shapes import StaticShapes, describe_shapes, make_examples
 from meshflow.environment.jax_internals import trace_state_clean
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import PyTree
 
 # A thread computes several items before it hands them over: as many as take this time, up to a
@@ -283,7 +284,7 @@ class DatasetIterator(structure.ElementSource, IteratorSource):
     def _restore_checkpoint_values(self, attribute: str, values: dict[str, np.ndarray]) -> None:
         value = values[""]
         # Checkpoints of older versions contain the text as an array of bytes.
-        state = json.loads(value.tobytes() if value.dtype == np.uint8 else value.item())
+        state = parse_json(value.tobytes() if value.dtype == np.uint8 else value.item())
         self._elements.close()
         self._start_pass(state["seeds"])
         for _ in range(state["position"]):

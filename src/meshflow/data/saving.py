@@ -31,7 +31,8 @@ from meshflow.data.transformations import ElementList
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
-from meshflow.files.paths import to_path_string
+from meshflow.files.contained_files import check_contained
+from meshflow.files.paths import get_parent, to_path_string
 
 __all__ = ["load_dataset", "save_dataset"]
 
@@ -136,9 +137,9 @@ def load_dataset(
 def open_shards(folder: str, spec: PyTree, metadata: dict[str, Any]) -> Iterator[Dataset]:
     """Iterate over the shards of a run, each a dataset."""
     for index, count in metadata["shards"].items():
-        yield SavedShard(
-            get_shard_path(folder, int(index)), spec, int(count), metadata["compression"]
-        )
+        # The folder of a run is part of a folder that others may have made.
+        path = check_contained(get_shard_path(folder, int(index)), get_parent(folder))
+        yield SavedShard(path, spec, int(count), metadata["compression"])
 
 
 class SavedShard(Dataset):

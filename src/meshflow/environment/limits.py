@@ -1,22 +1,33 @@
 """Limits on the sizes of data in files, which protect against decompression bombs.
 
-Environment variables can raise the limits.
+A file may also refer to the same bytes many times. All readers of one load therefore subtract what they
+allocate from one budget. Environment variables can raise the limits.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import os
+from collections.abc import Hashable, Iterator
 
 __all__ = [
     "IMAGE_VARIABLE",
     "MAX_DEFLATE_RATIO",
+    "STRING_BYTES",
     "UNPACKED_VARIABLE",
+    "FileTooLargeError",
     "get_image_limit",
     "get_unpacked_limit",
+    "load_budget_scope",
+    "spend_for_repeated_read",
+    "spend_load_budget",
 ]
 
 UNPACKED_VARIABLE = "MESHFLOW_MAX_UNPACKED_BYTES"
 IMAGE_VARIABLE = "MESHFLOW_MAX_IMAGE_BYTES"
+# Estimated memory of a short string with its reference, in bytes.
+STRING_BYTES = 64
 # Deflate expands a byte to at most this number of bytes.
 MAX_DEFLATE_RATIO = 1032
 _MIN_UNPACKED_LIMIT = 1 << 30
@@ -25,25 +36,106 @@ _UNPACKED_RATIO = 20
 _DEFAULT_IMAGE_LIMIT = 1 << 29
 
 
-def get_unpacked_limit(size: int) -> int:
+class FileTooLargeError(ValueError):
+    """Error for a file that holds more bytes than may be unpacked."""
+
+
+class _LoadBudget:
+    """Bytes that one load may allocate.
+
+    Args:
+      label: Name of the file or folder that is loaded.
+      size: Its size in bytes.
+    """
+
+    def __init__(self, label: str, size: int) -> None:
+        self._label, self._limit = label, get_unpacked_limit(size)
+        self._spent = 0
+        self.keys: set[Hashable] = set()
+
+    def spend(self, size: int, content: str) -> None:
+        """Subtract the size of a content of the file; raise FileTooLargeError if too few bytes remain."""
+        self._spent += size
+        if self._spent > self._limit:
+            raise FileTooLargeError(
+                f"{self._label} holds more than {self._limit:,} bytes when unpacked ({content} takes {size:,} of them), "
+                "the limit for a file of its size. If you trust its author, set the environment variable "
+                f"{UNPACKED_VARIABLE} to a larger number."
+            )
+
+
+_budget: contextvars.ContextVar[_LoadBudget | None] = contextvars.ContextVar("budget", default=None)
+
+
+@contextlib.contextmanager
+def load_budget_scope(label: str, size: int) -> Iterator[None]:
+    """Give the readers in a `with` block one budget, unless they have the budget of an outer load.
+
+    Args:
+      label: Name of the file or folder that is loaded.
+      size: Its size in bytes, which determines the budget.
+    """
+    if _budget.get() is not None:
+        yield
+        return
+    token = _budget.set(_LoadBudget(label, size))
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def spend_load_budget(size: int, content: str) -> None:
+    """Subtract bytes from the budget of the current load, if there is one.
+
+    Args:
+      size: Number of bytes that the caller allocates next.
+      content: Description of what is read.
+
+    Raises:
+      FileTooLargeError: If too few bytes remain. It is a `ValueError`.
+    """
+    budget = _budget.get()
+    if budget is not None:
+        budget.spend(size, content)
+
+
+def spend_for_repeated_read(key: Hashable, size: int, content: str) -> None:
+    """Subtract bytes from the budget of the current load if it reads them again.
+
+    The first read is limited by the size of the file.
+
+    Args:
+      key: Identifies the bytes.
+      size: Number of bytes.
+      content: Description of what is read.
+
+    Raises:
+      FileTooLargeError: If too few bytes remain. It is a `ValueError`.
+    """
+    budget = _budget.get()
+    if budget is not None:
+        if key in budget.keys:
+            budget.spend(size, content)
+        budget.keys.add(key)
+
+
+def get_unpacked_limit(size: int, min_limit: int = _MIN_UNPACKED_LIMIT) -> int:
     """Return the maximum size of a file's unpacked content.
 
     Args:
       size: Size of the packed file, in bytes.
+      min_limit: Smallest default limit, in bytes.
 
     Returns:
-      The value of the environment variable MESHFLOW_MAX_UNPACKED_BYTES, in bytes. By default 1 GiB,
-      or 20 times `size` if that is more.
+      The value of the environment variable MESHFLOW_MAX_UNPACKED_BYTES, in bytes. By default 1 GiB
+      (`min_limit`), or 20 times `size` if that is more.
 
     Raises:
       ValueError: If the environment variable is not a number.
     """
     explicit_limit = _read_byte_count(UNPACKED_VARIABLE)
-    return (
-        max(_MIN_UNPACKED_LIMIT, _UNPACKED_RATIO * size)
-        if explicit_limit is None
-        else explicit_limit
-    )
+    return max(min_limit, _UNPACKED_RATIO * size) if explicit_limit is None else explicit_limit
 
 
 def get_image_limit() -> int:

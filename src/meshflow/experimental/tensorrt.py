@@ -20,6 +20,7 @@ import numpy as np
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.deployable_function import trace_saved_model
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files.atomic_writes import replace_file
 from meshflow.onnx.exporter import convert_to_onnx
@@ -306,7 +307,7 @@ def _load_session(folder: Path) -> tuple[str, OnnxSession]:
     if not (folder / TENSORRT_FILE).is_file() or not (folder / TENSORRT_MODEL).is_file():
         raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}; expected a folder that Converter.save wrote.")  # fmt: skip
     try:
-        saved = json.loads((folder / TENSORRT_FILE).read_text())
+        saved = parse_json((folder / TENSORRT_FILE).read_text())
         signature = saved.get("signature")
         params = TrtConversionParams(**saved["params"])
         converter = Converter(str(folder), None, signature, conversion_params=params)

@@ -42,3 +42,15 @@ def find_files(folder: StrPath, endings: tuple[str, ...], follow_links: bool = F
         for name in sorted(names)
         if name.lower().endswith(endings)
     ]
+
+
+def measure_folder(folder: StrPath) -> int:
+    """Return the total size of the files in a folder and its subfolders, in bytes.
+
+    Args:
+      folder: Path of the folder; a missing folder has no files.
+    """
+    path = to_path_string(folder)
+    if (store := get_file_system(path)) is not None:
+        return int(store.du(path)) if store.exists(path) else 0
+    return sum(os.lstat(file).st_size for file in find_files(path, ("",)))

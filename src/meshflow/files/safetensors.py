@@ -18,9 +18,11 @@ import ml_dtypes
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, NotFoundError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import to_path_string
 
 __all__ = ["INDEX_SUFFIX", "load_file", "load_sharded", "save_file", "save_sharded"]
@@ -175,7 +177,8 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
     path, weight_map = to_path_string(index), _read_weight_map(index)
     arrays: dict[str, np.ndarray] = {}
     for name in sorted(set(weight_map.values())):
-        shard = load_file(gfile.join(os.path.dirname(path), name))
+        folder = os.path.dirname(path)
+        shard = load_file(check_contained(gfile.join(folder, name), folder))
         missing = sorted(k for k, file in weight_map.items() if file == name and k not in shard)
         if missing:
             raise DataLossError(f"{path} lists {missing[0]} in {name}, which lacks this array.")
@@ -185,10 +188,11 @@ def load_sharded(index: StrPath) -> dict[str, np.ndarray]:
 
 def _read_weight_map(index: StrPath) -> dict[str, str]:
     """Return the file name of each array of an index."""
-    with gfile.GFile(index, "rb") as file:
+    folder = os.path.dirname(to_path_string(index))
+    with gfile.GFile(check_contained(index, folder), "rb") as file:
         content = file.read()
     try:
-        weight_map: dict[str, str] = json.loads(content)["weight_map"]
+        weight_map: dict[str, str] = parse_json(content)["weight_map"]
         # An index must not refer to files in other folders.
         files = weight_map.values()
         if any(os.path.basename(f) != f or not f.endswith(".safetensors") for f in files):
@@ -221,7 +225,7 @@ def _parse_arrays(content: bytes) -> dict[str, np.ndarray]:
     size = int.from_bytes(content[:8], "little")
     if len(content) < 8 or size > min(len(content) - 8, _MAX_HEADER_BYTES):
         raise ValueError(f"the header is longer than the file of {len(content)} bytes")
-    header = json.loads(content[8 : 8 + size])
+    header = parse_json(content[8 : 8 + size])
     header.pop(_METADATA, None)
     data, arrays, last = memoryview(content)[8 + size :], {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):

@@ -84,13 +84,14 @@ class BoundCode(list[Any]):
 
 
 @contextlib.contextmanager
-def safe_mode_scope(value: bool) -> Iterator[None]:
+def safe_mode_scope(value: object) -> Iterator[None]:
     """Set safe mode within a `with` block.
 
     Args:
-      value: Whether configurations are untrusted, as `safe_mode` of `load_model`.
+      value: Argument `safe_mode` of `load_model`. Only `False` disables safe mode: None, 0 and other
+        values that are false do not.
     """
-    token = _safe_mode.set(bool(value))
+    token = _safe_mode.set(value is not False)
     try:
         yield
     finally:

@@ -221,7 +221,7 @@ def deserialize_keras_object(
     item_name = kwargs.pop("printable_module_name", "object")
     if kwargs:
         raise ValueError(f"deserialize_keras_object takes no argument(s) {sorted(kwargs)}.")
-    with safe_mode_scope(safe_mode and is_in_safe_mode()):
+    with safe_mode_scope(is_in_safe_mode() and safe_mode):
         if module_objects is not None and isinstance(config, (str, dict)):
             return ObjectRegistry(item_name, module_objects).get(config, custom_objects)
         return _deserialize(config, ObjectRegistry(item_name, collect_objects()), custom_objects)

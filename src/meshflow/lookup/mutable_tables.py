@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import Json
 from meshflow.lookup.table import Table, apply_to_values, stack_values
 from meshflow.ops.python_function import numpy_function
@@ -236,7 +236,7 @@ class MutableHashTable(Table):
 
     def _parse_state(self, value: np.ndarray) -> Iterator[tuple[Any, Any]]:
         """Parse the pairs in a checkpoint of an earlier version."""
-        for key, v in json.loads(value.tobytes()):
+        for key, v in parse_json(value.tobytes()):
             yield (
                 _decode_json(key, self._key_dtype is string),
                 _decode_json(v, self._value_dtype is string),

@@ -22,8 +22,10 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
+from meshflow.environment.limits import load_budget_scope
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
+from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
 from meshflow.saved_model.host_steps.plan_program import (
     PlanProgram,
@@ -33,7 +35,7 @@ from meshflow.saved_model.host_steps.plan_program import (
 )
 from meshflow.saved_model.host_steps.text_steps import TextStepsProgram
 from meshflow.saved_model.manifest import lookup_tables
-from meshflow.saved_model.manifest.assets import Asset, get_asset_path
+from meshflow.saved_model.manifest.assets import load_asset
 from meshflow.saved_model.manifest.json_structures import unpack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -41,6 +43,7 @@ from meshflow.saved_model.manifest.restored_objects import (
     attach_child,
 )
 from meshflow.saved_model.options import LoadOptions, normalize_tags
+from meshflow.saved_model.programs.foreign_modules import remember_own_program
 from meshflow.saved_model.programs.restored_functions import (
     Alternative,
     AlternativeDispatcher,
@@ -54,7 +57,10 @@ from meshflow.saved_model.programs.restored_signatures import (
     RestoredSignature,
     SignatureMap,
 )
-from meshflow.saved_model.programs.stablehlo import deserialize_program
+from meshflow.saved_model.programs.stablehlo import (
+    deserialize_program,
+    verify_foreign_programs,
+)
 from meshflow.version import GIT_VERSION, VERSION
 
 __all__ = [
@@ -105,6 +111,7 @@ def load(
     export_dir: StrPath,
     tags: str | Iterable[str] | None = None,
     options: LoadOptions | None = None,
+    trusted: bool = False,
 ) -> Any:
     """Load a SavedModel of Meshflow or TensorFlow. Its Python code is not needed.
 
@@ -116,6 +123,8 @@ def load(
       export_dir: The folder.
       tags: Tags that the graph must have. Default: the serving tag.
       options: A `LoadOptions`.
+      trusted: Whether you trust the author of the folder. By default, another process verifies the
+        programs that this user did not save before they are used, which takes about two seconds once.
 
     Returns:
       An object with the variables, objects and functions of the saved object as attributes, and
@@ -137,14 +146,18 @@ def load(
       array([1., 2.], dtype=float32)
     """
     path = to_path_string(export_dir)
-    root = load_without_tensorrt(path, tags, options)
+    with load_budget_scope(path, measure_folder(path)):
+        root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
         get_public_package().experimental.tensorrt.replace_signature(path, root)
     return root
 
 
 def load_without_tensorrt(
-    path: str, tags: str | Iterable[str] | None = None, options: LoadOptions | None = None
+    path: str,
+    tags: str | Iterable[str] | None = None,
+    options: LoadOptions | None = None,
+    trusted: bool = False,
 ) -> Any:
     """Load a SavedModel without the changes of a conversion for TensorRT.
 
@@ -152,6 +165,7 @@ def load_without_tensorrt(
       path: The folder.
       tags: As in `load`.
       options: A `LoadOptions`, or None.
+      trusted: As in `load`.
 
     Raises:
       OSError: If there is no SavedModel.
@@ -161,7 +175,7 @@ def load_without_tensorrt(
     if is_tensorflow_saved_model(path):
         from meshflow.saved_model.graph.reading import graph_loader  # noqa: PLC0415 - it needs an optional package
 
-        return graph_loader.load(path, tags, with_aliases)
+        return graph_loader.load(path, tags, with_aliases, trusted)
     try:
         folder = ArrayFolder(path)
     except (NotFoundError, FailedPreconditionError):
@@ -179,7 +193,7 @@ def load_without_tensorrt(
             raise ValueError(
                 f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
             )
-        return _ManifestLoader(folder, with_aliases).load_root()
+        return _ManifestLoader(folder, with_aliases, trusted).load_root()
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
 
@@ -190,10 +204,11 @@ class _ManifestLoader:
     Args:
       folder: Folder of the SavedModel.
       with_aliases: Whether to restore function aliases.
+      trusted: Whether the folder's programs need no verification.
     """
 
-    def __init__(self, folder: ArrayFolder, with_aliases: bool) -> None:
-        self._folder, self._with_aliases = folder, with_aliases
+    def __init__(self, folder: ArrayFolder, with_aliases: bool, trusted: bool) -> None:
+        self._folder, self._with_aliases, self._is_trusted = folder, with_aliases, trusted
         self._content = folder.manifest["saved_model"]
         self._constants: dict[str, Tensor] = {}
         self._programs: dict[bytes, Callable[[], Any]] = {}
@@ -224,7 +239,7 @@ class _ManifestLoader:
         if kind == "variable":
             return self._make_variable(node)
         if kind == "asset":
-            return Asset(get_asset_path(self._folder.path, node["file"]))
+            return load_asset(self._folder.path, node["file"])
         if kind == "table":
             return lookup_tables.create_table(node, self._folder.read_file)
         if kind == "dict":
@@ -335,9 +350,16 @@ class _ManifestLoader:
     def _read_program(self, key: str) -> tuple[Callable[[], jax.export.Exported], bytes]:
         """Read a program; return a function that parses it on the first call, and its digest."""
         data = self._folder.read_file(key).tobytes()
+        if self._is_trusted:
+            remember_own_program(data)
         if data not in self._programs:
-            self._programs[data] = functools.cache(lambda: deserialize_program(data))
+            label = f"{self._folder.path}: program {key}"
+            self._programs[data] = functools.cache(lambda: self._deserialize_program(data, label))
         return self._programs[data], hashlib.sha256(data).digest()
+
+    def _deserialize_program(self, data: bytes, label: str) -> jax.export.Exported:
+        verify_foreign_programs(list(self._programs))
+        return deserialize_program(data, label)
 
     def _resolve_capture(self, saved: dict[str, Any]) -> Variable | Tensor:
         if "node" in saved:

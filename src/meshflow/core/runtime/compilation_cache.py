@@ -11,11 +11,13 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["enable_cache", "read_entry", "remove_old_entries", "write_entry"]
+__all__ = ["PROGRAM_SUFFIX", "enable_cache", "read_entry", "remove_old_entries", "write_entry"]
 
 _DEFAULT_MAX_BYTES = 1 << 30
 # Suffixes of JAX's cache entries and of Meshflow's own entries.
 _JAX_SUFFIX, _SUFFIX = "-cache", ".executable"
+# Suffix of the entries about programs of files.
+PROGRAM_SUFFIX = ".program"
 
 
 def enable_cache() -> None:
@@ -45,13 +47,14 @@ def enable_cache() -> None:
         )
 
 
-def read_entry(key: str) -> bytes | None:
+def read_entry(key: str, suffix: str = _SUFFIX) -> bytes | None:
     """Return the data of a cache entry, or None if the entry is missing or damaged.
 
     Args:
       key: Key that was passed to `write_entry`.
+      suffix: Suffix of the entry's file.
     """
-    path = _entry_path(key)
+    path = _entry_path(key, suffix)
     if path is None:
         return None
     with contextlib.suppress(OSError):
@@ -62,14 +65,15 @@ def read_entry(key: str) -> bytes | None:
     return None
 
 
-def write_entry(key: str, data: bytes) -> None:
+def write_entry(key: str, data: bytes, suffix: str = _SUFFIX) -> None:
     """Write a cache entry atomically; do nothing if the folder is not writable.
 
     Args:
       key: Key of the entry, of letters and digits.
       data: Content of the entry.
+      suffix: Suffix of the entry's file.
     """
-    path = _entry_path(key)
+    path = _entry_path(key, suffix)
     if path is None:
         return
     part = None
@@ -77,7 +81,7 @@ def write_entry(key: str, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The temporary file has the suffix of entries, so `remove_old_entries` deletes it if this
         # process is killed.
-        descriptor, part = tempfile.mkstemp(_SUFFIX, dir=path.parent)
+        descriptor, part = tempfile.mkstemp(suffix, dir=path.parent)
         with open(descriptor, "wb") as file:
             file.write(hashlib.sha256(data).digest() + data)
         os.replace(part, path)
@@ -87,13 +91,13 @@ def write_entry(key: str, data: bytes) -> None:
                 os.unlink(part)
 
 
-def _entry_path(key: str) -> Path | None:
+def _entry_path(key: str, suffix: str) -> Path | None:
     """Return the path of an entry, or None if the cache is disabled or not in a local folder."""
     # JAX defines its options at run time.
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if not folder or "://" in folder or not jax.config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return None
-    return Path(folder) / f"{key}{_SUFFIX}"
+    return Path(folder) / f"{key}{suffix}"
 
 
 def _modification_time(folder: str) -> float | None:
@@ -123,7 +127,7 @@ def remove_old_entries(folder: str, max_bytes: int) -> None:
         for entry in entries:
             # Another process may remove entries at the same time.
             with contextlib.suppress(OSError):
-                if entry.name.endswith((_JAX_SUFFIX, _SUFFIX)):
+                if entry.name.endswith((_JAX_SUFFIX, _SUFFIX, PROGRAM_SUFFIX)):
                     stat = entry.stat()
                     last_used = max(stat.st_atime, stat.st_mtime)
                     entry_stats.append((last_used, stat.st_size, entry.path))

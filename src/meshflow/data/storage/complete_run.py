@@ -15,9 +15,11 @@ import zlib
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.files.part_files import delete_abandoned_parts, make_part_name
 from meshflow.files.paths import is_remote, to_path_string
 
@@ -44,10 +46,10 @@ class RunFolder:
         """
         if not gfile.exists(self.pointer):
             return None
-        with gfile.GFile(self.pointer, "rb") as file:
+        with gfile.GFile(check_contained(self.pointer, self.folder), "rb") as file:
             content = file.read()
         try:
-            metadata = json.loads(content)
+            metadata = parse_json(content)
             checksum = metadata.pop("crc32")
             is_valid = checksum == _compute_checksum(metadata) and _RUN.fullmatch(metadata["run"])
         except (ValueError, KeyError, TypeError, AttributeError):

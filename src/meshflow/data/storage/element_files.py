@@ -27,7 +27,8 @@ from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import structure
 from meshflow.data.sparse_leaves import is_sparse
-from meshflow.environment.limits import MAX_DEFLATE_RATIO
+from meshflow.environment.json_documents import parse_json
+from meshflow.environment.limits import MAX_DEFLATE_RATIO, UNPACKED_VARIABLE, get_unpacked_limit
 from meshflow.environment.types import Json, PyTree
 from meshflow.files import gfile
 
@@ -96,7 +97,9 @@ def read_elements(
             if compression is None:
                 _check_end_mark(raw_file, size)
             with make_opener(compression)(raw_file, "rb") as file:
-                limit = size * (MAX_DEFLATE_RATIO if compression else 1)
+                # An element takes no more memory than a file of this size may contain.
+                unpacked_size = size * (MAX_DEFLATE_RATIO if compression else 1)
+                limit = min(unpacked_size, get_unpacked_limit(size))
                 reader = _ElementReader(path, file, limit)
                 reader.check_spec(spec)
                 yield from reader.iter_elements(spec, count)
@@ -142,7 +145,9 @@ class _ElementReader:
     def _read_bytes(self, size: int) -> bytes:
         # The limit keeps a damaged length from allocating more memory than the file can contain.
         if not 0 <= size <= self._limit:
-            raise EOFError("it ends early")
+            raise EOFError(
+                f"it ends early, or holds an array of {size:,} bytes, which {UNPACKED_VARIABLE} must allow"
+            )
         data = self._file.read(size)
         if len(data) < size:
             raise EOFError("it ends early")
@@ -153,7 +158,7 @@ class _ElementReader:
         if zlib.crc32(text) != checksum:
             raise self._make_error("a checksum does not match")
         with self._report_invalid_header():
-            return json.loads(text)
+            return parse_json(text)
 
     @contextlib.contextmanager
     def _report_invalid_header(self) -> Iterator[None]:

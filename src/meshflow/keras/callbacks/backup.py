@@ -19,6 +19,7 @@ from meshflow.distribute.multi_worker.checkpointing import (
     write_once,
 )
 from meshflow.distribute.multi_worker.host_collectives import all_gather_values
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
@@ -38,7 +39,7 @@ class _TrainingPosition(PythonState):
         return json.dumps(self.value)
 
     def deserialize(self, string_value: bytes) -> None:
-        self.value = json.loads(string_value)
+        self.value = parse_json(string_value)
 
 
 class BackupAndRestore(Callback):

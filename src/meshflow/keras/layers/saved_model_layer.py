@@ -8,7 +8,7 @@ from typing import Any
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.layer.base_layer import Layer
-from meshflow.keras.safe_mode import require_unsafe_mode
+from meshflow.keras.safe_mode import is_in_safe_mode, require_unsafe_mode, safe_mode_scope
 from meshflow.saved_model.loader import load
 
 __all__ = ["TFSMLayer"]
@@ -106,7 +106,7 @@ class TFSMLayer(Layer):
           ValueError: If safe mode is on.
         """
         del custom_objects
-        if safe_mode is not False:
+        with safe_mode_scope(is_in_safe_mode() and safe_mode):
             require_unsafe_mode(
                 f"a TFSMLayer of the SavedModel {config['filepath']!r}",
                 "This makes the program read that folder, and compute what it says, which may mean arbitrary code "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import zipfile
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from meshflow import saved_model
 from meshflow.checkpoint.array_folder import ArrayFolder, is_array_folder, read_folder
 from meshflow.core.variables.sharded_variable import merge_shards
+from meshflow.environment.json_documents import parse_json
+from meshflow.environment.limits import load_budget_scope
 from meshflow.environment.types import Config, StrPath
 from meshflow.files import gfile
 from meshflow.files.copies import local_copy
+from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
 from meshflow.keras import registry
 from meshflow.keras.engine.models.model import Model
@@ -26,7 +28,7 @@ from meshflow.keras.engine.saving.model_configuration import (
 from meshflow.keras.engine.saving.vocabularies import read_vocabularies
 from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.registry import CustomObjects
-from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
 from meshflow.keras.saving import tensorflow_models
 from meshflow.keras.saving.restored_model import RestoredModel
@@ -87,7 +89,8 @@ def load_model(
     scope = registry.custom_object_scope(custom_objects or {})
     with prefix_errors(path), scope, safe_mode_scope(safe_mode):
         if is_folder:
-            return _load_folder(path, custom_objects, compile)
+            with load_budget_scope(path, measure_folder(path)):
+                return _load_folder(path, custom_objects, compile)
         if hdf5_file is not None:
             with open_hdf5(hdf5_file, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
@@ -114,7 +117,7 @@ def _load_h5(file: h5py.File, custom_objects: CustomObjects, compile: bool, path
         )
     try:
         meta = {
-            key: json.loads(file.attrs[key])
+            key: parse_json(file.attrs[key])
             for key in ("model_config", "training_config", "built_shape", "input_specs")
             if key in file.attrs
         }
@@ -187,7 +190,7 @@ def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Mod
 def _load_restored_model(
     path: str, meta: Config, custom_objects: CustomObjects, compile: bool
 ) -> Model:
-    model = RestoredModel(saved_model.load(path))
+    model = RestoredModel(saved_model.load(path, trusted=not is_in_safe_mode()))
     if compile and meta.get("training_config"):
         compile_from_config(model, meta["training_config"], custom_objects)
     return model
@@ -234,4 +237,4 @@ def model_from_json(
       (None, 2)
     """
     with safe_mode_scope(safe_mode):
-        return model_from_config(json.loads(json_string), custom_objects)
+        return model_from_config(parse_json(json_string), custom_objects)

@@ -6,20 +6,21 @@ otherwise.
 
 from __future__ import annotations
 
-import json
 import logging
 
 from meshflow import saved_model
 from meshflow.checkpoint.checkpoint import restore_objects
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import Config, Json
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.saving import build_config
 from meshflow.keras.engine.saving.model_configuration import compile_from_config
 from meshflow.keras.engine.saving.vocabularies import restore_vocabularies
 from meshflow.keras.registry import LAYERS, CustomObjects
-from meshflow.keras.safe_mode import UnsafeConfigError
+from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.saving.restored_model import RestoredModel
 
 __all__ = ["load"]
@@ -53,7 +54,7 @@ def load(path: str, custom_objects: CustomObjects, compile: bool) -> Model:
         except (ValueError, NotImplementedError, TypeError, AssertionError) as error:
             reason = str(error).split(". ")[0]
             _log.warning("%s: loading the graph of the model, without its layers: %s", path, reason)
-    restored = saved_model.load(path)
+    restored = saved_model.load(path, trusted=not is_in_safe_mode())
     if restored.__dict__.get("__call__") is None and not restored.signatures:
         raise ValueError(f"{path} holds no model: it has neither a function nor a signature.")
     model = RestoredModel(restored)
@@ -69,11 +70,11 @@ def _read_root_metadata(path: str) -> Config:
     file = gfile.join(path, _METADATA)
     if not gfile.exists(file):
         return {}
-    with gfile.GFile(file, "rb") as stream:
+    with gfile.GFile(check_contained(file, path), "rb") as stream:
         data = stream.read()
     try:
         nodes = SavedMetadata.FromString(data).nodes
-        roots = [_unwrap_values(json.loads(n.metadata)) for n in nodes if n.node_path == "root"]
+        roots = [_unwrap_values(parse_json(n.metadata)) for n in nodes if n.node_path == "root"]
         return dict(roots[0]) if roots else {}
     except (DecodeError, ValueError, TypeError, RecursionError) as error:
         raise DataLossError(f"{file} is damaged: {error}.") from None

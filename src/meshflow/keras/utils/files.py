@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tarfile
 import urllib.error
 import urllib.request
-import zipfile
 from pathlib import Path
 
 from meshflow.environment.types import StrPath
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.extraction import extract_archive
 from meshflow.files.paths import is_remote, to_path_string
 from meshflow.keras.engine.training.progress_bar import Progbar
 
@@ -65,7 +64,10 @@ def get_file(
       Path of the file (without '.tar.gz' when it was untarred).
 
     Raises:
-      ValueError: If there is no URL, the checksum differs, or `cache_dir` is in a store.
+      ValueError: If there is no URL, the checksum differs, `cache_dir` is in a store, or the archive
+        has a link or a path that leads out of the cache.
+      ResourceExhaustedError: If the archive expands to more than 256 MiB, or 20 times its size if that
+        is more; the environment variable MESHFLOW_MAX_UNPACKED_BYTES sets another limit.
       OSError: If the download fails; the message has the URL and the cache folder.
 
     Example:
@@ -103,7 +105,7 @@ def get_file(
                 f"Incomplete or corrupted file detected: the {algorithm} checksum of {target} (from {origin}) does not match {expected}. Delete it and try again."
             )
     if untar or extract:
-        _unpack(target, folder)
+        extract_archive(target, folder)
         return str(folder / name.removesuffix(".tar.gz")) if untar else str(target)
     return str(target)
 
@@ -131,20 +133,3 @@ def _download(url: str, target: Path) -> None:
         raise OSError(
             f"Could not download {url}: {error}. Without network access, put the file at {target} yourself (cache folder {target.parent})."
         ) from error
-
-
-def _unpack(path: Path, folder: Path) -> None:
-    if tarfile.is_tarfile(path):
-        with tarfile.open(path) as archive:
-            archive.extractall(folder, filter="data")
-    elif zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                member_path = (folder / member).resolve()
-                if not member_path.is_relative_to(folder.resolve()):
-                    raise ValueError(
-                        f"{path} holds {member!r}, which would be written outside {folder}."
-                    )
-            archive.extractall(folder)
-    else:
-        shutil.copy(path, folder / path.name)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.environment.json_documents import parse_json
+
 __all__ = [
     "Tokenizer",
     "hashing_trick",
@@ -311,13 +313,13 @@ def tokenizer_from_json(json_string: str) -> Tokenizer:
       >>> restored.texts_to_sequences(["not to be"])
       [[4, 1, 2]]
     """
-    config = dict(json.loads(json_string)["config"])
+    config = dict(parse_json(json_string)["config"])
     tokenizer_state = {
-        name: json.loads(config.pop(name)) for name in ("word_counts", "word_docs", "word_index")
+        name: parse_json(config.pop(name)) for name in ("word_counts", "word_docs", "word_index")
     }
     for name in ("index_docs", "index_word"):
         # JSON converts keys to strings.
-        tokenizer_state[name] = {int(k): v for k, v in json.loads(config.pop(name)).items()}
+        tokenizer_state[name] = {int(k): v for k, v in parse_json(config.pop(name)).items()}
     tokenizer = Tokenizer(**config)
     for name, value in tokenizer_state.items():
         setattr(tokenizer, name, value)

@@ -10,8 +10,9 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 
-__all__ = ["Asset", "AssetFile", "get_asset_path"]
+__all__ = ["Asset", "AssetFile", "load_asset"]
 
 
 class AssetFile(bytes):
@@ -51,6 +52,9 @@ class Asset:
       b'a\\nb\\n'
     """
 
+    # Folder of the SavedModel that contains the file, None for a file of the program.
+    _folder: str | None = None
+
     def __init__(self, path: StrPath | Tensor | None) -> None:
         if path is None:
             raise ValueError("tf.saved_model.Asset takes the path of a file, got None.")
@@ -71,22 +75,26 @@ class Asset:
         """Read the content of the file.
 
         Raises:
-          NotFoundError: If there is no such file.
+            NotFoundError: If there is no such file.
+        DataLossError: If the file of a loaded asset was replaced by a link or a pipe.
         """
-        with gfile.GFile(self.path, "rb") as file:
+        path = self.path if self._folder is None else check_contained(self.path, self._folder)
+        with gfile.GFile(path, "rb") as file:
             return bytes(file.read())
 
 
-def get_asset_path(folder: str, name: str) -> str:
-    """Return the path of an asset in a SavedModel.
+def load_asset(folder: str, name: str) -> Asset:
+    """Return an asset of a SavedModel.
 
     Args:
       folder: Folder of the SavedModel.
       name: Name of the file.
 
     Raises:
-      DataLossError: If the name is a path to another folder.
+      DataLossError: If the name is a path to another folder, or the file is a link or a pipe.
     """
     if os.path.basename(name) != name or name in ("", ".", ".."):
         raise DataLossError(f"{folder}: {name!r} is no file of the model.")
-    return gfile.join(folder, "assets", name)
+    asset = Asset(check_contained(gfile.join(folder, "assets", name), folder))
+    asset._folder = folder
+    return asset

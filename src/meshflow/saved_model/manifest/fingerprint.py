@@ -12,6 +12,7 @@ from meshflow.environment.protobuf_wire import (
 )
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 from meshflow.files.paths import to_path_string
 
 __all__ = ["FINGERPRINT_FILE", "Fingerprint", "encode_fingerprint", "read_fingerprint"]
@@ -162,7 +163,7 @@ def read_fingerprint(export_dir: StrPath) -> Fingerprint:
             f"SavedModel Fingerprint Error: no fingerprint at {path}. Save the model again to get one."
         )
     try:
-        with gfile.GFile(path, "rb") as file:
+        with gfile.GFile(check_contained(path, to_path_string(export_dir)), "rb") as file:
             return _decode_fingerprint(file.read())
     except ValueError as error:
         raise RuntimeError(f"SavedModel Fingerprint Error: {path} is damaged: {error}.") from None

@@ -16,20 +16,40 @@ import jax.export
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError, UnimplementedError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    InvalidValueError,
+    UnimplementedError,
+)
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
-from meshflow.environment.jax_internals import jex_core
+from meshflow.environment.jax_internals import (
+    jex_core,
+    mlir,
+    mlir_ir,
+    write_portable_artifact,
+)
 from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.passes.contraction_order import order_contractions
+from meshflow.saved_model.programs.custom_calls import (
+    check_module,
+    has_native_calls,
+    replace_undefined_results,
+)
+from meshflow.saved_model.programs.foreign_modules import (
+    is_own_program,
+    remember_own_program,
+    rewrite_modules,
+)
+from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
 from meshflow.saved_model.programs.portable_linear_algebra import get_portable_lowerings
 
 __all__ = [
     "NO_GRADIENT",
     "ExportedProgram",
     "StringArgument",
-    "check_custom_calls",
     "deserialize_program",
     "export_for_platforms",
     "export_traced",
@@ -39,28 +59,23 @@ __all__ = [
     "serialize_program",
     "specialize_program",
     "trace_for_export",
+    "verify_foreign_programs",
 ]
 
 # Exceptions that JAX raises for the gradient of a program without one, such as a program with an
 # unbounded loop.
 NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
+# Maximum number of derivatives in the file of a program; Meshflow writes one.
+_MAX_DERIVATIVES = 4
 
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
 # Returns a new symbol for a data-dependent size, possibly 0, of the function that is being traced.
 _new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
-# Custom calls that JAX emits: linear algebra, random bits, and calls that XLA itself removes.
-_ALLOWED_CALLS = re.compile(
-    r"lapack_[a-z0-9_]+|(cu|hip)(solver|sparse|blas)_[a-z0-9_]+|(cu|hip)_(threefry2x32|lu_pivots_to_permutation)\w*"
-    r"|Sharding|SPMDFullToShardShape|SPMDShardToFullShape|annotate_device_placement|AllocateBuffer|shape_assertion"
-    r"|Eigh|Qr|ProductOfElementaryHouseholderReflectors|LuDecomposition|ApproxTopK|mhlo\.(erf|topk)"
-    r"|stablehlo\.dynamic_[a-z_]+"
-)
 # Custom calls to code in JAX's wheels, which TensorFlow does not have.
 _JAX_ONLY_CALL = re.compile(r'custom_call\s+@"?(lapack_\w+)')
-_CUSTOM_CALL = re.compile(r'(?:stablehlo|mhlo)\.custom_call\s+@(?:"([^"]*)"|([\w.$]+))')
 
 
 @dataclasses.dataclass
@@ -306,14 +321,20 @@ def serialize_program(program: jax.export.Exported) -> bytes:
     orders = (1, 0) if is_differentiable(program.in_avals) else (0,)
     try:
         with _omit_source_locations():
-            for order in orders[:-1]:
-                with contextlib.suppress(*NO_GRADIENT):
-                    return bytes(program.serialize(vjp_order=order))
-            return bytes(program.serialize(vjp_order=orders[-1]))
+            data = _serialize(program, orders)
     except ImportError:
         raise ImportError(
             "Saving functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
+    remember_own_program(data)
+    return data
+
+
+def _serialize(program: jax.export.Exported, orders: Sequence[int]) -> bytes:
+    for order in orders[:-1]:
+        with contextlib.suppress(*NO_GRADIENT):
+            return bytes(program.serialize(vjp_order=order))
+    return bytes(program.serialize(vjp_order=orders[-1]))
 
 
 def is_differentiable(avals: Sequence[Any]) -> bool:
@@ -321,27 +342,68 @@ def is_differentiable(avals: Sequence[Any]) -> bool:
     return any(jax.numpy.issubdtype(a.dtype, np.inexact) for a in avals)
 
 
-def deserialize_program(data: bytes) -> jax.export.Exported:
+def deserialize_program(data: bytes, label: str = "A saved function") -> jax.export.Exported:
     """Deserialize a program.
+
+    A child process first reads programs that this user's Meshflow did not write.
 
     Args:
       data: Result of `serialize_program`.
+      label: Name of the file or function in error messages.
 
     Returns:
-      A `jax.export.Exported` that is verified when it is compiled: custom calls to code outside of
-      XLA raise
-      `InvalidArgumentError` then.
+      A `jax.export.Exported` that is verified when it is compiled: custom calls that saved models
+      may not make raise `InvalidArgumentError` then.
 
     Raises:
+      DataLossError: If the data is damaged.
       ImportError: If the package flatbuffers is not installed.
     """
+    with _translate_damage(label):
+        program, modules = _read_chain(data)
+        if not is_own_program(data):
+            modules = rewrite_modules(modules)
+    return _wrap_verified(program, modules, label)
+
+
+def verify_foreign_programs(programs: Sequence[bytes]) -> None:
+    """Verify several programs with a single child process, for later calls of `deserialize_program`.
+
+    Args:
+      programs: Results of `serialize_program`. Damaged ones are not an error yet.
+    """
+    with contextlib.suppress(DataLossError, ImportError), _translate_damage(""):
+        foreign = [data for data in programs if not is_own_program(data)]
+        rewrite_modules([module for data in foreign for module in _read_chain(data)[1]])
+
+
+@contextlib.contextmanager
+def _translate_damage(label: str) -> Iterator[None]:
+    """Translate errors of readers of damaged bytes to `DataLossError`."""
     try:
-        program = jax.export.deserialize(bytearray(data))
+        yield
     except ImportError:
         raise ImportError(
             "Loading functions needs the package flatbuffers: pip install 'meshflow-tf[export]'"
         ) from None
-    return _wrap_verified(program)
+    except UnimplementedError:
+        raise
+    except DataLossError as error:
+        raise DataLossError(f"{label} is damaged: {error}") from None
+    except Exception as error:  # The readers of JAX raise any exception.
+        raise DataLossError(f"{label} is damaged: {error!r}") from error
+
+
+def _read_chain(data: bytes) -> tuple[jax.export.Exported, list[bytes]]:
+    """Read a program; return it with the modules of the program and of its derivatives."""
+    program = last = jax.export.deserialize(bytearray(data))
+    modules = [program.mlir_module_serialized]
+    while last.has_vjp():
+        if len(modules) > _MAX_DERIVATIVES:
+            raise DataLossError(f"it has more than {_MAX_DERIVATIVES} derivatives")
+        last = last.vjp()
+        modules.append(last.mlir_module_serialized)
+    return program, modules
 
 
 class NoGradientError(UnimplementedError, ValueError):
@@ -349,12 +411,14 @@ class NoGradientError(UnimplementedError, ValueError):
 
 
 class _VerifiedExported(jax.export.Exported):
-    """Program of a file. Its custom calls are verified before the StableHLO is used."""
+    """Program of a file, which is checked before the StableHLO is used."""
 
     def mlir_module(self, serialized: bool = True) -> str | Any:
-        content = super().mlir_module()
-        check_custom_calls(content)
-        return content if serialized else super().mlir_module(serialized=False)
+        with mlir.make_ir_context() if serialized else contextlib.nullcontext():
+            module = super().mlir_module(serialized=False)
+            check_module(module)
+            replace_undefined_results(module)
+            return mlir.module_to_string(module) if serialized else module
 
     def vjp(self) -> jax.export.Exported:
         """Return the gradient, which has no gradient itself.
@@ -369,33 +433,51 @@ class _VerifiedExported(jax.export.Exported):
             )
         return super().vjp()
 
+    def specialize(self, avals_in: Sequence[Any], avals_out: Sequence[Any]) -> jax.export.Exported:
+        """Return the program for known sizes if it calls native code, with its sizes checked.
 
-def _wrap_verified(program: jax.export.Exported) -> _VerifiedExported:
+        Args:
+          avals_in: Shapes and dtypes of its arguments.
+          avals_out: Shapes and dtypes of its results.
+
+        Raises:
+          InvalidArgumentError: If it calls native code with operands that this does not take.
+        """
+        if not all(isinstance(size, int) for a in avals_in for size in a.shape):
+            # The program becomes part of another one, which is checked when it is loaded.
+            return self
+        with mlir.make_ir_context(), mlir_ir.Location.unknown():
+            module = super().mlir_module(serialized=False)
+            if not has_native_calls(module):
+                return self
+            check_module(module)
+            arguments = [avals_in[i] for i in self.module_kept_var_idx]
+            has_platform = len(self.platforms) > 1
+            module = refine_module(
+                module, [*[None] * has_platform, *arguments], None, self.fun_name
+            )
+        with module.context, mlir_ir.Location.unknown():
+            check_module(module, is_static=True)
+            replace_undefined_results(module)
+            content = write_portable_artifact(module)
+        if read_result_shapes(module) != [tuple(a.shape) for a in avals_out]:
+            raise DataLossError(f"{self.fun_name}: its results have other shapes than it declares.")
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields |= {"in_avals": tuple(avals_in), "out_avals": tuple(avals_out)}
+        return jax.export.Exported(**fields | {"mlir_module_serialized": content})
+
+
+def _wrap_verified(
+    program: jax.export.Exported, modules: Sequence[bytes], label: str
+) -> _VerifiedExported:
+    if program.ordered_effects or program.unordered_effects:
+        raise InvalidArgumentError(f"{label} has effects, which saved models may not have.")
     fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
+    fields["mlir_module_serialized"] = modules[0]
     if program.has_vjp():
-        backward = functools.cache(lambda: _wrap_verified(program.vjp()))
+        backward = functools.cache(lambda: _wrap_verified(program.vjp(), modules[1:], label))
         fields["_get_vjp"] = lambda _: backward()
     return _VerifiedExported(**fields)
-
-
-def check_custom_calls(text: str) -> None:
-    """Check that a program calls only known native code.
-
-    Other custom calls could run Python or read files.
-
-    Args:
-      text: Text of the program.
-
-    Raises:
-      InvalidArgumentError: If a custom call is not known to be part of JAX or XLA.
-    """
-    names = [quoted or bare for quoted, bare in _CUSTOM_CALL.findall(text)]
-    num_calls = text.count("stablehlo.custom_call") + text.count("mhlo.custom_call")
-    foreign = sorted({name for name in names if not _ALLOWED_CALLS.fullmatch(name)})
-    if foreign or len(names) != num_calls:
-        raise InvalidArgumentError(
-            f"A saved function calls native code that saved models may not call: {foreign or 'unnamed'}."
-        )
 
 
 def specialize_program(

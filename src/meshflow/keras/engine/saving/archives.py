@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import lzma
+import math
+import mmap
 import os
 import sys
 import zipfile
@@ -21,16 +22,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from meshflow.environment import optional_packages
-from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
+from meshflow.environment.json_documents import parse_json
+from meshflow.environment.limits import (
+    UNPACKED_VARIABLE,
+    FileTooLargeError,
+    get_unpacked_limit,
+    load_budget_scope,
+    spend_load_budget,
+)
 from meshflow.environment.types import Config
 
 if TYPE_CHECKING:
+    from h5py import File as HDF5File
     from h5py import Group as HDF5Group
 
-__all__ = ["Archive", "is_open_hdf5", "load_h5py", "open_hdf5"]
+__all__ = ["Archive", "get_object_address", "is_open_hdf5", "load_h5py", "open_hdf5"]
 
 # Number of bytes that are unpacked at once.
 _CHUNK_BYTES = 1 << 20
+# Start of a collection of strings in an HDF5 file.
+_HEAP_SIGNATURE = b"GCOL"
 # Errors that `zipfile` raises while it reads a damaged member.
 _READ_ERRORS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, OSError)
 
@@ -54,12 +65,8 @@ def is_open_hdf5(value: object) -> bool:
     return module is not None and isinstance(value, module.Group)
 
 
-class _TooLargeError(ValueError):
-    """Error for a file that holds more bytes than may be unpacked."""
-
-
 def _make_size_error(name: str, size: int, limit: int) -> ValueError:
-    return _TooLargeError(
+    return FileTooLargeError(
         f"{name} holds {size:,} bytes when unpacked, but at most {limit:,} bytes are read from a file of its size. If "
         f"you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
     )
@@ -83,6 +90,8 @@ class Archive:
             self._zip = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, NotImplementedError) as error:
             raise ValueError(f"{self._path} is damaged: {error}.") from error
+        self._stack, self._size = contextlib.ExitStack(), os.path.getsize(path)
+        self._limit = get_unpacked_limit(self._size)
         members = self._zip.infolist()
         for member in members:
             parts = PurePosixPath(member.filename.replace("\\", "/")).parts
@@ -92,13 +101,13 @@ class Archive:
                     f"{self._path} is not a model file: its member {member.filename!r} leads out of it. Expected "
                     "members with relative paths inside the archive."
                 )
-        self._limit = get_unpacked_limit(os.path.getsize(path))
         total = sum(member.file_size for member in members)
         if total > self._limit:
             self.close()
             raise _make_size_error(self._path, total, self._limit)
 
     def __enter__(self) -> Archive:
+        self._stack.enter_context(load_budget_scope(self._path, self._size))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,6 +115,7 @@ class Archive:
 
     def close(self) -> None:
         """Close the file."""
+        self._stack.close()
         self._zip.close()
 
     def read(self, name: str) -> io.BytesIO:
@@ -123,11 +133,8 @@ class Archive:
         try:
             with self._zip.open(member) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
+                    spend_load_budget(len(chunk), f"a part of {name}")
                     content.write(chunk)
-                    if content.tell() > self._limit:
-                        raise _make_size_error(
-                            f"{name} of {self._path}", content.tell(), self._limit
-                        )
         except _READ_ERRORS as error:
             raise ValueError(f"{name} of {self._path} is damaged: {error}.") from error
         return content
@@ -139,8 +146,8 @@ class Archive:
           ValueError: if the configuration is missing or damaged.
         """
         try:
-            config = json.loads(self.read("config.json").getvalue())
-        except _TooLargeError:
+            config = parse_json(self.read("config.json").getvalue())
+        except FileTooLargeError:
             raise
         except (KeyError, ValueError, RecursionError) as error:
             raise ValueError(
@@ -163,7 +170,7 @@ class Archive:
           ValueError: if the member that declares the version is damaged.
         """
         try:
-            metadata = json.loads(self.read("metadata.json").getvalue())
+            metadata = parse_json(self.read("metadata.json").getvalue())
         except KeyError:
             return ""
         except (ValueError, RecursionError) as error:
@@ -209,9 +216,9 @@ def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> I
         context = contextlib.nullcontext(file) if is_open_hdf5(file) else library.File(file, "r")
         with context as group:
             size = group.file.id.get_filesize() if size is None else size
-            limit = get_unpacked_limit(size)
-            _check_hdf5_contents(group, label, limit)
-            yield group
+            with load_budget_scope(label, size):
+                _check_hdf5_contents(group, label, get_unpacked_limit(size), size)
+                yield group
     except FileNotFoundError:
         raise
     except Exception as error:
@@ -228,8 +235,11 @@ def _is_raised_by_h5py(error: Exception) -> bool:
     return trace is not None and "h5py" in trace.tb_frame.f_code.co_filename
 
 
-def _check_hdf5_contents(file: HDF5Group, label: str, limit: int) -> None:
+def _check_hdf5_contents(file: HDF5Group, label: str, limit: int, size: int) -> None:
     """Visit every object of an HDF5 file once, and reject links to other files and too large data.
+
+    Attributes of strings refer to the file's global heaps, and many elements may refer to one string,
+    so each element counts with the size of the largest heap.
 
     Soft links are skipped: they lead to objects that a hard link of the same file also reaches, or
     to nothing.
@@ -238,6 +248,7 @@ def _check_hdf5_contents(file: HDF5Group, label: str, limit: int) -> None:
     total = 0
     seen: set[object] = set()
     stack: list[tuple[str, HDF5Group]] = [("", file)]
+    num_strings = _count_strings(file)
     while stack:
         parent, group = stack.pop()
         for name in group:
@@ -247,10 +258,11 @@ def _check_hdf5_contents(file: HDF5Group, label: str, limit: int) -> None:
             if not isinstance(link, library.HardLink):
                 raise _make_link_error(label, path, "is a link to another file")
             item = group[name]
-            key = library.h5o.get_info(item.id).addr
+            key = get_object_address(item)
             if key in seen:
                 continue
             seen.add(key)
+            num_strings += _count_strings(item)
             if isinstance(item, library.Group):
                 stack.append((path, item))
             elif isinstance(item, library.Dataset):
@@ -259,6 +271,44 @@ def _check_hdf5_contents(file: HDF5Group, label: str, limit: int) -> None:
                 total += (item.size or 0) * item.dtype.itemsize
                 if total > limit:
                     raise _make_size_error(label, total, limit)
+    if num_strings * size > limit:
+        length = num_strings * _measure_longest_string(file.file, size)
+        if length > limit:
+            raise _make_size_error(f"{label}: the text of attributes", length, limit)
+
+
+def get_object_address(item: Any) -> int:
+    """Return the address of a group or data set in its file.
+
+    Args:
+      item: An HDF5 object.
+    """
+    return int(load_h5py().h5o.get_info(item.id).addr)
+
+
+def _count_strings(item: Any) -> int:
+    """Count the elements of the attributes of an object that are strings of variable length."""
+    attributes = [item.attrs.get_id(name) for name in item.attrs]
+    return sum(math.prod(a.shape or ()) for a in attributes if a.dtype.hasobject)
+
+
+def _measure_longest_string(file: HDF5File, size: int) -> int:
+    """Return an upper bound of the length of the strings in an HDF5 file, from its global heaps."""
+    with contextlib.ExitStack() as stack:
+        data: Any
+        if os.path.isfile(file.filename):
+            stream = stack.enter_context(open(file.filename, "rb"))
+            data = stack.enter_context(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+        else:
+            data = file.id.get_file_image()
+        if file.id.get_create_plist().get_sizes()[1] != 8:
+            return size
+        longest, offset = 0, data.find(_HEAP_SIGNATURE)
+        while offset >= 0:
+            # The signature, a version, and the size of the collection of strings.
+            longest = max(longest, int.from_bytes(data[offset + 8 : offset + 16], "little"))
+            offset = data.find(_HEAP_SIGNATURE, offset + 4)
+    return min(longest, size)
 
 
 def _make_link_error(label: str, path: str, reason: str) -> ValueError:

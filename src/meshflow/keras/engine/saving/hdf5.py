@@ -11,6 +11,8 @@ import numpy as np
 
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.core.variables.variable import get_full_name
+from meshflow.environment.limits import spend_for_repeated_read
+from meshflow.keras.engine.saving.archives import get_object_address
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.engine.saving.model_configuration import KERAS_VERSION
 
@@ -171,8 +173,17 @@ def read_dataset(dataset: HDF5Dataset) -> np.ndarray:
       dataset: Data set of an HDF5 file.
 
     Raises:
-      ValueError: if the bytes have an unknown dtype.
+      ValueError: if it is a group, holds strings or references, or has an unknown dtype.
     """
+    if getattr(dataset, "dtype", None) is None or dataset.dtype.hasobject:
+        raise ValueError(
+            f"{dataset.name} of the file is no array of numbers. Expected a data set with the values of a weight."
+        )
+    # Names in a file may refer to one data set many times.
+    key = dataset.file.id.id, get_object_address(dataset)
+    spend_for_repeated_read(
+        key, dataset.size * dataset.dtype.itemsize, f"the weight {dataset.name}"
+    )
     value = np.asarray(dataset)
     if value.dtype.kind != "V":
         return value

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from meshflow.checkpoint.object_graph import list_children
+from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.archives import Archive
 from meshflow.keras.engine.saving.group_paths import KERAS_2_STYLE, KERAS_3_STYLE, iterate_objects
+from meshflow.keras.engine.saving.hdf5 import read_dataset
 
 if TYPE_CHECKING:
     from h5py import Group as HDF5Group
@@ -35,11 +35,12 @@ def read_vocabularies(model: Layer, archive: Archive, weights: HDF5Group) -> Non
                 content = archive.read(f"assets/{path}/vocabulary.txt").getvalue().decode()
             except KeyError:
                 continue
+            spend_load_budget(STRING_BYTES * content.count("\n"), f"the vocabulary of {path}")
             tokens = content.split("\n")
             idf = weights.get(f"{path}/vars/idf_weights")
             # The stored weights may be longer than the vocabulary: they have the layer's maximum
             # size.
-            layer.set_vocabulary(tokens, None if idf is None else np.asarray(idf)[: len(tokens)])
+            layer.set_vocabulary(tokens, None if idf is None else read_dataset(idf)[: len(tokens)])
 
 
 def restore_vocabularies(model: Layer, load_objects: Callable[[], Any]) -> None:

@@ -17,19 +17,17 @@ from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.environment.jax_internals import (
     make_exported,
     mlir,
-    mlir_func,
-    mlir_hlo,
     mlir_ir,
     read_portable_artifact,
-    refine_polymorphic_shapes,
     write_portable_artifact,
 )
 from meshflow.environment.types import Array
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.format.node_attributes import Node, to_numpy_dtype
 from meshflow.saved_model.graph.format.nodes import CHECKSUM_ATTRIBUTE
-from meshflow.saved_model.graph.ops.foreign_modules import rewrite_in_child_process
-from meshflow.saved_model.programs.stablehlo import check_custom_calls
+from meshflow.saved_model.programs.custom_calls import check_module, replace_undefined_results
+from meshflow.saved_model.programs.foreign_modules import rewrite_modules
+from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
 
 __all__ = ["MODULE_OPS"]
 
@@ -37,7 +35,6 @@ __all__ = ["MODULE_OPS"]
 # calling convention; in older ones the op computes the sizes.
 _PLATFORMS = {"cpu": ("CPU",), "gpu": ("CUDA", "ROCM"), "tpu": ("TPU",)}
 _MIN_VERSION = 5
-_MAIN, _INNER = "main", "inner_main"
 
 
 def _call_module(node: Node, *inputs: Array) -> list[Any]:
@@ -60,26 +57,21 @@ def _specialize(node: Node, specs: Sequence[Any]) -> jax.export.Exported:
             f"node {node.name}: the program is for {platforms}, but JAX runs on {jax.default_backend()}."
         )
     arguments = [jax.core.ShapedArray(shape, dtype) for shape, dtype in specs]
+    label = f"node {node.name}"
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         module = _read_module(node, data)
-        check_custom_calls(str(module))
-        _wrap_main(node, module, arguments, index if len(platforms) > 1 else None)
-        try:
-            refined = refine_polymorphic_shapes(module)
-        except ValueError:
-            shapes = [a.shape for a in arguments]
-            raise DataLossError(
-                f"node {node.name}: the program does not accept arguments of the shapes {shapes}."
-            ) from None
-    with refined.context:
-        main: Any = mlir_ir.SymbolTable(refined.operation)[_MAIN]
-        results = main.type.results
-        shapes = [tuple(mlir_ir.RankedTensorType(t).shape) for t in results]
-        if len(shapes) != len(dtypes):
-            raise DataLossError(
-                f"node {node.name}: its attributes declare {len(dtypes)} results, but its program returns {len(shapes)}."
-            )
+        check_module(module)
+        platform = index if len(platforms) > 1 else None
+        refined = refine_module(module, arguments, platform, label)
+    with refined.context, mlir_ir.Location.unknown():
+        check_module(refined, is_static=True)
+        replace_undefined_results(refined)
         content = write_portable_artifact(refined)
+    shapes = read_result_shapes(refined)
+    if len(shapes) != len(dtypes):
+        raise DataLossError(
+            f"{label}: its attributes declare {len(dtypes)} results, but its program returns {len(shapes)}."
+        )
     return _make_exported(node, content, arguments, shapes, dtypes)
 
 
@@ -102,52 +94,12 @@ def _read_module(node: Node, data: bytes) -> Any:
             f"node {node.name}: its module is damaged: the checksum does not match that of the file."
         )
     try:
-        return read_portable_artifact(
-            data if checksum is not None else rewrite_in_child_process(data)
-        )
+        return read_portable_artifact(rewrite_modules([data])[0])
     except UnimplementedError:
         raise
     except Exception as error:  # MLIR raises several types of exceptions for damaged bytes.
         first = (str(error).splitlines() or [repr(error)])[0]
         raise DataLossError(f"node {node.name}: its module is not StableHLO: {first}") from None
-
-
-def _wrap_main(node: Node, module: Any, arguments: Sequence[Any], platform: int | None) -> None:
-    """Wrap the main function in a main function of known shapes."""
-    symbols = mlir_ir.SymbolTable(module.operation)
-    if _MAIN not in symbols:
-        raise DataLossError(f"node {node.name}: its module has no function {_MAIN!r}.")
-    inner: Any = symbols[_MAIN]
-    input_types = list(inner.type.inputs)
-    count = len(arguments) + (platform is not None)
-    if count != len(input_types):
-        raise DataLossError(
-            f"node {node.name}: its program takes {len(input_types)} arguments, but the node has {count}."
-        )
-    symbols.set_symbol_name(inner, _INNER)
-    inner.attributes["sym_visibility"] = mlir_ir.StringAttr.get("private")
-    types = [
-        mlir_ir.RankedTensorType.get(a.shape, mlir.dtype_to_ir_type(a.dtype)) for a in arguments
-    ]
-    with mlir_ir.InsertionPoint.at_block_begin(module.body):
-        function = mlir_ir.FunctionType.get(types, list(inner.type.results))
-        outer: Any = mlir_func.FuncOp(_MAIN, function)
-    outer.attributes["sym_visibility"] = mlir_ir.StringAttr.get("public")
-    block = outer.add_entry_block()
-    with mlir_ir.InsertionPoint(block):
-        values = list(block.arguments)
-        if platform is not None:
-            element = mlir_ir.RankedTensorType(input_types[0]).element_type
-            platform_index = np.array(platform, f"int{mlir_ir.IntegerType(element).width}")
-            values.insert(0, mlir.ir_constant(platform_index))
-        converted = [
-            v if v.type == t else mlir_hlo.convert(t, v)
-            for v, t in zip(values, input_types, strict=True)
-        ]
-        call = mlir_func.CallOp(
-            list(inner.type.results), mlir_ir.FlatSymbolRefAttr.get(_INNER), converted
-        )
-        mlir_func.ReturnOp(call.results)
 
 
 def _make_exported(

@@ -7,6 +7,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from meshflow.core.variables.variable import (
     VariableSynchronization,
 )
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_contained
 from meshflow.saved_model.graph.format.messages import DecodeError, Message, SavedModel
 from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference, parse_shape
 from meshflow.saved_model.graph.format.structured_values import read_structure
@@ -39,7 +41,7 @@ from meshflow.saved_model.graph.reading.graph_programs import (
 from meshflow.saved_model.graph.reading.imported_graphs import ImportedGraph, WrappedFunction
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary, GraphRun
 from meshflow.saved_model.graph.reading.subgraphs import VARIABLE_OPS, extract_subgraph
-from meshflow.saved_model.manifest.assets import Asset, get_asset_path
+from meshflow.saved_model.manifest.assets import Asset, load_asset
 from meshflow.saved_model.manifest.json_structures import pack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -47,6 +49,7 @@ from meshflow.saved_model.manifest.restored_objects import (
     attach_child,
 )
 from meshflow.saved_model.options import normalize_tags
+from meshflow.saved_model.programs.foreign_modules import remember_own_program
 from meshflow.saved_model.programs.restored_functions import (
     Alternative,
     AlternativeDispatcher,
@@ -95,7 +98,7 @@ def read_meta_graph(path: str, tags: str | Iterable[str] | None = None) -> Messa
       ValueError: If no graph has the tags.
     """
     file = gfile.join(path, GRAPH_FILE)
-    with gfile.GFile(file, "rb") as opened:
+    with gfile.GFile(check_contained(file, path), "rb") as opened:
         data = opened.read()
     try:
         graphs = list(SavedModel.FromString(data).meta_graphs)
@@ -114,7 +117,10 @@ def read_meta_graph(path: str, tags: str | Iterable[str] | None = None) -> Messa
 
 
 def load(
-    path: str, tags: str | Iterable[str] | None = None, with_aliases: bool = False
+    path: str,
+    tags: str | Iterable[str] | None = None,
+    with_aliases: bool = False,
+    trusted: bool = False,
 ) -> RestoredObject:
     """Load a SavedModel that TensorFlow wrote.
 
@@ -122,6 +128,7 @@ def load(
       path: Folder of the model.
       tags: Tags of the graph, as for `read_meta_graph`.
       with_aliases: Whether to set `function_aliases`.
+      trusted: Whether the StableHLO programs of the graph need no verification.
 
     Returns:
       Object with the variables, objects and functions of the saved object as attributes, and
@@ -132,6 +139,11 @@ def load(
       UnimplementedError: If the model contains a variable of an unsupported type.
     """
     meta = read_meta_graph(path, tags)
+    if trusted:
+        graph = meta.graph_def
+        for node in chain(graph.node, *(f.node_def for f in graph.library.function)):
+            if node.op == "XlaCallModule":
+                remember_own_program(node.attr["module"].s)
     reader_type = _ObjectGraphLoader if meta.object_graph_def.nodes else _SignatureLoader
     try:
         reader = reader_type(path, meta)
@@ -156,7 +168,7 @@ class _SignatureLoader:
         data = b"".join(part.SerializeToString(deterministic=True) for part in parts)
         self._digest = hashlib.sha256(data).digest()
         prefix = gfile.join(path, VARIABLES, VARIABLES)
-        self._bundle = BundleReader(prefix) if is_bundle(prefix) else None
+        self._bundle = BundleReader(prefix, path) if is_bundle(prefix) else None
         self._library = FunctionLibrary(meta.graph_def.library.function)
         self._nodes = {n.name: Node(n) for n in meta.graph_def.node}
         self._variables: dict[str, Variable] = {}
@@ -275,7 +287,7 @@ class _ObjectGraphLoader(_SignatureLoader):
             return Tensor(self._nodes[proto.constant.operation]["value"])
         if kind == "asset":
             asset = self._meta.asset_file_def[proto.asset.asset_file_def_index]
-            return Asset(get_asset_path(self._path, asset.filename))
+            return load_asset(self._path, asset.filename)
         if kind == "resource":
             return self._create_resource(proto)
         if kind in ("function", "bare_concrete_function", "captured_tensor"):

@@ -42,6 +42,7 @@ from meshflow.saved_model.graph.writing.portable_stablehlo import replace_compos
 from meshflow.saved_model.graph.writing.text_nodes import add_text_steps
 from meshflow.saved_model.host_steps.plan import FunctionPlan, HostStep, ProgramsByRank
 from meshflow.saved_model.manifest.assets import Asset
+from meshflow.saved_model.programs.foreign_modules import remember_own_program
 from meshflow.saved_model.programs.stablehlo import (
     ExportedProgram,
     export_for_platforms,
@@ -266,6 +267,7 @@ def _add_module(
     """Add the op that runs a StableHLO program, and return its outputs."""
     used = exported.module_kept_var_idx
     content = replace_composites(bytes(exported.mlir_module_serialized))
+    remember_own_program(content)
     outs = [a.shape for a in exported.out_avals]
     add_node(
         function.node_def,

@@ -1,0 +1,495 @@
+"""Signatures of the native code that programs from files may call, and the check of a parsed module.
+
+The handlers of jaxlib trust their operands: a result that is smaller than the matrix demands is a write
+outside of its buffer. Each custom call of a module must therefore match a line of `_TABLE`. A line has
+the name of the call, conditions on its attributes, and the types of its operands and results::
+
+    lapack_?getrf_ffi  : T[m,n] -> T[m,n] i32[min(m,n)] i32[]
+
+* `?` in the name is one of s, d, c and z, the types of LAPACK, which determines `T`. Elsewhere `T` is
+  any of the four types. `R` is its real type and `C` its complex type; `X` is any type.
+* The sizes in brackets follow the batch sizes, which are the same for all operands and results of a
+  call. A name has one value in a call; `min(m,n)` and `n-1` are computed. Parentheses are sizes without
+  batch sizes.
+* `uplo=LU` accepts the letters L and U, `lower=01` both truth values, `low=1` and `high=n` numbers.
+  Attributes that no line names are refused, and `k<=n` is a condition on sizes.
+* `!` after a type means that the call leaves the result undefined; nothing may use it. `~` means that it
+  is undefined if the call fails, so its last result (`info`) is not 0: zeros replace it then.
+
+Unlisted calls are refused: calls without a compatibility guarantee (`geqp3`, `gesvd` and `ormqr` on CPUs,
+`tridiagonal_solve_perturbed_ffi`, sparse products), kernels inside a program (Mosaic, Pallas, Triton),
+calls of TensorFlow and Python, and Meshflow's own handlers (`meshflow_*`), which JAX inserts when it
+compiles a program and no saved program names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.environment.jax_internals import mlir, mlir_hlo, mlir_ir
+
+__all__ = ["check_module", "has_native_calls", "replace_undefined_results"]
+
+_TABLE = """
+lapack_?potrf_ffi uplo=LU : T[n,n] -> T[n,n] i32[]
+lapack_?getrf_ffi : T[m,n] -> T[m,n] i32[min(m,n)] i32[]
+lapack_?geqrf_ffi : T[m,n] -> T[m,n] T[min(m,n)]
+lapack_[sd]orgqr_ffi k<=n n<=m : T[m,n] T[k] -> T[m,n]
+lapack_[cz]ungqr_ffi k<=n n<=m : T[m,n] T[k] -> T[m,n]
+lapack_?trsm_ffi side=L uplo=LU trans_x=NTC diag=NU : T[m,m] T[m,n] -> T[m,n]
+lapack_?trsm_ffi side=R uplo=LU trans_x=NTC diag=NU : T[n,n] T[m,n] -> T[m,n]
+lapack_?gesdd_ffi mode=A : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,m]~ T[n,n]~ i32[]
+lapack_?gesdd_ffi mode=S : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,min(m,n)]~ T[min(m,n),n]~ i32[]
+lapack_?gesdd_ffi mode=N : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,m]! T[n,n]! i32[]
+lapack_?gesdd_ffi mode=N : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,min(m,n)]! T[min(m,n),n]! i32[]
+lapack_[sd]syevd_ffi mode=NV uplo=LU : T[n,n] -> T[n,n]~ R[n]~ i32[]
+lapack_[cz]heevd_ffi mode=NV uplo=LU : T[n,n] -> T[n,n]~ R[n]~ i32[]
+lapack_[sd]geev_ffi compute_left=V compute_right=V : T[n,n] -> R[n]~ R[n]~ C[n,n]~ C[n,n]~ i32[]
+lapack_[sd]geev_ffi compute_left=N compute_right=V : T[n,n] -> R[n]~ R[n]~ C[n,n]! C[n,n]~ i32[]
+lapack_[sd]geev_ffi compute_left=V compute_right=N : T[n,n] -> R[n]~ R[n]~ C[n,n]~ C[n,n]! i32[]
+lapack_[sd]geev_ffi compute_left=N compute_right=N : T[n,n] -> R[n]~ R[n]~ C[n,n]! C[n,n]! i32[]
+lapack_[cz]geev_ffi compute_left=V compute_right=V : T[n,n] -> T[n]~ T[n,n]~ T[n,n]~ i32[]
+lapack_[cz]geev_ffi compute_left=N compute_right=V : T[n,n] -> T[n]~ T[n,n]! T[n,n]~ i32[]
+lapack_[cz]geev_ffi compute_left=V compute_right=N : T[n,n] -> T[n]~ T[n,n]~ T[n,n]! i32[]
+lapack_[cz]geev_ffi compute_left=N compute_right=N : T[n,n] -> T[n]~ T[n,n]! T[n,n]! i32[]
+lapack_[sd]gees_ffi mode=V sort=N : T[n,n] -> T[n,n]~ T[n,n]~ R[n]~ R[n]~ i32[]! i32[]
+lapack_[sd]gees_ffi mode=N sort=N : T[n,n] -> T[n,n]~ T[n,n]! R[n]~ R[n]~ i32[]! i32[]
+lapack_[cz]gees_ffi mode=V sort=N : T[n,n] -> T[n,n]~ T[n,n]~ T[n]~ i32[]! i32[]
+lapack_[cz]gees_ffi mode=N sort=N : T[n,n] -> T[n,n]~ T[n,n]! T[n]~ i32[]! i32[]
+lapack_[sd]sytrd_ffi uplo=LU : T[n,n] -> T[n,n] R[n]~ R[n-1]~ T[n-1]~ i32[]
+lapack_[cz]hetrd_ffi uplo=LU : T[n,n] -> T[n,n] R[n]~ R[n-1]~ T[n-1]~ i32[]
+lapack_?gehrd_ffi low=1 high=n : T[n,n] -> T[n,n] T[n-1]~ i32[]
+lapack_?gtsv_ffi : T[n] T[n] T[n] T[n,r] -> T[n] T[n] T[n] T[n,r] i32[]
+
+(cu|hip)solver_potrf_ffi lower=01 : T[n,n] -> T[n,n] i32[]
+(cu|hip)solver_getrf_ffi : T[m,n] -> T[m,n] i32[min(m,n)] i32[]
+(cu|hip)solver_geqrf_ffi : T[m,n] -> T[m,n] T[min(m,n)]
+(cu|hip)solver_orgqr_ffi k<=n n<=m : T[m,n] T[k] -> T[m,n]
+(cu|hip)solver_syevd_ffi algorithm=012 lower=01 : T[n,n] -> T[n,n]~ R[n]~ i32[]
+(cu|hip)solver_sytrd_ffi lower=01 : T[n,n] -> T[n,n] R[n]~ R[n-1]~ T[n-1]~ i32[]
+(cu|hip)solver_gesvdj_ffi full_matrices=1 compute_uv=01 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,m]~ T[n,n]~ i32[]
+(cu|hip)solver_gesvdj_ffi full_matrices=0 compute_uv=01 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,min(m,n)]~ T[n,min(m,n)]~ i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=1 compute_uv=1 transposed=0 n<=m : T[m,n] -> T[m,n]~ R[n]~ T[m,m]~ T[n,n]~ i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=0 compute_uv=1 transposed=0 n<=m : T[m,n] -> T[m,n]~ R[n]~ T[m,n]~ T[n,n]~ i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=1 compute_uv=1 transposed=1 m<=n : T[m,n] -> T[m,n]~ R[m]~ T[n,n]~ T[m,m]~ i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=0 compute_uv=1 transposed=1 m<=n : T[m,n] -> T[m,n]~ R[m]~ T[m,n]~ T[m,m]~ i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=01 compute_uv=0 transposed=0 n<=m : T[m,n] -> T[m,n]~ R[n]~ T()! T()! i32[]
+(cu|hip)solver_gesvd_ffi full_matrices=01 compute_uv=0 transposed=1 m<=n : T[m,n] -> T[m,n]~ R[m]~ T()! T()! i32[]
+hipsolver_gesdd_ffi full_matrices=1 compute_uv=1 transposed=0 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,m]~ T[n,n]~ i32[]
+hipsolver_gesdd_ffi full_matrices=0 compute_uv=1 transposed=0 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,min(m,n)]~ T[min(m,n),n]~ i32[]
+hipsolver_gesdd_ffi full_matrices=01 compute_uv=0 transposed=0 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T()! T()! i32[]
+cusparse_gtsv2_ffi : T[n] T[n] T[n] T[n,r] -> T[n,r]
+(cu|hip)_lu_pivots_to_permutation k<=p : i32[k] -> i32[p]
+(cu|hip)_threefry2x32_ffi : ui32[] ui32[] ui32[] ui32[] -> ui32[] ui32[]
+
+Eigh : T[n,n] -> T[n,n] R[n]
+Qr : T[m,n] -> T[m,n] T[min(m,n)]
+ProductOfElementaryHouseholderReflectors k<=n n<=m : T[m,n] T[k] -> T[m,n]
+LuDecomposition : T[m,n] -> T[m,n] i32[min(m,n)] i32[m]
+Sharding : X[] -> X[]
+annotate_device_placement : X[] -> X[]
+mhlo.erf : X[] -> X[]
+mhlo.topk k<=n : X[n] -> X[k] i32[k]
+"""
+# Calls that XLA or StableHLO replace while they refine shapes, with their own checks, and the two whose
+# operands a line of the table cannot describe.
+_EXPANDED_CALLS = frozenset(
+    ("shape_assertion", "ApproxTopK", "stablehlo.dynamic_approx_top_k", "stablehlo.dynamic_top_k")
+    + ("stablehlo.dynamic_reduce_window", "stablehlo.dynamic_rng_bit_generator")
+)
+# Reserves memory without writing to it. Zeros replace it, because its content may be a secret.
+_EMPTY_BUFFER = "AllocateBuffer"
+_CALL = "stablehlo.custom_call"
+# Operations outside of these dialects, and those that exchange data with the host, are refused.
+_DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
+_HOST_OPERATIONS = frozenset(f"stablehlo.{name}" for name in ("send", "recv", "infeed", "outfeed"))
+# Attributes of a call that only affect layouts, shardings and messages.
+_CALL_ATTRIBUTES = frozenset(
+    ("call_target_name", "api_version", "backend_config", "mhlo.backend_config", "has_side_effect")
+    + ("operand_layouts", "result_layouts", "output_operand_aliases", "indices_of_shape_operands")
+    + ("mhlo.frontend_attributes", "mhlo.sharding", "sdy.sharding", "sdy.sharding_rule")
+    + (
+        "called_computations",
+        "error_message",
+        "mhlo.attributes",
+        "mhlo.version",
+        "mhlo.layout_mode",
+    )
+)
+_FRONTEND_ATTRIBUTE = re.compile(r"num_batch_dims|_xla_buffer_placement|xla\.sdy\.\w+")
+_REAL_TYPES = {"s": "f32", "d": "f64", "c": "f32", "z": "f64"}
+_LETTERS = {"f32": "s", "f64": "d", "complex<f32>": "c", "complex<f64>": "z"}
+_TYPE = re.compile(r"(\w+)([\[(])(.*?)[\])]([!~]?)$")
+_CONDITION = re.compile(r"(\w+)(<=|=)(\w+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class _TensorPattern:
+    """Type of an operand or result in the table."""
+
+    element: str
+    sizes: tuple[str, ...]
+    is_batched: bool
+    mark: str
+
+    @classmethod
+    def from_text(cls, text: str) -> _TensorPattern:
+        """Parse a type such as `T[m,min(m,n)]~`."""
+        element, bracket, sizes, mark = _TYPE.match(text).groups()  # type: ignore[union-attr]
+        parts = tuple(re.findall(r"min\(\w+,\w+\)|[^,]+", sizes))
+        return cls(element, parts, bracket == "[", mark)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Signature:
+    """Line of the table.
+
+    Attributes:
+      text: The line.
+      name: Pattern of the call's name. Its group `letter` determines the dtype, if it has one.
+      attributes: Accepted values by the attribute's name.
+      limits: Pairs of sizes, of which the first must not exceed the second.
+      operands: Types of the operands.
+      results: Types of the results.
+    """
+
+    text: str
+    name: re.Pattern[str]
+    attributes: Mapping[str, str]
+    limits: Sequence[tuple[str, str]]
+    operands: Sequence[_TensorPattern]
+    results: Sequence[_TensorPattern]
+
+    @classmethod
+    def from_text(cls, line: str) -> _Signature:
+        """Parse a line."""
+        head, types = line.split(" : ")
+        name, *conditions = head.split()
+        pattern = name.replace("?", "[sdcz]").replace(".", r"\.")
+        pattern = re.sub(r"\[\w+\]", lambda m: f"(?P<letter>{m[0]})", pattern)
+        parts = [_CONDITION.match(c).groups() for c in conditions]  # type: ignore[union-attr]
+        operands, results = (
+            [_TensorPattern.from_text(t) for t in side.split()] for side in types.split(" -> ")
+        )
+        return cls(
+            line,
+            re.compile(pattern),
+            {left: right for left, relation, right in parts if relation == "="},
+            [(left, right) for left, relation, right in parts if relation == "<="],
+            operands,
+            results,
+        )
+
+
+_SIGNATURES = [_Signature.from_text(line) for line in _TABLE.splitlines() if line]
+
+
+class _Mismatch(Exception):
+    """The reason for which a call does not match a line."""
+
+
+class _Matcher:
+    """Comparison of one call with one line.
+
+    Args:
+      signature: The line.
+      letter: Letter of the dtype in the name of the call, or None.
+      is_static: Whether unknown sizes are refused.
+    """
+
+    def __init__(self, signature: _Signature, letter: str | None, is_static: bool) -> None:
+        self._signature, self._letter, self._is_static = signature, letter, is_static
+        self._element: str | None = None
+        self._sizes: dict[str, int | None] = {}
+        self._batch: list[int | None] | None = None
+
+    def match(self, call: Any, attributes: Mapping[str, Any]) -> None:
+        """Raise `_Mismatch` unless the call matches."""
+        signature = self._signature
+        values = list(call.operands) if self._is_static else _drop_shape_operands(call)
+        operands = [v.type for v in values]
+        results = [r.type for r in call.results]
+        for kind, patterns, types in (
+            ("operands", signature.operands, operands),
+            ("results", signature.results, results),
+        ):
+            if len(types) != len(patterns):
+                raise _Mismatch(f"it has {len(types)} {kind}, not {len(patterns)}")
+            for pattern, found in zip(patterns, types, strict=True):
+                self._match_type(pattern, found)
+        for left, right in signature.limits:
+            smaller, larger = self._sizes[left], self._sizes[right]
+            if smaller is not None and larger is not None and smaller > larger:
+                raise _Mismatch(f"the size {left}={smaller} exceeds {right}={larger}")
+        self._match_attributes(attributes)
+        for pattern, result in zip(signature.results, call.results, strict=True):
+            if pattern.mark == "!" and next(iter(result.uses), None) is not None:
+                raise _Mismatch("it uses a result that the call leaves undefined")
+        self._match_aliases(call)
+
+    def _match_type(self, pattern: _TensorPattern, found: Any) -> None:
+        if not isinstance(found, mlir_ir.RankedTensorType):
+            raise _Mismatch(f"{found} is no array of a known rank")
+        if not self._match_element(pattern.element, str(found.element_type)):
+            raise _Mismatch(f"{found} has another dtype than {pattern.element}")
+        sizes = [None if found.is_dynamic_dim(i) else s for i, s in enumerate(found.shape)]
+        if self._is_static and None in sizes:
+            raise _Mismatch(f"{found} has an unknown size")
+        num_batch = len(sizes) - len(pattern.sizes)
+        if num_batch < 0 or (num_batch and not pattern.is_batched):
+            raise _Mismatch(f"{found} has another rank than {list(pattern.sizes)}")
+        if pattern.is_batched:
+            batch = sizes[:num_batch]
+            self._batch = batch if self._batch is None else self._batch
+            if not _are_compatible(self._batch, batch):
+                raise _Mismatch(f"{found} has other batch sizes than {self._batch}")
+        for text, size in zip(pattern.sizes, sizes[num_batch:], strict=True):
+            expected = self._compute_size(text, size)
+            if not _are_compatible([expected], [size]):
+                raise _Mismatch(f"{found} has the size {size}, not {text}={expected}")
+
+    def _match_element(self, expected: str, found: str) -> bool:
+        if expected == "X":
+            self._element = self._element or found
+            return found == self._element
+        if expected == "T":
+            self._letter = self._letter or _LETTERS.get(found)
+            return self._letter is not None and _LETTERS.get(found) == self._letter
+        if expected in ("R", "C"):
+            real = _REAL_TYPES[self._letter] if self._letter else None
+            return found == (real if expected == "R" else f"complex<{real}>")
+        return found == expected
+
+    def _compute_size(self, text: str, size: int | None) -> int | None:
+        """Return the value of a size; a name without a value receives `size`."""
+        if minimum := re.fullmatch(r"min\((\w+),(\w+)\)", text):
+            values = [self._sizes[name] for name in minimum.groups()]
+            return None if None in values else min(v for v in values if v is not None)
+        if text.endswith("-1"):
+            value = self._sizes[text.removesuffix("-1")]
+            return None if value is None else value - 1
+        if self._sizes.get(text) is None:
+            self._sizes[text] = size
+        return self._sizes[text]
+
+    def _match_attributes(self, attributes: Mapping[str, Any]) -> None:
+        accepted = self._signature.attributes
+        if unknown := sorted(set(attributes) ^ set(accepted)):
+            raise _Mismatch(f"its attributes are {sorted(attributes)}; {unknown} differ")
+        for name, texts in accepted.items():
+            attribute, size = attributes[name], self._sizes.get(texts)
+            if not isinstance(attribute, (mlir_ir.IntegerAttr, mlir_ir.BoolAttr)):
+                raise _Mismatch(f"its attribute {name} is {attribute}")
+            value = int(attribute.value)
+            if texts in self._sizes:
+                is_accepted = size in (None, value)
+            else:
+                is_accepted = value in {int(t) if t.isdigit() else ord(t) for t in texts}
+            if not is_accepted:
+                raise _Mismatch(f"its attribute {name} is {value}, not one of {texts}")
+
+    def _match_aliases(self, call: Any) -> None:
+        """Check that results share the memory of operands of the same type only."""
+        if "output_operand_aliases" not in call.attributes:
+            return
+        for alias in mlir_ir.ArrayAttr(call.attributes["output_operand_aliases"]):
+            alias = mlir_hlo.OutputOperandAlias(alias)
+            indices, operand_index = list(alias.output_tuple_indices), alias.operand_index
+            result_index = indices[0] if indices else 0
+            is_valid = (
+                len(indices) <= 1
+                and not list(alias.operand_tuple_indices)
+                and 0 <= operand_index < len(self._signature.operands)
+                and 0 <= result_index < len(call.results)
+                and call.operands[operand_index].type == call.results[result_index].type
+            )
+            if not is_valid:
+                raise _Mismatch("a result shares the memory of an operand of another type")
+
+
+def _are_compatible(left: Sequence[int | None], right: Sequence[int | None]) -> bool:
+    return len(left) == len(right) and all(
+        None in pair or pair[0] == pair[1] for pair in zip(left, right, strict=True)
+    )
+
+
+def _iterate_operations(module: Any) -> Iterator[Any]:
+    """Yield all operations of a module, including those of nested regions."""
+    operations = [module.operation]
+    while operations:
+        operation = operations.pop()
+        yield operation
+        operations += [op.operation for r in operation.regions for block in r for op in block]
+
+
+def _get_call_name(operation: Any) -> str:
+    return str(mlir_ir.StringAttr(operation.attributes["call_target_name"]).value)
+
+
+def _drop_shape_operands(call: Any) -> list[Any]:
+    """Return the operands of a call without those that are sizes of its results."""
+    key = "indices_of_shape_operands"
+    indices = set(call.attributes[key]) if key in call.attributes else ()
+    return [v for i, v in enumerate(call.operands) if i not in indices]
+
+
+def _get_attribute_names(operation: Any) -> set[str]:
+    # An iteration yields names, or in older versions of jaxlib named attributes.
+    return {getattr(name, "name", name) for name in operation.attributes}
+
+
+def has_native_calls(module: Any) -> bool:
+    """Check whether a module calls native code whose sizes must be known.
+
+    Args:
+      module: The MLIR module.
+    """
+    calls = (op for op in _iterate_operations(module) if op.name == _CALL)
+    return any(_get_call_name(c) not in (*_EXPANDED_CALLS, _EMPTY_BUFFER) for c in calls)
+
+
+def check_module(module: Any, is_static: bool = False) -> None:
+    """Check that a module has only known operations and calls only known native code, correctly.
+
+    Args:
+      module: The MLIR module.
+      is_static: Whether all sizes must be known, as they are when the module is compiled.
+
+    Raises:
+      InvalidArgumentError: If a custom call is not in the table, or if its operands, results or
+        attributes differ from the table.
+    """
+    for operation in _iterate_operations(module):
+        name = operation.name
+        if name == _CALL:
+            _check_call(operation, is_static)
+        elif name.partition(".")[0] not in _DIALECTS or name in _HOST_OPERATIONS:
+            raise InvalidArgumentError(
+                f"A saved function has the operation {name}, which saved models may not have."
+            )
+
+
+def _check_call(call: Any, is_static: bool) -> None:
+    name = _get_call_name(call)
+    signatures = [(s, match) for s in _SIGNATURES if (match := s.name.fullmatch(name))]
+    if not signatures and name not in _EXPANDED_CALLS and name != _EMPTY_BUFFER:
+        raise InvalidArgumentError(
+            f"A saved function calls native code that saved models may not call: {name!r}."
+        )
+    reasons = []
+    try:
+        attributes = _read_attributes(call, name)
+        if not signatures:
+            _check_expanded_call(call, name)
+        for signature, match in signatures:
+            try:
+                letter = match.groupdict().get("letter")
+                return _Matcher(signature, letter, is_static).match(call, attributes)
+            except _Mismatch as mismatch:
+                reasons.append(f"{signature.text}: {mismatch}")
+    except _Mismatch as mismatch:
+        reasons.append(str(mismatch))
+    if reasons:
+        raise InvalidArgumentError(
+            f"A saved function calls {name} with operands or results that it does not take. Expected one of\n  "
+            + "\n  ".join(reasons)
+        )
+    return None
+
+
+def _read_attributes(call: Any, name: str) -> dict[str, Any]:
+    """Return the attributes that the handler of a call receives."""
+    names = _get_attribute_names(call)
+    unknown = sorted(names - _CALL_ATTRIBUTES)
+    if unknown and name not in _EXPANDED_CALLS:
+        raise _Mismatch(f"it has the attributes {unknown}")
+    if "mhlo.frontend_attributes" in names:
+        frontend = mlir_ir.DictAttr(call.attributes["mhlo.frontend_attributes"])
+        keys = [entry.name for entry in frontend]
+        if not all(map(_FRONTEND_ATTRIBUTE.fullmatch, keys)):
+            raise _Mismatch(f"it has the frontend attributes {keys}")
+    configurations = [k for k in ("mhlo.backend_config", "backend_config") if k in names]
+    if not name.endswith("_ffi") and not name.endswith("_permutation"):
+        # XLA expands these calls and checks their configuration.
+        return {}
+    found = [call.attributes[k] for k in configurations]
+    if len(found) != 1 or not isinstance(found[0], mlir_ir.DictAttr):
+        raise _Mismatch("it has no dictionary of attributes")
+    return {entry.name: entry.attr for entry in found[0]}
+
+
+def _check_expanded_call(call: Any, name: str) -> None:
+    """Check the calls that XLA replaces as far as it does not."""
+    types = [v.type for v in (*call.operands, *call.results)]
+    if not all(isinstance(t, mlir_ir.RankedTensorType) for t in types):
+        raise _Mismatch("it has operands that are no arrays of known ranks")
+    operands, results = [v.type for v in call.operands], [r.type for r in call.results]
+    if name == _EMPTY_BUFFER:
+        if operands or len(results) != 1 or not results[0].has_static_shape:
+            raise _Mismatch("it has operands, or not one result of a known size")
+    elif name == "shape_assertion":
+        if results or not operands or any(t.rank for t in operands):
+            raise _Mismatch("it has results, or operands that are no scalars")
+    elif name == "ApproxTopK":
+        ranks = [v.type.rank for v in _drop_shape_operands(call)]
+        rank = ranks[0] if ranks else 0
+        if ranks != [rank, rank, 0, 0] or [t.rank for t in results] != [rank, rank]:
+            raise _Mismatch("it has other operands than values, indices and two initial values")
+
+
+def replace_undefined_results(module: Any) -> None:
+    """Replace memory that no computation wrote by zeros, in a module that `check_module` accepted.
+
+    These are buffers that were only reserved, and results of linear algebra that failed.
+
+    Args:
+      module: The MLIR module.
+    """
+    for call in [op for op in _iterate_operations(module) if op.name == _CALL]:
+        name = _get_call_name(call)
+        if name == _EMPTY_BUFFER:
+            with mlir_ir.InsertionPoint(call), call.location:
+                call.results[0].replace_all_uses_with(_make_zeros(call.results[0].type))
+            call.erase()
+            continue
+        signature = next((s for s in _SIGNATURES if s.name.fullmatch(name)), None)
+        if signature is not None and any(r.mark == "~" for r in signature.results):
+            _mask_failures(call, signature.results)
+
+
+def _mask_failures(call: Any, patterns: Sequence[_TensorPattern]) -> None:
+    """Replace the results that are undefined if the last result is not 0."""
+    info = call.results[len(call.results) - 1]
+    info_shape = list(mlir_ir.RankedTensorType(info.type).shape)
+    flag = mlir_ir.IntegerType.get_signless(1)
+    for result, pattern in zip(call.results, patterns, strict=True):
+        if pattern.mark != "~" or next(iter(result.uses), None) is None:
+            continue
+        shape = list(mlir_ir.RankedTensorType(result.type).shape)
+        with mlir_ir.InsertionPoint.after(call), call.location:
+            equal = mlir_hlo.ComparisonDirectionAttr.get("EQ")
+            succeeded = mlir_hlo.compare(info, _make_zeros(info.type), equal)
+            mask = mlir_hlo.broadcast_in_dim(
+                mlir_ir.RankedTensorType.get(shape, flag),
+                succeeded,
+                mlir.dense_int_array(list(range(len(info_shape)))),
+            )
+            selected = mlir_hlo.select(mask, result, _make_zeros(result.type))
+        result.replace_all_uses_except(selected, selected.owner.operation)
+
+
+def _make_zeros(kind: Any) -> Any:
+    """Create zeros of a static type at the insertion point."""
+    tensor = mlir_ir.RankedTensorType(kind)
+    element = tensor.element_type
+    if isinstance(element, mlir_ir.ComplexType):
+        part = _make_zeros(mlir_ir.RankedTensorType.get(tensor.shape, element.element_type))
+        return mlir_hlo.complex(part, part)
+    zero = "0.0"
+    if isinstance(element, mlir_ir.IntegerType):
+        zero = "false" if element.width == 1 else "0"
+    return mlir_hlo.constant(mlir_ir.Attribute.parse(f"dense<{zero}> : {kind}"))

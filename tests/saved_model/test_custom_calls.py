@@ -1,0 +1,406 @@
+"""Native code that programs of files may call: sizes, dtypes and attributes are checked before it runs."""
+
+import random
+import re
+import types
+
+import jax
+import jax.export
+import jax.lax.linalg as ll
+import numpy as np
+import pytest
+
+import meshflow as tf
+from fuzz.mutations import changed
+from helpers import rounds
+from meshflow.environment.jax_internals import mlir, mlir_ir, read_portable_artifact
+from meshflow.saved_model.graph.ops import xla_call_module
+from meshflow.saved_model.programs import custom_calls, foreign_modules, stablehlo
+
+F32, I32, C64 = "float32", "int32", "complex64"
+MATRIX, TALL, VECTOR = (2, 5, 5), (2, 5, 3), (2, 5)
+
+
+def spec(shape, dtype=F32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+# Every function of JAX that may be saved and calls native code, with the shapes of its arguments.
+FUNCTIONS = {
+    "cholesky": (ll.cholesky, [MATRIX]),
+    "left": (lambda a, b: ll.triangular_solve(a, b, left_side=True), [MATRIX, TALL]),
+    "right": (lambda a, b: ll.triangular_solve(a, b, transpose_a=True), [MATRIX, (2, 4, 5)]),
+    "lu": (ll.lu, [TALL]),
+    "qr": (lambda a: ll.qr(a, full_matrices=False), [TALL]),
+    "householder": (ll.householder_product, [TALL, (2, 3)]),
+    "eig": (ll.eig, [MATRIX]),
+    "right_eig": (lambda a: ll.eig(a, compute_left_eigenvectors=False), [MATRIX]),
+    "eigh": (ll.eigh, [MATRIX]),
+    "svd": (lambda a: ll.svd(a, full_matrices=False), [TALL]),
+    "wide_svd": (lambda a: ll.svd(a, full_matrices=True), [(2, 3, 5)]),
+    "singular_values": (lambda a: ll.svd(a, compute_uv=False), [TALL]),
+    "schur": (ll.schur, [MATRIX]),
+    "schur_form": (lambda a: ll.schur(a, compute_schur_vectors=False), [MATRIX]),
+    "hessenberg": (ll.hessenberg, [MATRIX]),
+    "tridiagonal": (ll.tridiagonal, [MATRIX]),
+    "tridiagonal_solve": (ll.tridiagonal_solve, [VECTOR, VECTOR, VECTOR, TALL]),
+}
+
+
+def export(function, shapes, dtype, any_size=False):
+    """Export a function, for any number of rows of a batch if requested."""
+    scope = jax.export.SymbolicScope()
+    if any_size:
+        texts = [f"b, {', '.join(map(str, s[1:]))}" for s in shapes]
+        shapes = [jax.export.symbolic_shape(text, scope=scope) for text in texts]
+    return stablehlo.export_for_platforms(function, [spec(s, dtype) for s in shapes])
+
+
+def parse(text):
+    return mlir_ir.Module.parse(text)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_programs_of_jax_match_the_table(name):
+    function, shapes = FUNCTIONS[name]
+    for dtype, any_size in ((F32, False), ("complex128", False), (F32, True)):
+        exported = export(function, shapes, dtype, any_size)
+        with mlir.make_ir_context():
+            module = read_portable_artifact(exported.mlir_module_serialized)
+            assert custom_calls.has_native_calls(module)
+            custom_calls.check_module(module, is_static=not any_size)
+            if not any_size:
+                custom_calls.replace_undefined_results(module)
+                assert module.operation.verify()
+                custom_calls.check_module(module, is_static=True)
+
+
+@pytest.mark.parametrize("name", ["lu", "svd", "eigh", "cholesky", "qr"])
+def test_programs_for_any_size_compute_the_same_after_the_check(name):
+    function, shapes = FUNCTIONS[name]
+    exported = export(function, shapes, F32, any_size=True)
+    loaded = stablehlo.deserialize_program(stablehlo.serialize_program(exported))
+    values = np.random.default_rng(0).normal(size=(4, *shapes[0][1:])).astype(F32)
+    if name in ("eigh", "cholesky"):
+        values = values @ values.swapaxes(1, 2) + 5 * np.eye(5, dtype=F32)
+    for rows in (1, 4):
+        expected = jax.tree.leaves(jax.jit(function)(values[:rows]))
+        found = jax.tree.leaves(jax.jit(loaded.call)(values[:rows]))
+        for left, right in zip(expected, found, strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+
+
+def _read_lines():
+    return [line for line in custom_calls._TABLE.splitlines() if line]
+
+
+SIZES = {"m": 4, "n": 4, "k": 2, "r": 2, "p": 5}
+ELEMENTS = {"s": "f32", "d": "f64", "c": "complex<f32>", "z": "complex<f64>"}
+REALS = {"s": "f32", "d": "f64", "c": "f32", "z": "f64"}
+
+
+class Call:
+    """A call that matches a line of the table, as MLIR text."""
+
+    def __init__(self, line):
+        head, signature = line.split(" : ")
+        name, *conditions = head.split()
+        self.name = name.replace("?", "s").replace("(cu|hip)", "cu")
+        letter = re.search(r"\[(\w)\w*\]", self.name)
+        self.name = re.sub(r"\[(\w)\w*\]", r"\1", self.name)
+        self.letter = letter[1] if letter else "s"
+        self.attributes = dict(c.split("=") for c in conditions if "<=" not in c)
+        sides = [side.split() for side in signature.split(" -> ")]
+        self.operands, self.results = ([self._make_type(t) for t in side] for side in sides)
+
+    def _make_type(self, text):
+        element, sizes = re.match(r"(\w+)[\[(](.*?)[\])][!~]?$", text).groups()
+        element = {
+            **{"T": ELEMENTS[self.letter], "R": REALS[self.letter], "X": "f32"},
+            "C": f"complex<{REALS[self.letter]}>",
+        }.get(element, element)
+        values = [
+            int(eval(part, {"min": min, **SIZES}))
+            for part in re.findall(r"min\(\w+,\w+\)|[^,]+", sizes)
+        ]
+        return [*([3] if "[" in text.split("min")[0] else []), *values], element
+
+    def _format_attribute(self, name, text):
+        if name in ("low", "high"):
+            return f"{name} = {int(text) if text.isdigit() else SIZES.get(text, 7)} : i32"
+        if text[0] in "01" and name != "algorithm":
+            return f"{name} = {'true' if text[-1] == '1' else 'false'}"
+        return f"{name} = {text[0] if text[0].isdigit() else ord(text[0])} : ui8"
+
+    def format(self, attributes=None):
+        attributes = self.attributes if attributes is None else attributes
+        values = [f"%a{i}" for i in range(len(self.operands))]
+        types = ["tensor<" + "x".join(map(str, [*s, e])) + ">" for s, e in self.operands]
+        results = ["tensor<" + "x".join(map(str, [*s, e])) + ">" for s, e in self.results]
+        arguments = ", ".join(f"{v}: {t}" for v, t in zip(values, types, strict=True))
+        config = ", ".join(self._format_attribute(*item) for item in attributes.items())
+        return f"""
+        func.func public @main({arguments}) {{
+          %0:{len(results)} = stablehlo.custom_call @{self.name}({", ".join(values)}) {{mhlo.backend_config = {{{config}}}}} :
+            ({", ".join(types)}) -> ({", ".join(results)})
+          return
+        }}"""
+
+
+def _is_refused(text):
+    try:
+        custom_calls.check_module(parse(text), is_static=True)
+    except tf.errors.InvalidArgumentError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("line", _read_lines(), ids=lambda line: line.split(" : ")[0])
+def test_each_size_dtype_and_attribute_is_checked(line):
+    """A call with one changed size, dtype, rank or attribute is refused, for every line of the table."""
+    # Sizes of results that the operands do not determine.
+    has_free_sizes = "permutation" in line or "topk" in line
+    types = len(Call(line).operands), len(Call(line).results)
+    with mlir.make_ir_context(), mlir_ir.Location.unknown():
+        assert not _is_refused(Call(line).format()), Call(line).format()
+        for side, index in [(side, i) for side in (0, 1) for i in range(types[side])]:
+
+            def change(function, side=side, index=index):
+                call = Call(line)
+                values = (call.operands, call.results)[side]
+                function(values, index)
+                return _is_refused(call.format())
+
+            shape, _ = (Call(line).operands, Call(line).results)[side][index]
+            for axis, size in enumerate(shape):
+                for other in {1, size - 1, size + 1, 300} - {size}:
+
+                    def resize(values, i, axis=axis, other=other):
+                        values[i][0][axis] = other
+
+                    # An operand may have another free size, as the number of columns of a system.
+                    assert change(resize) or side == 0 or has_free_sizes
+            assert change(lambda values, i: values.append(values[i]))
+            assert change(lambda values, i: values.__setitem__(i, (values[i][0], "i8")))
+            assert change(lambda values, i: values[i][0].insert(0, 3))
+        attributes = Call(line).attributes
+        for name, text in attributes.items():
+            without = {k: v for k, v in attributes.items() if k != name}
+            assert _is_refused(Call(line).format(without))
+            if name in ("low", "high", "algorithm") or not text[0].isdigit():
+                other = {"low": "2", "algorithm": "7"}.get(name, "X")
+                assert _is_refused(Call(line).format({**attributes, name: other}))
+        if Call(line).name.endswith("_ffi"):
+            assert _is_refused(Call(line).format({**attributes, "other": "1"}))
+
+
+def call_native(name, results, **attributes):
+    return lambda *x: jax.ffi.ffi_call(name, results)(*x, **attributes)
+
+
+def letters(**attributes):
+    return {name: np.uint8(ord(value)) for name, value in attributes.items()}
+
+
+BIG = spec((300, 300))
+ONE = spec((1,))
+SMALL = spec((1, 1))
+INFO = spec((), I32)
+# Programs that crashed the process, or returned its memory, before the check: results or operands
+# that are smaller than the matrix demands.
+ATTACKS = {
+    "lapack_sgetrf_ffi": ([BIG, spec((1,), I32), INFO], [BIG], {}),
+    "lapack_sgeqrf_ffi": ([BIG, ONE], [BIG], {}),
+    "lapack_strsm_ffi": (
+        spec((2000, 3)),
+        [spec((3, 3)), spec((2000, 3))],
+        letters(diag="N", side="L", trans_x="N", uplo="L"),
+    ),
+    "lapack_sgesdd_ffi": ([BIG, ONE, SMALL, SMALL, INFO], [BIG], letters(mode="A")),
+    "lapack_sgeev_ffi": (
+        [ONE, ONE, spec((1, 1), C64), spec((1, 1), C64), INFO],
+        [BIG],
+        letters(compute_left="V", compute_right="V"),
+    ),
+    "lapack_sgees_ffi": (
+        [BIG, SMALL, ONE, ONE, INFO, INFO],
+        [BIG],
+        letters(mode="V", sort="N"),
+    ),
+    "lapack_ssytrd_ffi": ([BIG, ONE, ONE, ONE, INFO], [BIG], letters(uplo="L")),
+    "lapack_ssyevd_ffi": ([BIG, ONE, INFO], [BIG], letters(mode="V", uplo="L")),
+    "lapack_sgehrd_ffi": ([BIG, ONE, INFO], [BIG], {"low": np.int32(1), "high": np.int32(300)}),
+    "lapack_sgtsv_ffi": ([ONE] * 3 + [spec((300, 4)), INFO], [ONE] * 3 + [spec((300, 4))], {}),
+    "lapack_spotrf_ffi": ([SMALL, INFO], [BIG], letters(uplo="L")),
+    "lapack_sgeqp3_ffi": ([BIG, spec((1,), I32), ONE], [BIG, spec((1,), I32)], {}),
+    "meshflow_gather_rows": ([SMALL], [BIG, spec((9,), I32)], {}),
+    "tridiagonal_solve_perturbed_ffi": ([BIG], [ONE, ONE, ONE, BIG], {}),
+    "cpu_csr_sparse_dense_ffi": ([BIG], [ONE, ONE, ONE, BIG], {}),
+    "xla_python_cpu_callback": ([BIG], [BIG], {}),
+}
+
+
+def export_attack(name):
+    results, operands, attributes = ATTACKS[name]
+    allowed = [jax.export.DisabledSafetyCheck.custom_call(name)]
+    run = jax.jit(call_native(name, results, **attributes))
+    return jax.export.export(run, platforms=("cpu",), disabled_checks=allowed)(*operands)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_programs_that_would_corrupt_memory_are_refused(name):
+    exported = export_attack(name)
+    operands = ATTACKS[name][1]
+    loaded = stablehlo.deserialize_program(stablehlo.serialize_program(exported))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=name):
+        jax.jit(loaded.call).lower(*operands)
+    node = types.SimpleNamespace(name="attack", cache={})
+    fields = {
+        **{"version": 9, "dim_args_spec": (), "function_list": (), "has_token_input_output": False},
+        **{"module": bytes(exported.mlir_module_serialized), "Tout": (), "platforms": (b"CPU",)},
+        xla_call_module.CHECKSUM_ATTRIBUTE: None,
+    }
+    foreign_modules.remember_own_program(fields["module"])
+    graph_node = type("Node", (), {**vars(node), "__getitem__": lambda self, key: fields[key]})()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=name):
+        xla_call_module._call_module(graph_node, *[np.zeros(s.shape, s.dtype) for s in operands])
+
+
+def test_sizes_that_are_only_known_for_the_arguments_are_checked():
+    """A program for any size computes the size of a result, so only its specialization shows it."""
+    text = """
+    func.func public @main(%a: tensor<?x?xf32>) -> (tensor<?x?xf32>, tensor<?xi32>) {
+      %two = stablehlo.constant dense<2> : tensor<2xi32>
+      %one = stablehlo.constant dense<1> : tensor<1xi32>
+      %n = stablehlo.get_dimension_size %a, dim = 0 : (tensor<?x?xf32>) -> tensor<i32>
+      %v = stablehlo.reshape %n : (tensor<i32>) -> tensor<1xi32>
+      %s = stablehlo.concatenate %v, %v, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
+      %e = stablehlo.constant dense<0> : tensor<0xi32>
+      %0:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%a, %s, SIZE, %e) {
+        mhlo.backend_config = {}, indices_of_shape_operands = dense<[1, 2, 3]> : tensor<3xi64>} :
+        (tensor<?x?xf32>, tensor<2xi32>, tensor<1xi32>, tensor<0xi32>)
+        -> (tensor<?x?xf32>, tensor<?xi32>, tensor<i32>)
+      return %0#0, %0#1 : tensor<?x?xf32>, tensor<?xi32>
+    }"""
+    n = jax.export.symbolic_shape("n, n")
+    base = jax.export.export(jax.jit(lambda a: (a, a[0].astype(I32))), platforms=("cpu",))(spec(n))
+    matrix = np.eye(4, dtype=F32)
+    for size, is_valid in (("%v", True), ("%one", False)):
+        with mlir.make_ir_context(), mlir_ir.Location.unknown():
+            module = parse(text.replace("SIZE", size))
+            content = stablehlo.write_portable_artifact(module)
+        program = stablehlo._wrap_verified(base, [content], "attack")
+        if is_valid:
+            assert jax.jit(program.call)(matrix)[1].tolist() == [1, 2, 3, 4]
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="lapack_sgetrf_ffi"):
+                jax.jit(program.call)(matrix)
+
+
+def _load(text, function, *specs):
+    base = jax.export.export(jax.jit(function), platforms=("cpu",))(*specs)
+    with mlir.make_ir_context(), mlir_ir.Location.unknown():
+        content = stablehlo.write_portable_artifact(parse(text))
+    return stablehlo._wrap_verified(base, [content], "attack")
+
+
+def test_reserved_memory_is_zero():
+    text = """
+    func.func public @main(%a: tensor<f32>) -> (tensor<4096xf32>, tensor<8xcomplex<f32>>, tensor<8xi1>) {
+      %0 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<4096xf32>
+      %1 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<8xcomplex<f32>>
+      %2 = stablehlo.custom_call @AllocateBuffer() : () -> tensor<8xi1>
+      return %0, %1, %2 : tensor<4096xf32>, tensor<8xcomplex<f32>>, tensor<8xi1>
+    }"""
+    zeros = [np.zeros(4096, F32), np.zeros(8, C64), np.zeros(8, bool)]
+    program = _load(text, lambda a: [z + a.astype(z.dtype) for z in zeros], spec(()))
+    for expected, found in zip(zeros, jax.jit(program.call)(np.float32(0)), strict=True):
+        np.testing.assert_array_equal(expected, found)
+
+
+def test_results_of_a_failed_factorization_are_zeros():
+    """LAPACK returns early for NaN and leaves its results as they are in memory."""
+    results = [spec((40, 40)), spec((40,)), spec((40, 40)), spec((40, 40)), INFO]
+    run = jax.jit(call_native("lapack_sgesdd_ffi", results, **letters(mode="A")))
+    exported = jax.export.export(run, platforms=("cpu",))(spec((40, 40)))
+    loaded = stablehlo.deserialize_program(stablehlo.serialize_program(exported))
+    _, *found, info = jax.jit(loaded.call)(np.full((40, 40), np.nan, F32))
+    assert info != 0
+    assert not any(np.any(f) for f in found)
+
+
+def test_operations_that_exchange_data_with_the_host_are_refused():
+    text = """
+    func.func public @main(%a: tensor<f32>) -> tensor<f32> {
+      %t = stablehlo.create_token : !stablehlo.token
+      %0 = "stablehlo.outfeed"(%a, %t) {outfeed_config = ""} : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
+      return %a : tensor<f32>
+    }"""
+    refused = pytest.raises(tf.errors.InvalidArgumentError, match="outfeed")
+    with mlir.make_ir_context(), mlir_ir.Location.unknown(), refused:
+        custom_calls.check_module(parse(text))
+
+
+@pytest.fixture(scope="module")
+def program():
+    exported = stablehlo.export_for_platforms(lambda x: x @ x.T + 1, [spec((2, 3))])
+    return stablehlo.serialize_program(exported)
+
+
+def test_damaged_programs_raise_one_error_that_names_the_file(program, monkeypatch):
+    """Damage of the table around the module is found here, damage of the module by a child process."""
+    modules = []
+
+    def collect(found):
+        modules.extend(found)
+        return found
+
+    monkeypatch.setattr(stablehlo, "rewrite_modules", collect)
+    failures = 0
+    for seed in range(rounds(220, 2000)):
+        try:
+            stablehlo.deserialize_program(changed(program, random.Random(seed)), "f/program")
+        except tf.errors.DataLossError as error:
+            assert str(error).startswith("f/program is damaged")
+            failures += 1
+        except tf.errors.InvalidArgumentError as error:
+            assert "effects" in str(error)
+    assert failures > 20
+    assert modules
+
+
+def test_foreign_programs_are_read_by_one_child_process_and_own_ones_by_none(program, monkeypatch):
+    runs = []
+    run = foreign_modules._run_child
+    monkeypatch.setattr(foreign_modules, "_run_child", lambda m: runs.append(len(m)) or run(m))
+    monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)
+    monkeypatch.setattr(foreign_modules, "_rewritten", {})
+    x = np.ones((2, 3), F32)
+    stablehlo.deserialize_program(program)
+    assert not runs
+    monkeypatch.setattr(foreign_modules, "_own_digests", set())
+    stablehlo.verify_foreign_programs([program])
+    found = stablehlo.deserialize_program(program).call(x)
+    np.testing.assert_array_equal(found, x @ x.T + 1)
+    assert runs == [2]
+    module = jax.export.deserialize(bytearray(program)).mlir_module_serialized
+    damaged = bytearray(program)
+    offset = damaged.index(module)
+    damaged[offset + 4 : offset + len(module)] = bytes(len(module) - 4)
+    with pytest.raises(tf.errors.DataLossError, match="f/program is damaged"):
+        stablehlo.deserialize_program(bytes(damaged), "f/program")
+
+
+def test_trusted_folders_need_no_child_process(tmp_path, monkeypatch):
+    class Doubler(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([3])])
+        def __call__(self, x):
+            return x + x
+
+    tf.saved_model.save(Doubler(), str(tmp_path))
+    monkeypatch.setattr(foreign_modules, "_own_digests", set())
+    monkeypatch.setattr(foreign_modules, "_rewritten", {})
+    monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)
+    monkeypatch.setattr(foreign_modules, "_run_child", None)
+    loaded = tf.saved_model.load(str(tmp_path), trusted=True)
+    assert loaded(tf.ones([3])).numpy().tolist() == [2, 2, 2]
