@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from hatch_build import ONEDNN, LIBRARY, SOURCES, find_installed_file, get_compile_command  # noqa: E402
+from hatch_build import LIBRARY, ONEDNN, SOURCES, find_installed_file, get_compile_command  # noqa: E402
 
 SANITIZERS = "-fsanitize=fuzzer-no-link,address,undefined"
 # Adjustments for clang: without OpenMP, quickly, and with readable reports.

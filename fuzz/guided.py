@@ -27,12 +27,22 @@ os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
 PARSERS = (
     *("checkpoint", "data", "files", "io", "keras.saving", "keras.engine.saving", "keras.registry"),
     *("keras.serialization", "keras.safe_mode", "keras.layers.preprocessing", "lite", "onnx"),
-    *("ops.strings", "ops.unicode", "ops.regular_expressions", "profiler", "saved_model", "serving"),
-    *("distribute.cluster", "distribute.parameter_server", "placement", "kernels", "environment"),
+    *("ops.strings", "ops.unicode", "ops.regular_expressions", "profiler", "saved_model"),
+    *("distribute.cluster", "distribute.parameter_server", "placement", "environment", "serving"),
 )
-with atheris.instrument_imports(
-    include=[f"meshflow.{name}" for name in PARSERS]
-):
+
+
+def list_other_modules() -> list[str]:
+    """Return the names of Meshflow's modules without parsers, which run faster without counters."""
+    source = HERE.parent / "src"
+    paths = (source / "meshflow").rglob("*.py")
+    names = [".".join(path.relative_to(source).with_suffix("").parts) for path in paths]
+    names = [name.removesuffix(".__init__") for name in names]
+    parsers = tuple(f"meshflow.{name}" for name in PARSERS)
+    return [name for name in names if not name.startswith(parsers)]
+
+
+with atheris.instrument_imports(["meshflow"], list_other_modules()):
     from fuzz.child import outcome, watch
 
 # A finding is the class of an error and the function that raised it.
@@ -43,7 +53,7 @@ def main() -> None:
     """Run libFuzzer on the format that is the first argument."""
     name = sys.argv.pop(1)
     warnings.simplefilter("ignore")
-    with atheris.instrument_imports(include=[f"meshflow.{name}" for name in PARSERS]):
+    with atheris.instrument_imports(["meshflow"], list_other_modules()):
         module = importlib.import_module(f"fuzz.formats.{name}")
         for seed in module.seeds():
             outcome(module, seed)
@@ -82,7 +92,7 @@ def main() -> None:
     for number, seed in enumerate(module.seeds()):
         (seeds / str(number)).write_bytes(seed)
     sys.addaudithook(watch)
-    options = ["-timeout=20", "-rss_limit_mb=3072", "-max_len=65536", "-len_control=0"]
+    options = ["-timeout=100", "-rss_limit_mb=3072", "-max_len=65536", "-len_control=0"]
     atheris.Setup(
         [sys.argv[0], *options, *sys.argv[1:], str(seeds)], test_one_input, custom_mutator=mutate
     )

@@ -46,7 +46,10 @@ def find_image_libraries() -> dict[str, str]:
     from meshflow.kernels.jpeg import find_pillow_libraries  # noqa: PLC0415 - only native targets need it
 
     paths = {}
-    for variable, pattern in (("MESHFLOW_JPEG", "libjpeg-*.so.62.*"), ("MESHFLOW_PNG", "libpng16-*")):
+    for variable, pattern in (
+        ("MESHFLOW_JPEG", "libjpeg-*.so.62.*"),
+        ("MESHFLOW_PNG", "libpng16-*"),
+    ):
         paths[variable] = str(next(iter(find_pillow_libraries(pattern))))
     return paths
 
@@ -68,13 +71,17 @@ def run_target(
         folder.mkdir(parents=True, exist_ok=True)
     executions, edges, inputs, begin = 0, 0, 0, time.monotonic()
     while (left := int(seconds - (time.monotonic() - begin))) > 0:
-        options = [f"-max_total_time={left}", f"-artifact_prefix={findings}/", "-print_final_stats=1"]
+        options = [
+            f"-max_total_time={left}",
+            f"-artifact_prefix={findings}/",
+            "-print_final_stats=1",
+        ]
         log = work / f"{target}.log"
         with log.open("wb") as file:
-            # A target that does not end by itself is ended after another two minutes.
+            # A target that does not end by itself is ended after another five minutes.
             done = subprocess.run(
-                [*command, *options, str(corpus), str(CORPORA / target)],
-                stderr=file, stdout=subprocess.DEVNULL, env=environment, timeout=left + 120, check=False,
+                ["timeout", str(left + 300), *command, *options, str(corpus), str(CORPORA / target)],
+                stderr=file, stdout=subprocess.DEVNULL, env=environment, check=False,
             )  # fmt: skip
         text = log.read_text(errors="replace")
         progress = _PROGRESS.findall(text)
@@ -84,7 +91,7 @@ def run_target(
         executions += int(counts[-1])
         if done.returncode == 0:
             break
-        if not progress:
+        if not progress or done.returncode == 124:
             (findings / "start.txt").write_text(text[-4000:])
             break
     found = [p for p in findings.iterdir() if p.suffix != ".txt" or p.stem == "start"]
@@ -108,7 +115,9 @@ def main() -> None:
     """Run the targets in turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("targets", nargs="*", help="names of targets; all by default")
-    parser.add_argument("--seconds", type=float, default=60, help="duration of all targets together")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="duration of all targets together"
+    )
     parser.add_argument("--work", type=Path, default=Path("out/fuzz"), help="folder for new inputs")
     parser.add_argument("--update", action="store_true", help="add new inputs to fuzz/corpora")
     options = parser.parse_args()

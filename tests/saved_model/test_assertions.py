@@ -28,7 +28,9 @@ def module(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-@pytest.mark.parametrize("wrap", [lambda function: function, tf.function], ids=["eager", "function"])
+@pytest.mark.parametrize(
+    "wrap", [lambda function: function, tf.function], ids=["eager", "function"]
+)
 def test_failed_checks_raise(module, name, wrap):
     function = wrap(getattr(module, name))
     assert function(tf.constant([1.0, 2.0])).numpy().tolist() == [2.0, 4.0]

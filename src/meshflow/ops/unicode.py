@@ -150,7 +150,9 @@ def unicode_split(
 
     def split_one(word: bytes) -> list[bytes]:
         text = _decode_string(word, input_encoding, errors)
-        return [_encode_string(c, input_encoding) for c in text.replace("\ufffd", chr(replacement_char))]
+        return [
+            _encode_string(c, input_encoding) for c in text.replace("\ufffd", chr(replacement_char))
+        ]
 
     return split_each(input, "unicode_split", split_one)
 

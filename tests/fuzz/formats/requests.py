@@ -7,7 +7,7 @@ import meshflow as tf
 from fuzz.formats.protos import tried
 from meshflow.io.protos import DecodeError
 from meshflow.serving import messages
-from meshflow.serving.examples import parse_input_message, parse_json_examples
+from meshflow.serving.examples import parse_json_examples
 from meshflow.serving.protocol import parse_inputs, parse_request
 
 SPECS = {
@@ -23,7 +23,12 @@ REST, RPC = b"R", b"G"
 def seeds():
     bodies = [
         {"instances": [[1.0, 2.5]]},
-        {"instances": [{"x": [1, 2], "s": "a", "n": 3}, {"x": [1, 2], "s": {"b64": "YQ=="}, "n": 4}]},
+        {
+            "instances": [
+                {"x": [1, 2], "s": "a", "n": 3},
+                {"x": [1, 2], "s": {"b64": "YQ=="}, "n": 4},
+            ]
+        },
         {"inputs": {"x": [[1, 2]], "s": ["a"], "n": [1]}, "signature_name": "serving_default"},
         {"examples": [{"a": 1, "b": [1.5, 2.0], "c": {"b64": "YQ=="}}], "context": {"d": "x"}},
     ]

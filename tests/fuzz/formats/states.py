@@ -32,7 +32,8 @@ def seeds():
     state = 'model_checkpoint_path: "ckpt-2"\nall_model_checkpoint_paths: "ckpt-1"\n'
     lines = [{"ps": {"1": "c:3"}, "chief": ["d:4"]}, {"worker": ["a:1", "b:2"]}]
     return [
-        state.encode() + b'all_model_checkpoint_paths: "ckpt-2\\303\\244"\nlast_preserved_timestamp: 1.5\n',
+        state.encode()
+        + b'all_model_checkpoint_paths: "ckpt-2\\303\\244"\nlast_preserved_timestamp: 1.5\n',
         content(description()),
         *(json.dumps(line).encode() for line in lines),
         b"node[1-3,07],gpu[01-02]-x",
