@@ -85,3 +85,13 @@ def test_vocabularies_are_sequences(layer, vocabulary):
     config = layer(vocabulary=[1] if layer is tf.keras.layers.IntegerLookup else ["a"]).get_config()
     with pytest.raises((TypeError, ValueError), match="vocabulary must be a list"):
         layer.from_config(json.loads(json.dumps({**config, "vocabulary": vocabulary})))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+@pytest.mark.parametrize("file", ["model.h5", "weights.h5"])
+def test_names_that_hdf5_cannot_hold(tmp_path, name, file):
+    layer = tf.keras.layers.Dense(2, name=name)
+    model = tf.keras.Sequential([tf.keras.Input([2]), layer])
+    with pytest.raises(ValueError, match="which HDF5 cannot hold. Rename the layer"):
+        (model.save if file == "model.h5" else model.save_weights)(tmp_path / file)
+    assert not (tmp_path / file).exists()

@@ -43,7 +43,14 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
 
     Raises:
       RuntimeError: if a name is too long for HDF5.
+      ValueError: if HDF5 cannot hold a name.
     """
+    for name in names:
+        if "\0" in name or not _is_encodable(name):
+            raise ValueError(
+                f"The name {name!r:.100} contains a NUL or half a surrogate pair, which HDF5 cannot hold. Rename the "
+                "layer, or save the model as .keras."
+            )
     data = [name.encode() for name in names]
     if any(len(name) > _MAX_ATTRIBUTE_BYTES for name in data):
         raise RuntimeError(
@@ -59,6 +66,14 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
         return
     for i, piece in enumerate(np.array_split(data, pieces)):
         group.attrs[f"{key}{i}"] = piece
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_names(group: HDF5Group, key: str) -> list[str]:
