@@ -773,7 +773,6 @@ _OPS = [
         "tf.io.parse_single_example(b'', {})",
     ),
     *(
-        "tf.io.decode_json_example('{')",
         "tf.io.decode_compressed(b'x', 'GZIP')",
         "tf.io.decode_compressed(b'x', 'x')",
         "tf.random.uniform([2], 1, 0, tf.int32)",

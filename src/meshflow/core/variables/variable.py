@@ -20,7 +20,7 @@ from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, lock_variables, suspend_autocast, variable_lock
 from meshflow.core.runtime.devices import get_array_device
-from meshflow.core.runtime.errors import FailedPreconditionError
+from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
@@ -433,7 +433,7 @@ class Variable(VariableRowMethods, _Operators):
     def _check_value(self, value: TensorLike, method: str) -> Tensor:
         tensor = convert_to_tensor(value, dtype_hint=self._dtype)
         if tensor.dtype is not self._dtype:
-            raise ValueError(
+            raise InvalidValueError(
                 f"Cannot {method} to variable {self.name}: expected dtype {self._dtype.name}, got "
                 f"{tensor.dtype.name}. Use tf.cast."
             )

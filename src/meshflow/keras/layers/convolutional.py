@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -32,7 +33,7 @@ def parse_sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, 
     """Return one positive size per axis."""
     result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(result) != rank or any(v <= 0 for v in result):
-        raise ValueError(
+        raise InvalidValueError(
             f"The `{name}` argument must be a tuple of {rank} positive integers. Received: {value}"
         )
     return result

@@ -43,7 +43,31 @@ def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
       >>> tf.einsum("i,i->", [1.0, 2.0], [3.0, 4.0]).numpy()
       np.float32(11.0)
     """
+    if not isinstance(equation, str):
+        raise TypeError(f"tf.einsum: the equation must be a string, got {equation!r:.100}.")
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    if (
+        arrow
+        and "..." in terms
+        and "..." not in result
+        and _have_ellipsis_dimensions(terms, inputs)
+    ):
+        raise InvalidValueError(
+            f"tf.einsum: the result of {equation!r} has no ellipsis, so it would lose the dimensions of the ellipsis."
+        )
     return _einsum(list(inputs), equation.replace(" ", ""))
+
+
+def _have_ellipsis_dimensions(terms: str, inputs: Sequence[Any]) -> bool:
+    for term, operand in zip(terms.split(","), inputs, strict=False):
+        rank = (
+            len(operand.shape)
+            if hasattr(operand, "shape")
+            else convert_to_tensor(operand).shape.rank
+        )
+        if "..." in term and rank > len(term.replace("...", "")):
+            return True
+    return False
 
 
 def matvec(
