@@ -46,7 +46,7 @@ with atheris.instrument_imports(["meshflow"], list_other_modules()):
     from fuzz.child import outcome, watch
 
 # A finding is the class of an error and the function that raised it.
-_DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
+_SOURCE_LINE = re.compile(r'File "[^"]*", line \d+')
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     def test_one_input(data: bytes) -> None:
         said = outcome(module, data) if data else "value"
         if said.startswith("bad"):
-            kind = _DIGITS.sub("N", " ".join(said.split(" | ")[-3:]))[:300]
+            kind = f"{said.split(':')[0]} {_SOURCE_LINE.findall(said)[-1:]}"
             if kind not in found:
                 found.add(kind)
                 path = findings / f"case-{len(found)}-{os.getpid()}"
