@@ -9,6 +9,7 @@ import pytest
 import meshflow
 import meshflow as tf
 import meshflow.onnx
+from meshflow.saved_model.programs import foreign_modules
 
 L = tf.keras.layers
 
@@ -312,3 +313,26 @@ def test_int8_is_calibrated(saved, onnxruntime):
     lines = []
     converter.summary(print_fn=lines.append)
     assert any("QuantizeLinear" in line for line in lines)
+
+
+def test_converted_models_of_others_run_only_if_they_are_trusted(
+    saved, tmp_path, onnxruntime, caplog, monkeypatch
+):
+    converter = tf.experimental.tensorrt.Converter(str(saved[1]))
+    converter.convert()
+    converter.save(tmp_path / "out")
+    engine = tmp_path / "out" / "engines" / "planted.engine"
+    engine.parent.mkdir(exist_ok=True)
+    engine.write_bytes(b"code")
+    caplog.clear()
+    tf.experimental.tensorrt.load(tmp_path / "out")
+    assert "Building the engines" in caplog.text
+    monkeypatch.setattr(foreign_modules, "_own_digests", set())
+    monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)
+    with pytest.raises(tf.errors.PermissionDeniedError, match="trusted=True"):
+        tf.experimental.tensorrt.load(tmp_path / "out")
+    caplog.clear()
+    loaded = tf.saved_model.load(tmp_path / "out")
+    assert "another user converted" in caplog.text
+    assert not hasattr(loaded.signatures["serving_default"], "providers")
+    assert tf.experimental.tensorrt.load(tmp_path / "out", trusted=True).providers

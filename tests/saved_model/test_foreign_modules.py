@@ -9,7 +9,7 @@ import pytest
 import meshflow as tf
 from fuzz.mutations import changed
 from helpers import rounds
-from meshflow.saved_model.programs.foreign_modules import rewrite_modules
+from meshflow.saved_model.programs.foreign_modules import rewrite_module
 
 # The program of an MLP with some bits changed, of which MLIR makes an array larger than any memory, and aborts.
 DAMAGED = pathlib.Path(__file__).parent.parent / "reference" / "damaged_module.bin"
@@ -21,17 +21,17 @@ def module():
 
 
 def test_a_program_is_written_again():
-    assert rewrite_modules([module()])[0].startswith(b"ML\xefR")
+    assert rewrite_module(module()).startswith(b"ML\xefR")
 
 
 def test_one_that_ends_the_reading_process_is_an_error():
     with pytest.raises(tf.errors.DataLossError, match=r"damaged|SmallVector|Failed|signal"):
-        rewrite_modules([DAMAGED.read_bytes()])
+        rewrite_module(DAMAGED.read_bytes())
 
 
 def test_what_is_no_program_is_told_at_once():
     with pytest.raises(tf.errors.DataLossError, match="does not begin"):
-        rewrite_modules([b"func.func @main() { return }"])
+        rewrite_module(b"func.func @main() { return }")
 
 
 @pytest.mark.soak
@@ -40,7 +40,7 @@ def test_damaged_programs_are_errors_or_read():
     whole, counts = module(), [0, 0]
     for number in range(rounds(20, 500)):
         try:
-            (read,) = rewrite_modules([changed(whole, random.Random(number))])
+            read = rewrite_module(changed(whole, random.Random(number)))
             assert read.startswith(b"ML\xefR")
             counts[1] += 1
         except tf.errors.DataLossError as error:

@@ -17,16 +17,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.runtime.errors import DataLossError, PermissionDeniedError
 from meshflow.core.values.tensor import Tensor
 from meshflow.deployment.deployable_function import trace_saved_model
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_contained
 from meshflow.onnx.exporter import convert_to_onnx
 from meshflow.onnx.lowering import load_onnx
 from meshflow.onnx.sessions import OnnxSession, choose_providers, load_runtime
 from meshflow.saved_model.loader import TENSORRT_FILE, TENSORRT_MODEL
+from meshflow.saved_model.programs.foreign_modules import is_own_program, remember_own_program
 from meshflow.saved_model.programs.restored_signatures import SignatureMap
 
 __all__ = ["ConversionParams", "Converter", "TrtConversionParams", "TrtPrecisionMode", "load"]
@@ -240,6 +242,8 @@ class Converter:
         engines = Path(self._work.name) / _ENGINES_FOLDER
         if save_gpu_specific_engines and engines.is_dir():
             shutil.copytree(engines, target / _ENGINES_FOLDER, dirs_exist_ok=True)
+        for file_content in (content, *_read_engines(target)):
+            remember_own_program(file_content)
         settings = {
             "params": self._params._asdict(),
             "shapes": self._shapes,
@@ -277,48 +281,69 @@ class Converter:
                 write(f"{code:<24}{count:>6}"[:line_length])
 
 
-def load(export_dir: StrPath) -> OnnxSession:
+def load(export_dir: StrPath, trusted: bool = False) -> OnnxSession:
     """Load a model that `Converter.save` wrote, as a function of tensors by name.
+
+    Args:
+      export_dir: The folder.
+      trusted: Whether you trust the author of the folder: ONNX Runtime and TensorRT do not protect
+        this process from a hostile file.
 
     Raises:
       FileNotFoundError: The folder has no converted model.
       DataLossError: The files are damaged.
+      PermissionDeniedError: Another user converted the model, and `trusted` is False.
     """
-    return _load_session(Path(export_dir))[1]
+    return _load_session(Path(export_dir), trusted)[1]
 
 
-def replace_signature(folder: str, root: Any) -> None:
+def replace_signature(folder: str, root: Any, trusted: bool = False) -> None:
     """Replace the converted signature of a loaded model by a session, if ONNX Runtime is available.
 
     Args:
       folder: Folder of the saved model.
       root: Loaded model with the attribute `signatures`.
+      trusted: As in `load`.
     """
     try:
-        signature, session = _load_session(Path(folder))
-    except ImportError as error:
+        signature, session = _load_session(Path(folder), trusted)
+    except (ImportError, PermissionDeniedError) as error:
         _log.warning("%s was converted for TensorRT, but runs without it: %s", folder, error)
         return
     root.signatures = SignatureMap({**root.signatures, signature: session})
 
 
-def _load_session(folder: Path) -> tuple[str, OnnxSession]:
+def _read_engines(folder: Path) -> list[bytes]:
+    """Read the engines of a converted model, which contain code of a GPU."""
+    files = sorted((folder / _ENGINES_FOLDER).glob("*"))
+    return [Path(check_contained(file, folder)).read_bytes() for file in files]
+
+
+def _load_session(folder: Path, trusted: bool) -> tuple[str, OnnxSession]:
     """Return the name of the converted signature and its session."""
     if not (folder / TENSORRT_FILE).is_file() or not (folder / TENSORRT_MODEL).is_file():
         raise FileNotFoundError(f"{folder} has no {TENSORRT_MODEL}; expected a folder that Converter.save wrote.")  # fmt: skip
+    content = Path(check_contained(folder / TENSORRT_MODEL, folder)).read_bytes()
+    if not (trusted or is_own_program(content)):
+        raise PermissionDeniedError(
+            f"another user converted {folder / TENSORRT_MODEL}. If you trust its author, load it with trusted=True."
+        )
+    engines = folder / _ENGINES_FOLDER
+    if not (trusted or all(map(is_own_program, _read_engines(folder)))):
+        _log.warning("Building the engines of %s again; trusted=True uses those of others.", folder)
+        engines = Path(tempfile.mkdtemp())
     try:
-        saved = parse_json((folder / TENSORRT_FILE).read_text())
+        saved = parse_json(Path(check_contained(folder / TENSORRT_FILE, folder)).read_text())
         signature = saved.get("signature")
         params = TrtConversionParams(**saved["params"])
         converter = Converter(str(folder), None, signature, conversion_params=params)
         for name, shapes in saved["shapes"].items():
             converter._shapes[str(name)] = [tuple(int(d) for d in shape) for shape in shapes]
-        options = converter._make_options(folder / _ENGINES_FOLDER)
+        options = converter._make_options(engines)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataLossError(f"{folder / TENSORRT_FILE} is damaged: {error!r}.") from error
-    return converter._signature, OnnxSession(
-        str(folder / TENSORRT_MODEL), choose_providers(options)
-    )
+    # A model in memory refers to no other file.
+    return converter._signature, OnnxSession(content, choose_providers(options))
 
 
 def _check_params(params: TrtConversionParams) -> None:

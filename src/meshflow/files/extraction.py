@@ -148,7 +148,8 @@ def _iterate_tar(path: Path, budget: _Budget) -> Iterator[tuple[str, int, int, I
     opener: Any = next((o for magic, o in _OPENERS.items() if start.startswith(magic)), open)
     with opener(path, "rb") as file:
         stream = io.BufferedReader(_CountedReader(file, budget), _CHUNK_BYTES)
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|") as opened:
+            archive: Any = opened
             for member in archive:
                 budget.spend(_MEMBER_BYTES)
                 # The holes of a sparse file would not count.

@@ -13,7 +13,7 @@ from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
+from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit, spend_load_budget
 from meshflow.io import protos
 from meshflow.ops.files import to_host_strings
 
@@ -208,6 +208,7 @@ def _count_elements(shape: Sequence[int], kind: DType, size: int) -> int:
             f"Could not parse `serialized` as TensorProto: its shape {list(shape)} needs more than the limit of {limit:,} "
             f"bytes. If you trust the source, set the environment variable {UNPACKED_VARIABLE} to a larger number."
         )
+    spend_load_budget(count * kind.size, "a tensor")
     return count
 
 

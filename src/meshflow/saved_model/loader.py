@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax.export
 
 from meshflow.checkpoint.array_folder import GRAPH_FILE, ArrayFolder, is_array_folder
 from meshflow.checkpoint.object_graph import Trackable
-from meshflow.core.runtime.errors import DataLossError, FailedPreconditionError, NotFoundError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    NotFoundError,
+    UnimplementedError,
+)
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
 from meshflow.core.variables.variable import (
@@ -22,7 +30,7 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
-from meshflow.environment.limits import load_budget_scope
+from meshflow.environment.limits import FileTooLargeError, load_budget_scope
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.listing import measure_folder
@@ -149,7 +157,7 @@ def load(
     with load_budget_scope(path, measure_folder(path)):
         root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
-        get_public_package().experimental.tensorrt.replace_signature(path, root)
+        get_public_package().experimental.tensorrt.replace_signature(path, root, trusted)
     return root
 
 
@@ -186,16 +194,31 @@ def load_without_tensorrt(
             f"SavedModel file does not exist at: {path}. Expected a folder written by tf.saved_model.save or "
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
-    try:
-        requested = normalize_tags(tags)
-        existing = folder.manifest["saved_model"].get("tags", ["serve"])
-        if not requested <= set(existing):
-            raise ValueError(
-                f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
-            )
+    requested = normalize_tags(tags)
+    with _translate_damage(path):
+        existing = list(folder.manifest["saved_model"].get("tags", ["serve"]))
+        has_tags = requested <= set(existing)
+    if not has_tags:
+        raise ValueError(
+            f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
+        )
+    with _translate_damage(path):
         return _ManifestLoader(folder, with_aliases, trusted).load_root()
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+
+
+@contextlib.contextmanager
+def _translate_damage(path: str) -> Iterator[None]:
+    """Translate errors of a damaged manifest to `DataLossError` with the path."""
+    try:
+        yield
+    except (FileTooLargeError, ImportError, UnimplementedError):
+        raise
+    except DataLossError as error:
+        raise error if path in str(error) else DataLossError(f"{path}: {error}") from None
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
+    except RecursionError as error:
+        raise DataLossError(f"{path}: the manifest is damaged: it is too deep.") from error
 
 
 class _ManifestLoader:
@@ -227,7 +250,7 @@ class _ManifestLoader:
         for index, node in enumerate(nodes):
             # Programs take the shards of a variable as separate captures, so a shard must not be
             # sharded again.
-            with unsharded_scope() if index in shards else nullcontext():
+            with unsharded_scope() if index in shards else contextlib.nullcontext():
                 self._items.append(self._make_object(index, node))
         for index, node in enumerate(nodes):
             if node["kind"] == "shards":
@@ -313,6 +336,10 @@ class _ManifestLoader:
                 unpack_structure(saved["arguments"]), ranks[0].structure, RankDispatchProgram(ranks)
             )
         structure = unpack_structure(saved["results"])
+        count = len(saved["plan"]["values"]) if "plan" in saved else saved["count"]
+        slots = [s.index for s in nest.flatten(structure) if isinstance(s, TensorSlot)]
+        if not all(isinstance(i, int) and 0 <= i < count for i in slots):
+            raise ValueError(f"{name} has {count} results, and its structure refers to {slots}")
         program: Any
         if "plan" in saved:
             program = self._make_plan(name, structure, saved["plan"])
@@ -320,7 +347,12 @@ class _ManifestLoader:
             program = self._make_program(name, saved)
             if "text" in saved:
                 program = TextStepsProgram(saved["text"], program)
-        return Alternative(unpack_structure(saved["arguments"]), structure, program)
+        arguments = unpack_structure(saved["arguments"])
+        if not isinstance(arguments, tuple) or [type(a) for a in arguments] != [tuple, dict]:
+            raise ValueError(f"the arguments of {name} are no pair of a tuple and a dictionary")
+        if isinstance(program, PlanProgram):
+            program.check(sum(isinstance(s, TensorSpec) for s in nest.flatten(arguments)))
+        return Alternative(arguments, structure, program)
 
     def _make_plan(self, name: str, structure: PyTree, saved: dict[str, Any]) -> PlanProgram:
         parts: list[Any] = []
@@ -363,7 +395,10 @@ class _ManifestLoader:
 
     def _resolve_capture(self, saved: dict[str, Any]) -> Variable | Tensor:
         if "node" in saved:
-            return self._items[saved["node"]]
+            item = self._items[saved["node"]]
+            if not isinstance(item, Variable):
+                raise TypeError(f"a function uses {item!r} as a variable")
+            return item
         key = saved["constant"]
         if key not in self._constants:
             self._constants[key] = Tensor(self._folder.read_file(key))

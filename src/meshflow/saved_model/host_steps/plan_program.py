@@ -111,6 +111,9 @@ class _PlanStep(Protocol):
     def captures(self) -> list[Any]:
         """Return the captured variables and constants."""
 
+    def list_values(self) -> tuple[list[int], list[int]]:
+        """Return the indices of the values that the step takes and computes."""
+
     def run(self, values: dict[int, Any]) -> None:
         """Run the step and add its results to the values by index."""
 
@@ -132,6 +135,11 @@ class RestoredHostStep:
             )
         self._name, self._first, self._more, self._result = name, first, more, result
         self.captures: list[Any] = []
+
+    def list_values(self) -> tuple[list[int], list[int]]:
+        """Return the indices of the values that the step takes and computes."""
+        leaves = nest.flatten((self._first, dict(self._more)))
+        return [v.index for v in leaves if isinstance(v, PlanValue)], [self._result]
 
     def run(self, values: dict[int, Any]) -> None:
         """Call the function."""
@@ -181,6 +189,10 @@ class RestoredProgramStep:
         """Return the captured variables and constants."""
         return self._program.captures
 
+    def list_values(self) -> tuple[list[int], list[int]]:
+        """Return the indices of the values that the step takes and computes."""
+        return list(self._inputs), list(self._outputs)
+
     def run(self, values: dict[int, Any]) -> None:
         """Run the program."""
         results = self._run(*[values[n] for n in self._inputs])
@@ -214,6 +226,26 @@ class PlanProgram:
     def captures(self) -> list[Any]:
         """Return the captured variables and constants."""
         return list({id(c): c for part in self._parts for c in part.captures}.values())
+
+    def check(self, num_arguments: int) -> None:
+        """Check that each step takes values that an earlier step computes.
+
+        Args:
+          num_arguments: Number of tensors that the program takes.
+
+        Raises:
+          ValueError: If the plan of a file is damaged.
+        """
+        computed = set(range(num_arguments))
+        for part in self._parts:
+            inputs, outputs = part.list_values()
+            if not computed.issuperset(inputs):
+                raise ValueError(
+                    f"a step of a plan takes the values {inputs} of {sorted(computed)}"
+                )
+            computed.update(outputs)
+        if not computed.issuperset(self._results):
+            raise ValueError(f"a plan returns the values {self._results} of {sorted(computed)}")
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the steps. Strings must be concrete, not traced."""

@@ -15,6 +15,8 @@ the name of the call, conditions on its attributes, and the types of its operand
   Attributes that no line names are refused, and `k<=n` is a condition on sizes.
 * `!` after a type means that the call leaves the result undefined; nothing may use it. `~` means that it
   is undefined if the call fails, so its last result (`info`) is not 0: zeros replace it then.
+* `@p` after an operand means that its values are indices of an axis of the first result, which are not
+  checked by the handler; they are clamped.
 
 Unlisted calls are refused: calls without a compatibility guarantee (`geqp3`, `gesvd` and `ormqr` on CPUs,
 `tridiagonal_solve_perturbed_ffi`, sparse products), kernels inside a program (Mosaic, Pallas, Triton),
@@ -32,7 +34,7 @@ from typing import Any
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.jax_internals import mlir, mlir_hlo, mlir_ir
 
-__all__ = ["check_module", "has_native_calls", "replace_undefined_results"]
+__all__ = ["check_module", "has_native_calls", "secure_calls"]
 
 _TABLE = """
 lapack_?potrf_ffi uplo=LU : T[n,n] -> T[n,n] i32[]
@@ -83,7 +85,7 @@ hipsolver_gesdd_ffi full_matrices=1 compute_uv=1 transposed=0 : T[m,n] -> T[m,n]
 hipsolver_gesdd_ffi full_matrices=0 compute_uv=1 transposed=0 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T[m,min(m,n)]~ T[min(m,n),n]~ i32[]
 hipsolver_gesdd_ffi full_matrices=01 compute_uv=0 transposed=0 : T[m,n] -> T[m,n]~ R[min(m,n)]~ T()! T()! i32[]
 cusparse_gtsv2_ffi : T[n] T[n] T[n] T[n,r] -> T[n,r]
-(cu|hip)_lu_pivots_to_permutation k<=p : i32[k] -> i32[p]
+(cu|hip)_lu_pivots_to_permutation k<=p : i32[k]@p -> i32[p]
 (cu|hip)_threefry2x32_ffi : ui32[] ui32[] ui32[] ui32[] -> ui32[] ui32[]
 
 Eigh : T[n,n] -> T[n,n] R[n]
@@ -123,7 +125,7 @@ _CALL_ATTRIBUTES = frozenset(
 _FRONTEND_ATTRIBUTE = re.compile(r"num_batch_dims|_xla_buffer_placement|xla\.sdy\.\w+")
 _REAL_TYPES = {"s": "f32", "d": "f64", "c": "f32", "z": "f64"}
 _LETTERS = {"f32": "s", "f64": "d", "complex<f32>": "c", "complex<f64>": "z"}
-_TYPE = re.compile(r"(\w+)([\[(])(.*?)[\])]([!~]?)$")
+_TYPE = re.compile(r"(\w+)([\[(])(.*?)[\])]([!~]?|@\w+)$")
 _CONDITION = re.compile(r"(\w+)(<=|=)(\w+)$")
 
 
@@ -409,7 +411,7 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
         raise _Mismatch(f"it has the attributes {unknown}")
     if "mhlo.frontend_attributes" in names:
         frontend = mlir_ir.DictAttr(call.attributes["mhlo.frontend_attributes"])
-        keys = [entry.name for entry in frontend]
+        keys = [frontend[i].name for i in range(len(frontend))]
         if not all(map(_FRONTEND_ATTRIBUTE.fullmatch, keys)):
             raise _Mismatch(f"it has the frontend attributes {keys}")
     configurations = [k for k in ("mhlo.backend_config", "backend_config") if k in names]
@@ -419,7 +421,9 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
     found = [call.attributes[k] for k in configurations]
     if len(found) != 1 or not isinstance(found[0], mlir_ir.DictAttr):
         raise _Mismatch("it has no dictionary of attributes")
-    return {entry.name: entry.attr for entry in found[0]}
+    (dictionary,) = found
+    entries = [dictionary[i] for i in range(len(dictionary))]
+    return {entry.name: entry.attr for entry in entries}
 
 
 def _check_expanded_call(call: Any, name: str) -> None:
@@ -441,10 +445,11 @@ def _check_expanded_call(call: Any, name: str) -> None:
             raise _Mismatch("it has other operands than values, indices and two initial values")
 
 
-def replace_undefined_results(module: Any) -> None:
-    """Replace memory that no computation wrote by zeros, in a module that `check_module` accepted.
+def secure_calls(module: Any) -> None:
+    """Change the calls of a module that `check_module` accepted so that they disclose no memory.
 
-    These are buffers that were only reserved, and results of linear algebra that failed.
+    Zeros replace buffers that were only reserved, and results of linear algebra that failed. Indices
+    that a handler does not check are clamped.
 
     Args:
       module: The MLIR module.
@@ -457,8 +462,14 @@ def replace_undefined_results(module: Any) -> None:
             call.erase()
             continue
         signature = next((s for s in _SIGNATURES if s.name.fullmatch(name)), None)
-        if signature is not None and any(r.mark == "~" for r in signature.results):
+        types = [mlir_ir.RankedTensorType(r.type) for r in call.results]
+        # A program of any size is only compiled after its specialization, which is changed then.
+        if signature is None or not all(t.has_static_shape for t in types):
+            continue
+        if any(r.mark == "~" for r in signature.results):
             _mask_failures(call, signature.results)
+        if any(o.mark.startswith("@") for o in signature.operands):
+            _clamp_indices(call)
 
 
 def _mask_failures(call: Any, patterns: Sequence[_TensorPattern]) -> None:
@@ -480,6 +491,18 @@ def _mask_failures(call: Any, patterns: Sequence[_TensorPattern]) -> None:
             )
             selected = mlir_hlo.select(mask, result, _make_zeros(result.type))
         result.replace_all_uses_except(selected, selected.owner.operation)
+
+
+def _clamp_indices(call: Any) -> None:
+    """Limit the indices of the first operand to the last axis of the first result."""
+    size = list(mlir_ir.RankedTensorType(call.results[0].type).shape)[-1]
+    with mlir_ir.InsertionPoint(call), call.location:
+        limits = [
+            mlir_hlo.constant(mlir_ir.Attribute.parse(f"dense<{value}> : tensor<i32>"))
+            for value in (0, max(size - 1, 0))
+        ]
+        indices = call.operands[0]
+        call.operands[0] = mlir_hlo.clamp(limits[0], indices, limits[1])
 
 
 def _make_zeros(kind: Any) -> Any:

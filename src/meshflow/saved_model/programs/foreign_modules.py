@@ -20,27 +20,57 @@ from collections.abc import Sequence
 from meshflow.core.runtime import compilation_cache
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 
-__all__ = ["is_own_program", "remember_own_program", "rewrite_modules"]
+__all__ = [
+    "MAX_DERIVATIVES",
+    "is_own_program",
+    "remember_own_program",
+    "rewrite_module",
+    "rewrite_programs",
+]
 
 _TIMEOUT_SECONDS = 120
 # Address space of the child process, of which importing JAX takes two.
 _MAX_CHILD_BYTES = 16 << 30
 _BYTECODE_PREFIX = b"ML\xefR"
+# Maximum number of derivatives in the file of a program; Meshflow writes one.
+MAX_DERIVATIVES = 4
+# The input and the output are a sequence of programs, each the number of its parts and for each part its
+# length and bytes. The parts of the output are the modules of a program and of its derivatives.
 _CHILD_SOURCE = f"""
 import resource, struct, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, ({_MAX_CHILD_BYTES}, {_MAX_CHILD_BYTES}))
-from meshflow.environment import jax_internals as jax
+import jax.export
+from meshflow.environment import jax_internals as internals
+
+def read_modules(data):
+    if data.startswith({_BYTECODE_PREFIX!r}):
+        return [data]
+    program = jax.export.deserialize(bytearray(data))
+    modules = [program.mlir_module_serialized]
+    while program.has_vjp() and len(modules) <= {MAX_DERIVATIVES}:
+        program = program.vjp()
+        modules.append(program.mlir_module_serialized)
+    return modules
+
+def rewrite(data):
+    with internals.mlir.make_ir_context():
+        return internals.write_portable_artifact(internals.read_portable_artifact(data))
+
 source, target = sys.stdin.buffer, sys.stdout.buffer
 while header := source.read(8):
     data = source.read(*struct.unpack("<q", header))
-    with jax.mlir.make_ir_context():
-        try:
-            content = jax.write_portable_artifact(jax.read_portable_artifact(data))
-        except Exception as error:
-            sys.exit((str(error).splitlines() or [repr(error)])[0])
-    target.write(struct.pack("<q", len(content)) + content)
+    try:
+        modules = [rewrite(module) for module in read_modules(data)]
+    except Exception as error:
+        kind = "ImportError: " if isinstance(error, ImportError) else ""
+        sys.exit(kind + (str(error).splitlines() or [repr(error)])[0])
+    target.write(struct.pack("<q", len(modules)))
+    for module in modules:
+        target.write(struct.pack("<q", len(module)) + module)
 """
+# Version of the cache entries; it changes with their format.
+_FORMAT_VERSION = b"1"
 # Digests of the programs that this process wrote.
 _own_digests: set[str] = set()
 # Number of rewritten programs in memory.
@@ -49,7 +79,7 @@ _rewritten: dict[str, bytes] = {}
 
 
 def _make_key(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(_FORMAT_VERSION + data).hexdigest()
 
 
 def _read_entry(key: str) -> bytes | None:
@@ -84,34 +114,71 @@ def is_own_program(data: bytes) -> bool:
     return key in _own_digests
 
 
-def rewrite_modules(modules: Sequence[bytes]) -> list[bytes]:
-    """Read programs in one child process, and return them as that process writes them.
+def rewrite_module(data: bytes) -> bytes:
+    """Read a module in a child process, and return it as that process writes it.
+
+    Args:
+      data: Portable artifact of StableHLO, possibly damaged. Own ones are returned unchanged.
+
+    Raises:
+      DataLossError: If it cannot be read, with MLIR's error or the signal that ended the process.
+      UnimplementedError: If no Python interpreter can be started.
+    """
+    if not data.startswith(_BYTECODE_PREFIX):
+        raise DataLossError("it does not begin with the prefix of MLIR bytecode")
+    return data if is_own_program(data) else rewrite_programs([data])[0][0]
+
+
+def rewrite_programs(programs: Sequence[bytes]) -> list[list[bytes]]:
+    """Read programs in one child process, and return their modules as that process writes them.
 
     Results are cached in memory and in the cache of compiled programs.
 
     Args:
-      modules: Portable artifacts of StableHLO, possibly damaged. Own ones are returned unchanged.
+      programs: Serialized programs of `jax.export`, or portable artifacts of StableHLO.
+
+    Returns:
+      For each program its module, and those of its derivatives.
 
     Raises:
       DataLossError: If one cannot be read, with MLIR's error or the signal that ended the process.
       UnimplementedError: If no Python interpreter can be started.
     """
-    keys = [_make_key(data) for data in modules]
+    keys = [_make_key(data) for data in programs]
     pending = {}
-    for key, data in zip(keys, modules, strict=True):
-        if key in _rewritten or is_own_program(data):
+    for key, data in zip(keys, programs, strict=True):
+        if key in _rewritten:
             continue
         if stored := _read_entry(key):
-            _rewritten[key] = stored
+            _remember_rewritten(key, stored)
         else:
             pending[key] = data
     if pending:
-        for key, content in zip(pending, _run_child(list(pending.values())), strict=True):
-            while len(_rewritten) >= _MAX_REWRITTEN:
-                _rewritten.pop(next(iter(_rewritten)))
-            _rewritten[key] = content
+        offset, output = 0, _run_child(list(pending.values()))
+        for key in pending:
+            _, end = _parse_modules(output, offset)
+            content = output[offset:end]
+            _remember_rewritten(key, content)
             _write_entry(key, content)
-    return [_rewritten.get(key, data) for key, data in zip(keys, modules, strict=True)]
+            offset = end
+    return [_parse_modules(_rewritten[key], 0)[0] for key in keys]
+
+
+def _remember_rewritten(key: str, content: bytes) -> None:
+    while len(_rewritten) >= _MAX_REWRITTEN:
+        _rewritten.pop(next(iter(_rewritten)))
+    _rewritten[key] = content
+
+
+def _parse_modules(content: bytes, offset: int) -> tuple[list[bytes], int]:
+    """Return the modules of a program in the output of the child process, and the offset of their end."""
+    (count,) = struct.unpack_from("<q", content, offset)
+    offset, modules = offset + 8, []
+    for _ in range(count):
+        (size,) = struct.unpack_from("<q", content, offset)
+        modules.append(content[offset + 8 : offset + 8 + size])
+        offset += 8 + size
+    return modules, offset
 
 
 @functools.cache
@@ -120,9 +187,7 @@ def _make_environment() -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-def _run_child(modules: Sequence[bytes]) -> list[bytes]:
-    if not all(data.startswith(_BYTECODE_PREFIX) for data in modules):
-        raise DataLossError("it does not begin with the prefix of MLIR bytecode")
+def _run_child(programs: Sequence[bytes]) -> bytes:
     if not sys.executable:
         raise UnimplementedError(
             "StableHLO programs of unknown origin are verified by another process, and sys.executable is not set."
@@ -130,7 +195,7 @@ def _run_child(modules: Sequence[bytes]) -> list[bytes]:
     try:
         child = subprocess.run(
             [sys.executable, "-c", _CHILD_SOURCE],
-            input=b"".join(struct.pack("<q", len(data)) + data for data in modules),
+            input=b"".join(struct.pack("<q", len(data)) + data for data in programs),
             capture_output=True,
             env=_make_environment(),
             timeout=_TIMEOUT_SECONDS,
@@ -143,11 +208,8 @@ def _run_child(modules: Sequence[bytes]) -> list[bytes]:
             f"it is damaged: the process that read it was ended by signal {-child.returncode}"
         )
     if child.returncode:
-        lines = child.stderr.decode(errors="replace").splitlines()
-        raise DataLossError(lines[-1] if lines else "it cannot be read")
-    contents, offset = [], 0
-    while offset < len(child.stdout):
-        (size,) = struct.unpack_from("<q", child.stdout, offset)
-        contents.append(child.stdout[offset + 8 : offset + 8 + size])
-        offset += 8 + size
-    return contents
+        lines = child.stderr.decode(errors="replace").splitlines() or ["it cannot be read"]
+        if lines[-1].startswith("ImportError"):
+            raise ImportError(lines[-1])
+        raise DataLossError(lines[-1])
+    return child.stdout

@@ -79,7 +79,7 @@ def _wrap_main(module: Any, arguments: Sequence[Any], platform: int | None, labe
         outer: Any = mlir_func.FuncOp(_MAIN, function)
     outer.attributes["sym_visibility"] = mlir_ir.StringAttr.get("public")
     with mlir_ir.InsertionPoint(outer.add_entry_block()) as point:
-        values = list(point.block.arguments)
+        values: list[Any] = list(point.block.arguments)
         if platform is not None:
             element = mlir_ir.RankedTensorType(input_types[0]).element_type
             platform_index = np.array(platform, f"int{mlir_ir.IntegerType(element).width}")

@@ -12,6 +12,7 @@ from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -105,10 +106,17 @@ class StableHLOProgram:
         key = tuple(tuple(t.shape.as_list()) for t in tensors)
         traced = self._traced_by_shapes.get(key)
         if traced is None:
+            exported = self._exported()
+            counts = len(exported.in_avals), len(exported.out_avals)
+            expected = len(tensors) + len(self.captures), self._count + len(self._writes)
+            if counts != expected:
+                raise DataLossError(
+                    f"{self._name}: the program in the file takes and returns {counts} arrays, but the manifest describes {expected}."
+                )
             with suspend_autocast():
                 captured = read_tensors(self.captures)
             captures = [tensor.array for tensor in captured]
-            closed = specialize_program(self._exported(), [t.array for t in tensors], captures)
+            closed = specialize_program(exported, [t.array for t in tensors], captures)
             traced = TracedFunction(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )

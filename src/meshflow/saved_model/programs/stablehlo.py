@@ -36,12 +36,13 @@ from meshflow.passes.contraction_order import order_contractions
 from meshflow.saved_model.programs.custom_calls import (
     check_module,
     has_native_calls,
-    replace_undefined_results,
+    secure_calls,
 )
 from meshflow.saved_model.programs.foreign_modules import (
+    MAX_DERIVATIVES,
     is_own_program,
     remember_own_program,
-    rewrite_modules,
+    rewrite_programs,
 )
 from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
 from meshflow.saved_model.programs.portable_linear_algebra import get_portable_lowerings
@@ -66,8 +67,6 @@ __all__ = [
 # unbounded loop.
 NO_GRADIENT = (ValueError, TypeError, NotImplementedError, KeyError)
 _PLATFORMS = ("cpu", "cuda", "tpu")
-# Maximum number of derivatives in the file of a program; Meshflow writes one.
-_MAX_DERIVATIVES = 4
 
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
@@ -360,9 +359,13 @@ def deserialize_program(data: bytes, label: str = "A saved function") -> jax.exp
       ImportError: If the package flatbuffers is not installed.
     """
     with _translate_damage(label):
+        # Reading may already take forever, so the child process does it first.
+        is_own = is_own_program(data)
+        rewritten = [] if is_own else rewrite_programs([data])[0]
         program, modules = _read_chain(data)
-        if not is_own_program(data):
-            modules = rewrite_modules(modules)
+        if not is_own and len(modules) != len(rewritten):
+            raise DataLossError("it has another number of derivatives for each reader")
+        modules = modules if is_own else rewritten
     return _wrap_verified(program, modules, label)
 
 
@@ -373,8 +376,7 @@ def verify_foreign_programs(programs: Sequence[bytes]) -> None:
       programs: Results of `serialize_program`. Damaged ones are not an error yet.
     """
     with contextlib.suppress(DataLossError, ImportError), _translate_damage(""):
-        foreign = [data for data in programs if not is_own_program(data)]
-        rewrite_modules([module for data in foreign for module in _read_chain(data)[1]])
+        rewrite_programs([data for data in programs if not is_own_program(data)])
 
 
 @contextlib.contextmanager
@@ -399,8 +401,8 @@ def _read_chain(data: bytes) -> tuple[jax.export.Exported, list[bytes]]:
     program = last = jax.export.deserialize(bytearray(data))
     modules = [program.mlir_module_serialized]
     while last.has_vjp():
-        if len(modules) > _MAX_DERIVATIVES:
-            raise DataLossError(f"it has more than {_MAX_DERIVATIVES} derivatives")
+        if len(modules) > MAX_DERIVATIVES:
+            raise DataLossError(f"it has more than {MAX_DERIVATIVES} derivatives")
         last = last.vjp()
         modules.append(last.mlir_module_serialized)
     return program, modules
@@ -417,7 +419,7 @@ class _VerifiedExported(jax.export.Exported):
         with mlir.make_ir_context() if serialized else contextlib.nullcontext():
             module = super().mlir_module(serialized=False)
             check_module(module)
-            replace_undefined_results(module)
+            secure_calls(module)
             return mlir.module_to_string(module) if serialized else module
 
     def vjp(self) -> jax.export.Exported:
@@ -458,7 +460,7 @@ class _VerifiedExported(jax.export.Exported):
             )
         with module.context, mlir_ir.Location.unknown():
             check_module(module, is_static=True)
-            replace_undefined_results(module)
+            secure_calls(module)
             content = write_portable_artifact(module)
         if read_result_shapes(module) != [tuple(a.shape) for a in avals_out]:
             raise DataLossError(f"{self.fun_name}: its results have other shapes than it declares.")

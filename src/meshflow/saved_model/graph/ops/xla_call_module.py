@@ -25,8 +25,8 @@ from meshflow.environment.types import Array
 from meshflow.files.crc32c import crc32c
 from meshflow.saved_model.graph.format.node_attributes import Node, to_numpy_dtype
 from meshflow.saved_model.graph.format.nodes import CHECKSUM_ATTRIBUTE
-from meshflow.saved_model.programs.custom_calls import check_module, replace_undefined_results
-from meshflow.saved_model.programs.foreign_modules import rewrite_modules
+from meshflow.saved_model.programs.custom_calls import check_module, secure_calls
+from meshflow.saved_model.programs.foreign_modules import rewrite_module
 from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
 
 __all__ = ["MODULE_OPS"]
@@ -65,7 +65,7 @@ def _specialize(node: Node, specs: Sequence[Any]) -> jax.export.Exported:
         refined = refine_module(module, arguments, platform, label)
     with refined.context, mlir_ir.Location.unknown():
         check_module(refined, is_static=True)
-        replace_undefined_results(refined)
+        secure_calls(refined)
         content = write_portable_artifact(refined)
     shapes = read_result_shapes(refined)
     if len(shapes) != len(dtypes):
@@ -94,7 +94,7 @@ def _read_module(node: Node, data: bytes) -> Any:
             f"node {node.name}: its module is damaged: the checksum does not match that of the file."
         )
     try:
-        return read_portable_artifact(rewrite_modules([data])[0])
+        return read_portable_artifact(rewrite_module(data))
     except UnimplementedError:
         raise
     except Exception as error:  # MLIR raises several types of exceptions for damaged bytes.

@@ -27,6 +27,7 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
+from meshflow.environment.limits import FileTooLargeError
 from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
 from meshflow.saved_model.graph.format.messages import DecodeError, Message, SavedModel
@@ -74,6 +75,15 @@ _TABLE_INIT_OPS = frozenset(
     ("Const", "Identity", "NoOp", "Cast", "AddV2", "PartitionedCall", "StatefulPartitionedCall")
     + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
+)
+# Errors that a damaged graph causes.
+_DAMAGE_ERRORS = (
+    LookupError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    ArithmeticError,
+    RecursionError,
 )
 _INIT_SIGNATURE = "__saved_model_init_op"
 # A function's name in the graph is its Python name between a common prefix and a number.
@@ -153,8 +163,12 @@ def load(
         if with_aliases:
             root.function_aliases = reader.load_function_aliases()
         return root
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        if isinstance(error, (DataLossError, UnimplementedError, NotFoundError)):
+    except DataLossError as error:
+        raise (
+            error if path in str(error) else DataLossError(f"{path}/{GRAPH_FILE}: {error}")
+        ) from None
+    except _DAMAGE_ERRORS as error:
+        if isinstance(error, (UnimplementedError, NotFoundError, FileTooLargeError)):
             raise
         raise DataLossError(f"{path}/{GRAPH_FILE} is damaged: {error!r}.") from error
 
