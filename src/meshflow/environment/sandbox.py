@@ -97,6 +97,15 @@ _REFUSED_NUMBERS = (452, 463, 466, 467, 469)
 _MISSING_CALLS = ("clone3", "openat2")
 
 
+# Whether this process has given up its rights.
+_state = {"is_isolated": False}
+
+
+def is_isolated() -> bool:
+    """Check whether this process is isolated."""
+    return _state["is_isolated"]
+
+
 class CannotIsolateError(OSError):
     """The kernel offers no mechanism to isolate a process."""
 
@@ -158,6 +167,7 @@ def refuse_system_calls() -> None:
         refuse("prlimit64", seccomp.Arg(2, seccomp.NE, 0))
         refuse("ioctl", seccomp.Arg(1, seccomp.MASKED_EQ, 0xFFFFFFFF, _TIOCSTI))
         rules.load()
+        _state["is_isolated"] = True
     except (OSError, RuntimeError) as error:
         raise CannotIsolateError(f"the kernel rejects the seccomp filter: {error}") from None
 
@@ -182,6 +192,7 @@ def enter_namespaces() -> None:
         if call() != 0:
             reason = os.strerror(ctypes.get_errno())
             raise CannotIsolateError(f"the kernel refuses {step}: {reason}")
+    _state["is_isolated"] = True
 
 
 def limit_resources(memory: int, seconds: int, file_bytes: int) -> None:
