@@ -51,12 +51,14 @@ bool settled(Descriptor& d, uint32_t code) {
 // Maximum elements of an array, and maximum stride: products of a few sizes fit into 64 bits.
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 // Maximum stride, dilation or padding of a window.
-constexpr int64_t kMaxWindow = int64_t{1} << 31;
+constexpr int64_t kMaxWindow = int64_t{1} << 24;
+// Maximum sizes of an axis: oneDNN computes with 32 bits, and with products of sizes in convolutions.
+constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1, kMaxConvolutionSize = int64_t{1} << 24;
 
-memory::desc described(const Dims& dims, Type type, const Dims& strides) {
+memory::desc described(const Dims& dims, Type type, const Dims& strides, int64_t limit) {
   int64_t count = 1;
   for (int64_t size : dims) {
-    if (size < 1 || size > kMaxElements / count) throw std::invalid_argument("the size of an operand is not supported");
+    if (size < 1 || size > limit || size > kMaxElements / count) throw std::invalid_argument("the size of an operand is not supported");
     count *= size;
   }
   for (int64_t stride : strides)
@@ -93,8 +95,9 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
   Type w_type = computation == kKernelGradient ? types[2] : types[1];
   Type y_type = computation == kForward ? types[count - 1]
                 : computation == kInputGradient ? types[0] : types[1];
-  memory::desc x = described(x_dims, x_type, x_strides), w = described(w_dims, w_type, w_strides);
-  memory::desc y = described(y_dims, y_type, y_strides);
+  memory::desc x = described(x_dims, x_type, x_strides, kMaxConvolutionSize);
+  memory::desc w = described(w_dims, w_type, w_strides, kMaxConvolutionSize);
+  memory::desc y = described(y_dims, y_type, y_strides, kMaxConvolutionSize);
   memory::desc b;
   if (bias) b = memory::desc({y_dims[1]}, types[3], Dims{1});
 
@@ -170,8 +173,9 @@ void matmul(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) 
   Dims b_dims = descriptor.list(n), b_strides = descriptor.list(n);
   Dims c_dims = descriptor.list(n), c_strides = descriptor.list(n);
   EpilogueOps epilogue(descriptor, types);
-  memory::desc a = described(a_dims, types[0], a_strides), b = described(b_dims, types[1], b_strides);
-  memory::desc c = described(c_dims, types.back(), c_strides);
+  memory::desc a = described(a_dims, types[0], a_strides, kMaxSize);
+  memory::desc b = described(b_dims, types[1], b_strides, kMaxSize);
+  memory::desc c = described(c_dims, types.back(), c_strides, kMaxSize);
   if (!epilogue.empty()) {
     if (n == 2 && by_rows(kernel, a, b, c, epilogue)) return;
     throw std::invalid_argument("there is no fast code with this epilogue");

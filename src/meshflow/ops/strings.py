@@ -76,7 +76,7 @@ def _change_case(op: str, input: TensorLike, change: Callable[[str], str], encod
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
     code = encoding or "latin-1"
     if encoding:
-        return map_strings(op, lambda s: change(s.decode(code)).encode(code), input)
+        return map_strings(op, lambda s: change(s.decode(code, "replace")).encode(code), input)
     # Without an encoding only ASCII letters are changed.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
     return map_strings(op, change_bytes, input)

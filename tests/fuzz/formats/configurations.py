@@ -29,8 +29,11 @@ def seeds():
 
 
 def parse(data):
-    text = data.decode(errors="replace")
+    try:
+        config = json.loads(data)
+    except (ValueError, RecursionError):
+        return  # Archives and manifests read damaged JSON.
     tried(
-        lambda: tf.keras.models.model_from_json(text),
-        lambda: tf.keras.saving.deserialize_keras_object(json.loads(text)),
+        lambda: tf.keras.models.model_from_json(json.dumps(config)),
+        lambda: tf.keras.saving.deserialize_keras_object(config),
     )

@@ -104,6 +104,10 @@ class Conv(Layer):
             raise ValueError(
                 f"Invalid value for argument `filters`. Expected a strictly positive value. Received filters={filters}."
             )
+        if not isinstance(groups, int) or groups <= 0:
+            raise ValueError(
+                f"Invalid value for argument `groups`. Expected a strictly positive value. Received groups={groups}."
+            )
         if filters is not None and filters % groups:
             raise ValueError(
                 f"The number of filters must be evenly divisible by the number of groups. Received: groups={groups}, filters={filters}."
