@@ -24,6 +24,19 @@ def test_arrays_of_ours_are_not_copied():
     np.testing.assert_array_equal(transfers.to_device(array[:, ::-2]), array[:, ::-2])
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_the_first_array_of_a_thread_may_be_empty(shape):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        array = pool.submit(transfers.allocate, shape, np.float32).result()
+        assert array.shape == shape
+        # The memory belongs to the next array too.
+        after = pool.submit(transfers.allocate, (3,), np.float32).result()
+    after[:] = 1
+    assert transfers.to_device(array).shape == shape and transfers.is_immutable(array)
+    [batch] = tf.data.Dataset.from_tensors(np.zeros(shape, np.float32)).batch(1)
+    assert batch.shape == (1, *shape)
+
+
 def test_what_is_ours():
     array = transfers.allocate((100, 7), np.float32)
     array[:] = 0

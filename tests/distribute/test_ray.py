@@ -1,5 +1,6 @@
 """Several workers on a real Ray cluster of this machine."""
 
+import socket
 import sys
 
 import numpy as np
@@ -13,6 +14,39 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"meshflow-tf\[ray\]"):
         on_ray.run(lambda: None, workers=2)
+
+
+@pytest.mark.parametrize(
+    "listens", [False, True], ids=["nobody listens", "another program listens"]
+)
+def test_clusters_that_do_not_respond_are_not_waited_for(monkeypatch, caplog, listens):
+    """A killed cluster leaves a file with its address, and its port may be another program's."""
+    ray = pytest.importorskip("ray")
+    services = pytest.importorskip("ray._private.services")
+    monkeypatch.setattr(on_ray, "_RESPONSE_SECONDS", 0.2)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    calls = []
+    monkeypatch.setattr(ray, "init", lambda *args, **_: calls.append(args))
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        if listens:
+            other.listen()
+        monkeypatch.setattr(services, "find_bootstrap_address", lambda _: address)
+        on_ray.connect()
+        assert calls == [("local",)]
+        assert f"{address} does not respond; starting one on this machine" in caplog.text
+        with pytest.raises(tf.errors.UnavailableError, match=f"address='{address}' does not"):
+            on_ray.connect(address)
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(tf.errors.UnavailableError, match=f"RAY_ADDRESS='{address}' does not"):
+            on_ray.connect()
+        # The addresses that Ray resolves are its own matter.
+        on_ray.connect("ray://127.0.0.1:1")
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda _: None)
+    on_ray.connect()
+    assert calls == [("local",), ("ray://127.0.0.1:1",), (None,)]
 
 
 @pytest.fixture
@@ -68,6 +102,7 @@ def make_training(folder):
 
 
 def test_workers_on_ray(cluster, tmp_path, capsys):
+    assert on_ray.is_responding(cluster.get_runtime_context().gcs_address)
     train = make_training(str(tmp_path / "backup"))
     found = on_ray.run(
         train,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from meshflow._version import __version__
 from meshflow.cli import doctor as diagnosis
-from meshflow.cli import profile
+from meshflow.cli import journal, profile
 from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
 from meshflow.cli.plan import SCRIPT_SETTINGS, plan
@@ -22,6 +22,7 @@ from meshflow.cli.show import run, show
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
 )
+app.add_typer(journal.app, name="journal")
 app.add_typer(profile.app, name="profile")
 
 

@@ -7,7 +7,9 @@ Every worker is a Ray actor that calls the same function, with a `TF_CONFIG` for
 from __future__ import annotations
 
 import json
+import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,12 +25,19 @@ from meshflow.environment import optional_packages
 
 __all__ = ["run"]
 
+_log = logging.getLogger("meshflow")
+
 _Result = TypeVar("_Result")
 
 # Prefixes of environment variables that are passed to workers on other machines.
 _PASSED_PREFIXES = ("JAX_", "XLA_", "NCCL_", "GLOO_", "MESHFLOW_")
 # An error in one worker can be caused by the death of another one, which Ray may report later.
 _DEATH_REPORT_SECONDS = 3.0
+# Seconds to wait for the answer of a Ray cluster.
+_RESPONSE_SECONDS = 3.0
+# The first bytes that a client of HTTP/2 sends: the preface, and a frame with settings, which is
+# empty. The server answers with such a frame, of type 4.
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def run(
@@ -122,6 +131,9 @@ def connect(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
       address: Address of the cluster. Default: the existing connection, `RAY_ADDRESS`, a cluster on
         this machine, or a new one, in this order.
       logs: Whether to print the output of actors in this process.
+
+    Raises:
+      UnavailableError: If the cluster at `address` or `RAY_ADDRESS` does not respond.
     """
     ray = _import_ray()
     if ray.is_initialized():
@@ -129,10 +141,52 @@ def connect(address: str | None = None, logs: bool = True) -> tuple[Any, bool]:
     if address is None:
         # A new cluster is used by this job only, so its workers need no lower priority.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        ray.init(include_dashboard=False, log_to_driver=logs)
+        ray.init(_find_cluster(), include_dashboard=False, log_to_driver=logs)
     else:
+        _check_cluster(address, "address")
         ray.init(address, log_to_driver=logs)
     return ray, True
+
+
+def _find_cluster() -> str | None:
+    """Return the address of a new cluster, or None for the cluster that Ray finds by itself.
+
+    Ray would try for minutes to connect to a cluster that was killed and left its address in a file.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        _check_cluster(os.environ["RAY_ADDRESS"], "RAY_ADDRESS")
+        return None
+    address = _import_ray_module("ray._private.services").find_bootstrap_address(None)
+    if address is None or is_responding(address):
+        return None
+    _log.warning("The Ray cluster at %s does not respond; starting one on this machine.", address)
+    return "local"
+
+
+def _check_cluster(address: str, source: str) -> None:
+    """Check that a cluster responds, unless its address is a word or a URL that Ray resolves."""
+    if address not in ("auto", "local") and "://" not in address and not is_responding(address):
+        raise UnavailableError(
+            f"The Ray cluster at {source}={address!r} does not respond: start it, or select another one."
+        )
+
+
+def is_responding(address: str) -> bool:
+    """Check whether the control process of a Ray cluster responds within seconds.
+
+    Args:
+      address: Its address as 'host:port'.
+    """
+    try:
+        with socket.create_connection(parse_address(address), _RESPONSE_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") != "0":
+                return True
+            connection.settimeout(_RESPONSE_SECONDS)
+            connection.sendall(_HTTP2_GREETING)
+            answer = connection.recv(9, socket.MSG_WAITALL)
+    except (OSError, ValueError):
+        return False
+    return answer[3:4] == b"\4"
 
 
 def _import_ray_module(module: str) -> Any:

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,6 +122,23 @@ def test_all_workers_are_killed_at_once(strategy):
     check(total)
     print(f"{total} closures, {coordinator.statistics()}")
     assert coordinator.statistics()["preemptions"] >= 3
+
+
+@pytest.mark.parametrize("name", ["raylet", "gcs_server"])
+def test_a_cluster_of_ray_that_dies_is_an_error(name):
+    pytest.importorskip("ray")
+    script = Path(__file__).parent / "scripts" / "job_on_dying_ray.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, str(script), name],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("unavailable: The Ray cluster at") for line in lines), done
+    assert lines[-1] == "stopped"
 
 
 def parent(pid):

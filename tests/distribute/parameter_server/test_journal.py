@@ -1,22 +1,46 @@
 """What a server writes down, and what it makes of it when it begins again."""
 
+import contextlib
+import itertools
 import os
+import pickle
+import random
 import resource
 import signal
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from distribute.parameter_server.connections import pair
-from meshflow.distribute.parameter_server.server.journal import Journal, JournalFolder
+from helpers import rounds
+from meshflow.core.runtime.errors import DataLossError
+from meshflow.distribute.parameter_server.server.journal import (
+    Journal,
+    JournalFiles,
+    JournalFolder,
+)
+from meshflow.distribute.parameter_server.server.record_files import DamagedFileError
 from meshflow.distribute.parameter_server.server.remote_server import ServerService
+from meshflow.distribute.parameter_server.transport.connection import FencedError
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, Push
+from meshflow.files.storage import LOCAL_STORAGE
 
 
 def recovered(folder):
     first, *records = Journal(folder).recover()
     return first, records
+
+
+def opened(folder, storage=LOCAL_STORAGE):
+    journal = Journal(folder, storage)
+    list(journal.recover())
+    return journal
+
+
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
 
 
 def test_records_come_back_in_order(tmp_path):
@@ -29,7 +53,7 @@ def test_records_come_back_in_order(tmp_path):
     assert [(n, i, a.tolist()) for n, i, a in records] == [("n", i, [i] * 1000) for i in range(3)]
 
 
-def test_a_record_that_was_not_finished_is_left_out(tmp_path):
+def test_a_record_that_was_not_finished_is_left_out(tmp_path, caplog):
     journal = Journal(tmp_path)
     list(journal.recover())
     journal.append("whole")
@@ -38,11 +62,12 @@ def test_a_record_that_was_not_finished_is_left_out(tmp_path):
     [log] = tmp_path.glob("log.*")
     data = log.read_bytes()
     for end in range(before, len(data)):
-        log.write_bytes(data[:end])
+        # A file system may have made the file longer, and have lost what was to be in it.
+        log.write_bytes(data[:end] if end % 2 else data[:before] + bytes(end - before))
         assert recovered(tmp_path)[1] == ["whole"]
-    again = Journal(tmp_path)
-    list(again.recover())
-    again.append("after")
+        assert (f"offset {before}" in caplog.text) == (end > before)
+        caplog.clear()
+    opened(tmp_path).append("after")
     assert recovered(tmp_path)[1] == ["whole", "after"]
 
 
@@ -56,7 +81,7 @@ def test_a_snapshot_takes_the_place_of_records(tmp_path):
     first, records = recovered(tmp_path)
     assert first["state"].tolist() == [1, 1, 1]
     assert records == ["after"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
+    assert names(tmp_path) == ["log.2", "log.3", "snapshot.2"]
 
 
 def test_a_disk_that_is_full_loses_nothing(tmp_path):
@@ -75,9 +100,9 @@ def test_a_disk_that_is_full_loses_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     journal.append("after")
     assert recovered(tmp_path) == (None, ["before", "between", "after"])
-    journal.write_snapshot({"state": 1})
+    opened(tmp_path).write_snapshot({"state": 1})
+    assert names(tmp_path) == ["log.4", "snapshot.4"]
     assert recovered(tmp_path) == ({"state": 1}, [])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
 
 
 def test_what_was_left_at_a_snapshot_is_removed(tmp_path):
@@ -85,10 +110,154 @@ def test_what_was_left_at_a_snapshot_is_removed(tmp_path):
     list(journal.recover())
     journal.write_snapshot("whole")
     # Killed before it had removed what was before, and in the next one.
-    for name in ("snapshot.0", "log.0", "partial.2", "log.2"):
+    for name in ("snapshot.1", "log.1", "partial.3", "log.3"):
         (tmp_path / name).write_bytes(b"")
     assert recovered(tmp_path) == ("whole", [])
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["log.1", "snapshot.1"]
+    assert names(tmp_path) == ["log.2", "log.3", "log.4", "snapshot.2"]
+
+
+def filled(folder):
+    """A journal with a snapshot, two records and, by a later process, a third."""
+    journal = opened(folder)
+    journal.append("gone")
+    journal.write_snapshot({"state": np.arange(4.0)})
+    journal.append(("add", np.full(3, 4.0)))
+    journal.append(("set", np.zeros((0, 3))))
+    opened(folder).append("last")
+    return {path: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_no_flipped_bit_is_recovered(tmp_path):
+    files, before = filled(tmp_path), pickle.dumps(recovered(tmp_path))
+    assert sorted(p.name for p in files) == ["log.2", "log.3", "snapshot.2"]
+    generator = random.Random(0)
+    for path, data in files.items():
+        for offset in range(len(data)):
+            damaged = bytearray(data)
+            damaged[offset] ^= 1 << generator.randrange(8)
+            path.write_bytes(damaged)
+            with pytest.raises(DamagedFileError, match=f"^{path} is damaged") as found:
+                recovered(tmp_path)
+            assert found.value.offset <= offset
+            (tmp_path / f"log.{JournalFiles(tmp_path).latest}").unlink()
+        path.write_bytes(data)
+    assert pickle.dumps(recovered(tmp_path)) == before
+
+
+def test_records_that_are_lost_or_twice_are_damage(tmp_path):
+    journal, ends = opened(tmp_path), [0]
+    for record in ("a", "b", "c"):
+        journal.append(record)
+        ends.append(journal.size)
+    [log] = tmp_path.iterdir()
+    data = log.read_bytes()
+    first, second, third = (data[a:b] for a, b in itertools.pairwise(ends))
+    for kept in (first + third, first + second + second, first + third + second, second + third):
+        log.write_bytes(kept)
+        with pytest.raises(DataLossError, match=str(log)):
+            recovered(tmp_path)
+    # A log that ends where no process has stopped to read it.
+    log.write_bytes(data)
+    opened(tmp_path).append("d")
+    log.write_bytes(first)
+    with pytest.raises(
+        DataLossError, match=rf"{log} is damaged at offset {len(first)}: .* at least"
+    ):
+        recovered(tmp_path)
+    # One under the name of another.
+    log.rename(tmp_path / "log.0")
+    with pytest.raises(DataLossError, match="contrary to its name"):
+        recovered(tmp_path)
+
+
+def test_journals_of_older_versions_are_refused(tmp_path):
+    body = pickle.dumps("a record without a checksum")
+    (tmp_path / "log.0").write_bytes(struct.pack("!QQ", len(body), 0) + body)
+    with pytest.raises(DataLossError, match=r"log\.0 is damaged at offset 0: .* older version"):
+        recovered(tmp_path)
+
+
+class Interrupted:
+    """Files with something else that happens before one of the changes."""
+
+    def __init__(self, turn, happen):
+        self.turn, self.happen, self.count = turn, happen, 0
+
+    def __getattr__(self, name):
+        def change(*args):
+            if name in ("delete", "rename") or args[-1] in ("wb", "xb"):
+                self.count += 1
+                if self.count == self.turn:
+                    self.happen()
+            return getattr(LOCAL_STORAGE, name)(*args)
+
+        return change
+
+
+@pytest.mark.parametrize("turn", range(2, 10))
+def test_a_suspended_process_that_continues_changes_nothing(tmp_path, turn):
+    """Another process opens the journal while the first one is anywhere in a snapshot."""
+    later = []
+
+    def take_over():
+        # A snapshot by the first process may take the place of its records.
+        later.append(opened(tmp_path))
+        later[0].append("second")
+        later[0].check_ownership()
+
+    storage = Interrupted(turn, take_over)
+    journal = opened(tmp_path, storage)
+    journal.append("first")
+    with contextlib.suppress(FencedError):
+        journal.write_snapshot(["first"])
+    storage.turn = None
+    if not later:
+        journal.check_ownership()
+        take_over()
+    with pytest.raises(FencedError):
+        journal.check_ownership()
+    # It writes more, which nobody is told of.
+    with contextlib.suppress(FencedError):
+        journal.append("too late")
+        journal.write_snapshot(["too late"])
+    later[0].append("third")
+    later[0].check_ownership()
+    if turn % 2:
+        later[0].write_snapshot(["first", "second", "third"])
+    found, records = recovered(tmp_path)
+    assert (found or []) + records == ["first", "second", "third"]
+    for fenced in (journal, later[0]):
+        with pytest.raises(FencedError):
+            fenced.check_ownership()
+
+
+def test_processes_that_are_killed_and_suspended_lose_nothing(tmp_path):
+    """Random histories of processes: what was acknowledged is found in order, once."""
+    for seed in range(rounds(30, 2000)):
+        generator = random.Random(seed)
+        folder = tmp_path / str(seed)
+        alive, known, unsure = [], [], {}
+        for step in range(20):
+            action = generator.random()
+            if action < 0.2 or not alive:
+                journal = Journal(folder)
+                snapshot, *records = journal.recover()
+                journal.found = (snapshot or []) + records
+                assert [r for r in journal.found if r in known] == known, f"seed {seed}"
+                assert len({*journal.found}) == len(journal.found), f"seed {seed}"
+                known, unsure = list(journal.found), {}
+                alive.append(journal)
+                continue
+            journal = generator.choice(alive[-2:])
+            with contextlib.suppress(FencedError):
+                if action < 0.35:
+                    journal.write_snapshot(journal.found)
+                else:
+                    journal.append(step)
+                    journal.found.append(step)
+                    unsure[step] = journal
+                journal.check_ownership()
+                known = list(journal.found)
 
 
 def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
@@ -112,6 +281,18 @@ def test_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
     first.close()
     second.close()
     assert [p.name for p in tmp_path.iterdir()] == ["meshflow-servers-of-others"]
+
+
+def test_a_job_does_not_replay_the_journal_of_an_earlier_one(tmp_path):
+    for _ in range(2):
+        folder = JournalFolder(tmp_path)
+        server = ServerService(0, str(folder.get_server_folder(0))).methods(pair()[0])
+        server["create"](1, np.zeros(4, np.float32), "v", None)
+        reply = server["exchange"](Push(0, adds={1: np.ones(4, np.float32)}), PullRequest(), 0)
+        assert not reply.repeated
+        np.testing.assert_array_equal(server["read"]((1,))[1][1], np.ones(4))
+        folder.close()
+    assert len(list(tmp_path.glob("job-*/server-0/log.1"))) == 2
 
 
 @pytest.mark.parametrize("least", [0, 1 << 30])

@@ -318,6 +318,29 @@ def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
     np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-5)
 
 
+def test_a_damaged_journal_ends_the_job():
+    made = started(workers=1, servers=1)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(made)
+    _counter, w, _optimizer, step = counting(made)
+    for _ in range(5):
+        coordinator.schedule(step, args=(tf.ones([1000]),))
+    coordinator.join()
+    log = made.cluster._launcher._folder.get_server_folder(0) / "log.1"
+    data = bytearray(log.read_bytes())
+    data[-2000] ^= 1
+    log.write_bytes(data)
+    os.kill(pid(made, "ps", 0), signal.SIGKILL)
+    try:
+        for _ in range(5):
+            coordinator.schedule(step, args=(tf.ones([1000]),))
+        with pytest.raises(tf.errors.DataLossError, match=f"{log} is damaged at offset"):
+            coordinator.join()
+        with pytest.raises(tf.errors.DataLossError, match=f"{log} is damaged at offset"):
+            w.numpy()
+    finally:
+        made.cluster.stop()
+
+
 def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
     counter, _w, _optimizer, step = counting(strategy)
     coordinator.schedule(step, args=(tf.ones([1000]),))
@@ -328,7 +351,7 @@ def test_a_worker_that_stands_still_is_replaced(strategy, coordinator):
         coordinator.schedule(step, args=(tf.ones([1000]),))
     coordinator.join()
     assert int(counter) == 11
-    assert pid(strategy, "worker", 1) != stopped
+    assert strategy.cluster.get_pid("worker", 1) != stopped
 
 
 def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_path):

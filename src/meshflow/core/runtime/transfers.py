@@ -152,6 +152,8 @@ _arena = _SmallArrayArena()
 
 def _allocate_memory(size: int) -> tuple[np.ndarray, int, int]:
     """Return bytes, the offset at which an array can start in them, and its address."""
+    # The buffer of a thread without small arrays has room for no bytes, but does not exist.
+    size = max(size, 1)
     if size <= _MAX_SMALL_BYTES:
         offset, _arena.offset = _arena.offset, _arena.offset + size + -size % ALIGNMENT
         if _arena.offset > _ARENA_BYTES:

@@ -81,8 +81,8 @@ class ParameterServerStrategy(Strategy):
       resources_per_worker: Resources that Ray reserves for each worker, for example `{"GPU": 1}`.
         By default none.
       durable: Whether servers keep a journal on disk, from which a server that died is restored.
-      backup_dir: Folder of the journals, which the machines of all servers must share. By default a
-        temporary folder of this machine.
+      backup_dir: Folder in which the job creates a folder with the journals, which the machines of
+        all servers must share. By default a temporary folder of this machine.
       patience: Seconds that the processes of the cluster may take to report to the coordinator.
       max_staleness: Maximum number of closures by which a worker may be ahead of any other active
         worker. With 0, all workers finish a closure before any starts the next one; None means no

@@ -36,7 +36,7 @@ from meshflow.distribute.parameter_server.worker.remote_worker import Scheduling
 from meshflow.distribute.parameter_server.worker.worker import Call, Outcome, Worker, WorkerStrategy
 from meshflow.environment.types import Array, ArrayLike
 
-__all__ = ["Cluster", "InProcessCluster", "WorkerLostError"]
+__all__ = ["Cluster", "InProcessCluster", "WorkerLostError", "WorkerNotReadyError"]
 
 
 class ClusterStrategy(WorkerStrategy, SchedulingStrategy, Protocol):
@@ -45,6 +45,10 @@ class ClusterStrategy(WorkerStrategy, SchedulingStrategy, Protocol):
 
 class WorkerLostError(Exception):
     """A worker was lost before it returned the outcome of a closure."""
+
+
+class WorkerNotReadyError(WorkerLostError):
+    """A worker was lost before it received a closure."""
 
 
 class Cluster(CoordinatorOnly):
@@ -79,6 +83,13 @@ class Cluster(CoordinatorOnly):
           strategy: The strategy.
         """
         raise NotImplementedError
+
+    def wait_for_worker(self, worker_index: int) -> None:
+        """Wait until a worker is ready, or is not needed any more, or the job has failed.
+
+        Args:
+          worker_index: Index of the worker.
+        """
 
     def stop(self) -> None:
         """Stop workers and servers."""

@@ -42,6 +42,8 @@ __all__ = ["ExternalProcesses", "TaskListener", "get_job_secret", "is_in_this_pr
 _local_listeners: dict[str, TaskListener] = {}
 # Seconds between two attempts to connect to a process that does not listen yet.
 _RETRY_SECONDS = 0.5
+# Seconds that a process may take to confirm a request.
+_REPLY_SECONDS = 20.0
 
 
 def get_job_secret(addresses: Iterable[str]) -> str:
@@ -206,8 +208,9 @@ class ExternalProcesses:
     def __init__(self, spec: ClusterSpec, durable: bool) -> None:
         self._spec, self._durable = spec, durable
         self._stopped = False
-        # The last error of the connection to each address.
+        # The last error of the connection to each address, and the number of the last request.
         self._failures: dict[str, str] = {}
+        self._num_starts: dict[str, int] = {}
         self._job = secrets.token_hex(8)
         self.addresses = [
             spec.task_address(j, i) for j in ("worker", "ps") for i in spec.task_indices(j)
@@ -216,18 +219,24 @@ class ExternalProcesses:
         first = parse_address(self.addresses[0])[0]
         self.host = "127.0.0.1" if is_loopback(first) else find_route_address(first) or first
 
-    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+    def launch(
+        self, kind: str, index: int, coordinator: str, secret: str, servers: int, num_starts: int
+    ) -> None:
         """Request a process to work for the coordinator, as soon as it listens."""
-        fields = {"kind": kind, "number": index, "coordinator": coordinator, "servers": servers}
-        threading.Thread(
-            target=self._request_work, args=({**fields, "durable": self._durable},), daemon=True
-        ).start()
+        fields = {
+            "kind": kind, "number": index, "coordinator": coordinator, "servers": servers,
+            "num_starts": num_starts, "durable": self._durable,
+        }  # fmt: skip
+        self._num_starts[self._spec.task_address(kind, index)] = num_starts
+        threading.Thread(target=self._request_work, args=(fields,), daemon=True).start()
 
     def _request_work(self, fields: dict[str, Any]) -> None:
         address = self._spec.task_address(fields["kind"], fields["number"])
-        while not self._stopped:
+        while not self._stopped and self._num_starts[address] == fields["num_starts"]:
             try:
                 connection = connect(address, self.secret)
+                # The process may be suspended.
+                connection.socket.settimeout(_REPLY_SECONDS)
                 try:
                     connection.send((fields, self._job))
                     connection.receive()

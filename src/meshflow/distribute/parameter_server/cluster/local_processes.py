@@ -35,9 +35,11 @@ class LocalProcesses:
         self._folder, self._crowded = folder, is_crowded(workers)
         self.processes: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
 
-    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+    def launch(
+        self, kind: str, index: int, coordinator: str, secret: str, servers: int, num_starts: int
+    ) -> None:
         """See `ProcessLauncher.launch`."""
-        role = make_role(kind, index, coordinator, servers, self._folder, self._crowded)
+        role = make_role(kind, index, coordinator, servers, num_starts, self._folder, self._crowded)
         paths = [str(Path(p).resolve()) for p in sys.path if p] + [os.getcwd()]
         self.processes[kind, index] = subprocess.Popen(
             [sys.executable, "-c", f"import {HOST_MODULE} as host; host.main()"],

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.runtime.errors import UnavailableError
 from meshflow.distribute.cluster.channel import SECRET_VARIABLE
 from meshflow.distribute.parameter_server.cluster.roles import (
     HOST_MODULE,
@@ -18,7 +19,7 @@ from meshflow.distribute.parameter_server.cluster.roles import (
     make_role,
 )
 from meshflow.distribute.parameter_server.server.journal import JournalFolder
-from meshflow.distribute.ray import connect
+from meshflow.distribute.ray import connect, is_responding
 from meshflow.environment import optional_packages
 
 __all__ = ["RayProcesses"]
@@ -57,6 +58,7 @@ class RayProcesses:
         resources: Mapping[str, float] | None = None,
     ) -> None:
         self._ray, self._is_own_ray = connect(address, logs=False)
+        self._control_address: str = self._ray.get_runtime_context().gcs_address
         self._folder, self._workers = folder, workers
         self._resources = dict(resources or {})
         self.actors: dict[tuple[str, int], Any] = {}
@@ -74,12 +76,22 @@ class RayProcesses:
         )
 
     def _is_on_one_machine(self) -> bool:
-        return len([n for n in self._ray.nodes() if n["Alive"]]) == 1
+        # Calls of Ray would wait for a control process that has died.
+        responds = is_responding(self._control_address)
+        num_alive = sum(node["Alive"] for node in self._ray.nodes()) if responds else 0
+        if not num_alive:
+            raise UnavailableError(
+                f"The Ray cluster at {self._control_address} is not alive any more. Restart the cluster and the job, which "
+                "continues from its last checkpoint."
+            )
+        return num_alive == 1
 
-    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+    def launch(
+        self, kind: str, index: int, coordinator: str, secret: str, servers: int, num_starts: int
+    ) -> None:
         """See `ProcessLauncher.launch`."""
         crowded = self._is_on_one_machine() and is_crowded(self._workers)
-        role = make_role(kind, index, coordinator, servers, self._folder, crowded)
+        role = make_role(kind, index, coordinator, servers, num_starts, self._folder, crowded)
         resources = self._resources if kind == "worker" else {}
         options: dict[str, Any] = {
             "num_cpus": resources.get("CPU", 0),
@@ -127,8 +139,9 @@ class RayProcesses:
     def stop(self) -> None:
         """See `ProcessLauncher.stop`."""
         if self._ray.is_initialized():
-            for actor in self.actors.values():
-                self._ray.kill(actor)
+            if is_responding(self._control_address):
+                for actor in self.actors.values():
+                    self._ray.kill(actor)
             if self._is_own_ray:
                 self._ray.shutdown()
         if self._folder is not None:

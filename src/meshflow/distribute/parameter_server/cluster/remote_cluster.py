@@ -18,7 +18,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshflow.core.runtime.errors import DeadlineExceededError, UnavailableError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    OpError,
+    UnavailableError,
+)
 from meshflow.distribute.cluster.addresses import format_address, open_listening_socket
 from meshflow.distribute.cluster.channel import create_secret
 from meshflow.distribute.parameter_server.closures.pickling import dumps
@@ -26,6 +31,7 @@ from meshflow.distribute.parameter_server.cluster.cluster import (
     Cluster,
     ClusterStrategy,
     WorkerLostError,
+    WorkerNotReadyError,
 )
 from meshflow.distribute.parameter_server.server.remote_server import RemoteServer
 from meshflow.distribute.parameter_server.transport.connection import (
@@ -35,6 +41,7 @@ from meshflow.distribute.parameter_server.transport.connection import (
     accept_connections,
     close_listener,
     connect,
+    dump_error,
 )
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, VariableRows
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
@@ -65,7 +72,9 @@ class ProcessLauncher(Protocol):
 
     can_resize: bool
 
-    def launch(self, kind: str, index: int, coordinator: str, secret: str, servers: int) -> None:
+    def launch(
+        self, kind: str, index: int, coordinator: str, secret: str, servers: int, num_starts: int
+    ) -> None:
         """Start a process, which may replace an earlier one.
 
         Args:
@@ -74,6 +83,7 @@ class ProcessLauncher(Protocol):
           coordinator: Address of the coordinator.
           secret: Secret of the job.
           servers: Number of parameter servers.
+          num_starts: Number of starts of this kind and index so far, including this one.
         """
 
     def is_dead(self, kind: str, index: int) -> bool:
@@ -94,19 +104,20 @@ class _RegisteredProcess:
 
     Args:
       control: The connection by which it has registered.
-      address: Address at which it accepts connections.
-      num_starts: Number of registrations of this kind and index so far.
+      num_starts: Number of starts of this kind and index until this one.
       pid: Process id.
 
     Attributes:
+      address: Address at which it accepts connections, or None until it does.
       sent_objects: Record of the objects that were sent to a worker, once it is configured.
       is_lost: Whether the process is lost.
       connections: Connections for closures.
       idle_connections: The connections that no thread uses now.
     """
 
-    def __init__(self, control: RemoteCaller, address: str, num_starts: int, pid: int) -> None:
-        self.control, self.address, self.num_starts = control, address, num_starts
+    def __init__(self, control: RemoteCaller, num_starts: int, pid: int) -> None:
+        self.control, self.num_starts = control, num_starts
+        self.address: str | None = None
         self.sent_objects: SentObjects | None = None
         self.is_lost = False
         self.pid = pid
@@ -127,8 +138,8 @@ class RemoteCluster(Cluster):
       workers: Number of workers.
       servers: Number of parameter servers.
       host: Address of this process for the others.
-      patience: Seconds that the processes may take to register.
-      silence: Seconds without a response after which a process is lost.
+      patience: Seconds that the processes may take until they are ready.
+      silence: Seconds without an answer to a heartbeat after which a process is lost.
       secret: Secret of the job. By default a new one, which the launcher passes to the processes.
     """
 
@@ -150,13 +161,15 @@ class RemoteCluster(Cluster):
         self._launcher, self._patience, self._max_silence = launcher, patience, silence
         self.worker_count = workers
         self._secret = secret or create_secret()
+        # The last process of each kind and index that has registered, and how many were started.
         self._processes: dict[tuple[str, int], _RegisteredProcess] = {}
+        self._num_starts: dict[tuple[str, int], int] = {}
         self._state_changed = threading.Condition()
         self._retired: set[int] = set()
         # The clock and the value of each variable when it was last read by this process.
         self._read_cache: dict[int, tuple[int, Any]] = {}
         self._read_lock = threading.Lock()
-        self._failure = ""
+        self._failure: BaseException | None = None
         self._strategy: ClusterStrategy | None = None
         self._functions: FunctionPickles | None = None
         self._expected = [("ps", n) for n in range(servers)] + [
@@ -181,96 +194,181 @@ class RemoteCluster(Cluster):
         threading.Thread(target=target, args=args, daemon=True, name="meshflow-cluster").start()
 
     def _launch(self, kind: str, index: int) -> None:
-        self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks))
-        self._start_thread(
-            self._restart_until_registered, kind, index, self._get_num_starts(kind, index)
-        )
+        """Start a process, and another one whenever it is lost."""
+        num_starts = self._start_process(kind, index)
+        self._start_thread(self._supervise, kind, index, num_starts)
 
-    def _get_num_starts(self, kind: str, index: int) -> int:
+    def _start_process(self, kind: str, index: int) -> int:
         with self._state_changed:
-            process = self._processes.get((kind, index))
-            return 0 if process is None else process.num_starts
+            num_starts = self._num_starts[kind, index] = self._num_starts.get((kind, index), 0) + 1
+        self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks), num_starts)
+        return num_starts
 
-    def _restart_until_registered(self, kind: str, index: int, num_starts: int) -> None:
-        """Restart a process that dies before it has registered."""
-        for _ in range(_MAX_STARTS):
-            while not self._launcher.is_dead(kind, index):
-                with self._state_changed:
-                    is_over = self._state_changed.wait_for(
-                        lambda: self.is_stopped or self._get_num_starts(kind, index) > num_starts,
-                        0.5,
-                    )
-                if is_over or (kind == "worker" and index in self._retired):
+    def _supervise(self, kind: str, index: int, num_starts: int) -> None:
+        """Monitor a process until it is not needed any more, and replace it whenever it is lost."""
+        num_failures = 0
+        try:
+            while self._is_needed(kind, index, num_starts):
+                process = self._prepare_process(kind, index, num_starts, num_failures)
+                if process is not None:
+                    num_failures = 0
+                    self._monitor_process(kind, index, process)
+                if not self._is_needed(kind, index, num_starts):
                     return
-            if self.is_stopped:
-                return
-            self._launcher.launch(kind, index, self.address, self._secret, len(self.clocks))
+                num_failures += process is None
+                if num_failures >= _MAX_STARTS and self._is_required(kind):
+                    raise UnavailableError(
+                        f"{kind} {index}{self._launcher.describe_process(kind, index)} was started {_MAX_STARTS} "
+                        "times, and has died or was silent before it was ready."
+                    )
+                self._replace_process(kind, index, process)
+                self._launcher.kill(kind, index)
+                num_starts = self._start_process(kind, index)
+        except Exception as error:
+            self._fail(kind, index, error)
+
+    def _is_needed(self, kind: str, index: int, num_starts: int) -> bool:
+        """Check whether a process was neither stopped nor started again by another thread."""
+        is_retired = kind == "worker" and index in self._retired
+        return not (self.is_stopped or is_retired or self._num_starts[kind, index] != num_starts)
+
+    def _is_required(self, kind: str) -> bool:
+        """Check whether the job cannot go on without a process that does not start.
+
+        Workers that are started externally may be missing for any time while there are others.
+        """
+        return kind == "ps" or self._launcher.can_resize or not self.count_workers()
+
+    def _fail(self, kind: str, index: int, error: Exception) -> None:
+        """End the job with an error."""
+        if not isinstance(error, OpError):
+            cause, error = error, UnavailableError(f"{kind} {index} could not be started: {error}")
+            error.__cause__ = cause
         with self._state_changed:
-            self._failure = f"{kind} {index} has died {_MAX_STARTS} times before it reported to the coordinator."
+            self._failure = self._failure or error
             self._state_changed.notify_all()
 
     def _check_running(self) -> None:
         if self.is_stopped:
             raise UnavailableError("The cluster of parameter servers has been stopped.")
-        if self._failure:
-            raise UnavailableError(self._failure)
+        if self._failure is not None:
+            raise self._failure
 
     # ---- registration and monitoring -------------------------------------------------------
 
     def _handle_connection(self, connection: Connection) -> None:
         """Handle a connection, from a process that registers or from one that looks up a server."""
-        message = connection.receive()
-        if message[0] == "where":
-            with contextlib.suppress(UnavailableError):
-                connection.send(self._locate_server(*message[1:]))
+        method, *args = connection.receive()
+        if method == "where":
+            try:
+                answer: tuple[str, Any] = "value", self._locate_server(*args[0])
+            except OpError as error:
+                answer = "error", dump_error(error)
+            connection.send(answer)
             connection.close()
             return
-        _, kind, index, address, pid = message
-        control = RemoteCaller(connection)
+        kind, index, num_starts, pid = args
+        connection.socket.settimeout(self._max_silence)
+        process = _RegisteredProcess(RemoteCaller(connection), num_starts, pid)
         with self._state_changed:
-            replaced = self._processes.get((kind, index))
-            num_starts = 1 if replaced is None else replaced.num_starts + 1
-            process = self._processes[kind, index] = _RegisteredProcess(
-                control, address, num_starts, pid
-            )
-            is_started = self._strategy is not None
-            self._state_changed.notify_all()
-        with contextlib.suppress(ConnectionLostError):
-            if is_started:
-                self._configure_process(kind, process)
-        self._monitor_process(kind, index, process)
-
-    def _configure_process(self, kind: str, process: _RegisteredProcess) -> None:
-        """Configure a worker before its first closure."""
-        if kind == "worker":
-            assert self._strategy is not None
-            process.control.call(
-                "configure", list(sys.path), self.worker_count, tuple(self._strategy.options)
-            )
-            with self._state_changed:
-                assert self._functions is not None
-                process.sent_objects = SentObjects(self._functions)
+            known = self._processes.get((kind, index))
+            is_new = known is None or known.num_starts < num_starts
+            if is_new and self._is_needed(kind, index, num_starts):
+                self._processes[kind, index] = process
                 self._state_changed.notify_all()
+                return
+        # The process was replaced while it was suspended, or was requested twice.
+        connection.close()
+
+    def _prepare_process(
+        self, kind: str, index: int, num_starts: int, num_failures: int
+    ) -> _RegisteredProcess | None:
+        """Return a process once it accepts connections, or None if it is lost before."""
+
+        def get_process() -> _RegisteredProcess | None:
+            process = self._processes.get((kind, index))
+            return process if process is not None and process.num_starts == num_starts else None
+
+        # Machines may need more time to start a process than the first attempt has.
+        deadline = time.monotonic() + self._patience * (1.0 if num_failures else 0.5)
+        while (process := get_process()) is None:
+            if time.monotonic() > deadline or self._launcher.is_dead(kind, index):
+                return None
+            with self._state_changed:
+                self._state_changed.wait_for(
+                    lambda: get_process() or not self._is_needed(kind, index, num_starts), 0.5
+                )
+                if not self._is_needed(kind, index, num_starts):
+                    return None
+        try:
+            while process.address is None:
+                address = process.control.call("prepare", min(1.0, self._max_silence / 4))
+                with self._state_changed:
+                    process.address = address
+                    self._state_changed.notify_all()
+        except DataLossError:
+            # Another process would find the same damage in the journal.
+            raise
+        except Exception as error:
+            _log.warning("%s %d could not start: %s", kind, index, error)
+            return None
+        return process
 
     def _monitor_process(self, kind: str, index: int, process: _RegisteredProcess) -> None:
-        """Send heartbeats until a process does not respond any more, and then launch it again."""
-        process.control.connection.socket.settimeout(self._max_silence)
+        """Configure a worker, and send heartbeats until the process does not answer any more."""
+
+        def should_configure() -> bool:
+            return kind == "worker" and self._strategy is not None and process.sent_objects is None
+
+        def should_continue() -> bool:
+            return not process.is_lost and self._is_needed(kind, index, process.num_starts)
+
         with contextlib.suppress(ConnectionLostError):
-            while not self.is_stopped:
-                process.control.call("ping")
-                time.sleep(min(1.0, self._max_silence / 4))
+            while should_continue():
+                if should_configure():
+                    self._configure_worker(process)
+                process.control.call("ping", self._get_server_starts())
+                with self._state_changed:
+                    self._state_changed.wait_for(
+                        lambda: should_configure() or not should_continue(),
+                        min(1.0, self._max_silence / 4),
+                    )
+
+    def _configure_worker(self, process: _RegisteredProcess) -> None:
+        """Configure a worker before its first closure."""
+        assert self._strategy is not None and self._functions is not None
+        process.control.call(
+            "configure", list(sys.path), self.worker_count, tuple(self._strategy.options)
+        )
+        with self._state_changed:
+            process.sent_objects = SentObjects(self._functions)
+            self._state_changed.notify_all()
+
+    def _replace_process(self, kind: str, index: int, process: _RegisteredProcess | None) -> None:
+        """Record that a process is lost, and end the calls that wait for it."""
+        description = "Worker" if kind == "worker" else "Parameter server"
+        if process is None:
+            _log.warning("%s %d did not start; starting another one.", description, index)
+            process = self._processes.get((kind, index))
+        else:
+            _log.warning("%s %d is lost; starting another one.", description, index)
+            self.increment("preemptions" if kind == "worker" else "server_restarts")
+        if process is not None:
+            self._mark_lost(process)
+        if kind == "ps":
+            self.servers[index].abandon(self._get_server_starts()[index])
+
+    def _mark_lost(self, process: _RegisteredProcess) -> None:
         with self._state_changed:
             process.is_lost = True
             self._state_changed.notify_all()
-            if self.is_stopped or (kind == "worker" and index in self._retired):
-                return
         process.close()
-        description = "worker" if kind == "worker" else "parameter server"
-        _log.warning("%s %d is lost; starting another one.", description.capitalize(), index)
-        self.increment("preemptions" if kind == "worker" else "server_restarts")
-        self._launcher.kill(kind, index)
-        with contextlib.suppress(Exception):
-            self._launch(kind, index)
+
+    def _get_server_starts(self) -> list[int]:
+        """Return the number of starts of the current process of each server, or of the next one."""
+        with self._state_changed:
+            processes = [self._processes.get(("ps", n)) for n in range(len(self.clocks))]
+            return [0 if p is None else p.num_starts + p.is_lost for p in processes]
 
     def _wait_until_ready(self, expected: Sequence[tuple[str, int]]) -> None:
         def missing() -> list[tuple[str, int]]:
@@ -290,7 +388,7 @@ class RemoteCluster(Cluster):
 
     def _is_ready(self, key: tuple[str, int]) -> bool:
         process = self._processes.get(key)
-        if process is None or process.is_lost:
+        if process is None or process.is_lost or process.address is None:
             return False
         return key[0] == "ps" or self._strategy is None or process.sent_objects is not None
 
@@ -299,22 +397,27 @@ class RemoteCluster(Cluster):
 
         Wait until this exceeds `num_starts`, or until the known process responds again.
         """
-
-        def has_result() -> bool:
-            process = self._processes.get(("ps", index))
-            is_newer = (
-                process is not None and not process.is_lost and process.num_starts > num_starts
-            )
-            return self.is_stopped or bool(self._failure) or is_newer
-
         with self._state_changed:
-            while not self._state_changed.wait_for(has_result, 2.0):
-                process = self._processes.get(("ps", index))
-                if process is not None and not process.is_lost:
+            while not self._state_changed.wait_for(
+                lambda: (
+                    self.is_stopped
+                    or self._failure is not None
+                    or self._is_newer(index, num_starts)
+                ),
+                2.0,
+            ):
+                if self._is_newer(index, 0):
                     break
             self._check_running()
             process = self._processes["ps", index]
+            assert process.address is not None
             return process.address, process.num_starts
+
+    def _is_newer(self, index: int, num_starts: int) -> bool:
+        """Check whether a process of a server is ready that was started after another one."""
+        return (
+            self._is_ready(("ps", index)) and self._processes["ps", index].num_starts > num_starts
+        )
 
     # ---- closures --------------------------------------------------------------------------
 
@@ -323,19 +426,33 @@ class RemoteCluster(Cluster):
         self._functions = FunctionPickles(strategy)
         with self._state_changed:
             self._strategy = strategy
-            processes = [(key[0], process) for key, process in self._processes.items()]
-        for kind, process in processes:
-            with contextlib.suppress(ConnectionLostError):
-                self._configure_process(kind, process)
+            self._state_changed.notify_all()
         self._wait_until_ready(self._expected)
+
+    def wait_for_worker(self, worker_index: int) -> None:
+        """See `Cluster.wait_for_worker`."""
+        with self._state_changed:
+            self._state_changed.wait_for(
+                lambda: (
+                    self.is_stopped
+                    or self._failure is not None
+                    or worker_index >= self.worker_count
+                    or self._is_ready(("worker", worker_index))
+                )
+            )
 
     def run(self, worker_index: int, call: Call) -> Outcome:
         """Run a closure on a worker.
 
         Raises:
+          WorkerNotReadyError: If no process of the worker is ready.
           WorkerLostError: If the worker was lost. Its writes may or may not have been applied.
         """
-        process = self._wait_for_worker(worker_index)
+        with self._state_changed:
+            self._check_running()
+            if not self._is_ready(("worker", worker_index)):
+                raise WorkerNotReadyError(f"worker {worker_index} is not ready")
+            process = self._processes["worker", worker_index]
         try:
             assert process.sent_objects is not None and self._strategy is not None
             connection = self._take_connection(process)
@@ -343,9 +460,9 @@ class RemoteCluster(Cluster):
                 RemoteCaller(connection), self._strategy, process.sent_objects
             ).run(call)
         except ConnectionLostError as error:
-            # The monitoring thread will notice the loss too. Until then, no closure is sent to the
-            # process.
-            process.is_lost = True
+            # The supervising thread replaces the process, even if only this connection was lost.
+            # Until then, no closure is sent to the process.
+            self._mark_lost(process)
             raise WorkerLostError(str(error)) from error
         except BaseException:
             process.idle_connections.append(connection)
@@ -367,6 +484,7 @@ class RemoteCluster(Cluster):
         with self._state_changed:
             old_count, self.worker_count = self.worker_count, workers
             self._retired -= set(range(workers))
+            self._state_changed.notify_all()
         for index in range(old_count, workers):
             self._launch("worker", index)
 
@@ -379,22 +497,19 @@ class RemoteCluster(Cluster):
             process.close()
         self._launcher.kill("worker", worker_index)
 
-    def _wait_for_worker(self, index: int) -> _RegisteredProcess:
-        with self._state_changed:
-            self._state_changed.wait_for(
-                lambda: self.is_stopped or self._failure or self._is_ready(("worker", index))
-            )
-            self._check_running()
-            return self._processes["worker", index]
-
     def _take_connection(self, process: _RegisteredProcess) -> Connection:
         """Return a connection that no thread uses."""
-        try:
+        with contextlib.suppress(IndexError):
             return process.idle_connections.pop()
-        except IndexError:
-            connection = connect(process.address, self._secret)
-            process.connections.append(connection)
-            return connection
+        assert process.address is not None
+        connection = connect(process.address, self._secret)
+        with self._state_changed:
+            # A lost process has closed its connections, so nothing would end a call on this one.
+            if not process.is_lost:
+                process.connections.append(connection)
+                return connection
+        connection.close()
+        raise ConnectionLostError("the process was lost")
 
     def read(self, variable: HostedVariable) -> Array:
         """Return the current value, which is sent only if it has changed since the last read."""

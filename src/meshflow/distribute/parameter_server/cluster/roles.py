@@ -25,6 +25,8 @@ class Role(NamedTuple):
       number: Index among the processes of this kind.
       coordinator: Address of the coordinator as 'host:port'.
       servers: Number of parameter servers.
+      num_starts: Number of starts of processes of this kind and index so far. The coordinator
+        refuses a process that it has replaced by a later one.
       folder: Folder of the journal of a parameter server, or None.
       crowded: Whether there are at least as many workers on the machine as cores.
     """
@@ -33,6 +35,7 @@ class Role(NamedTuple):
     number: int
     coordinator: str
     servers: int
+    num_starts: int = 1
     folder: str | None = None
     crowded: bool = False
 
@@ -55,6 +58,7 @@ def make_role(
     index: int,
     coordinator: str,
     servers: int,
+    num_starts: int,
     folder: JournalFolder | None,
     crowded: bool,
 ) -> Role:
@@ -65,11 +69,12 @@ def make_role(
       index: Index among the processes of this kind.
       coordinator: Address of the coordinator.
       servers: Number of parameter servers.
+      num_starts: See `Role`.
       folder: Folder of the journals of servers, or None.
       crowded: See `Role`.
     """
     server_folder = str(folder.get_server_folder(index)) if kind == "ps" and folder else None
-    return Role(kind, index, coordinator, servers, server_folder, crowded)
+    return Role(kind, index, coordinator, servers, num_starts, server_folder, crowded)
 
 
 def is_crowded(workers: int) -> bool:

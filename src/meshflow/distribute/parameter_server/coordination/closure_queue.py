@@ -6,7 +6,7 @@ import heapq
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshflow.distribute.parameter_server.closures.remote_values import RemoteValue
@@ -14,6 +14,7 @@ from meshflow.distribute.parameter_server.closures.remote_values import RemoteVa
 __all__ = ["Closure", "ClosureQueue", "StalenessGate"]
 
 _CANCELLED = "The closure was cancelled: another one has failed."
+_ENDED = "The coordinator has ended."
 # An idle worker also runs a closure that takes this many times the typical duration. It checks at
 # this interval, in seconds.
 _BACKUP_FACTOR, _POLL_SECONDS = 3.0, 0.05
@@ -138,12 +139,16 @@ class ClosureQueue:
         return None
 
     def put_back(self, closure: Closure) -> None:
-        """Queue a closure again, before all others, because its worker was lost."""
+        """Queue a closure again, before all others, because its worker was lost.
+
+        It is not cancelled after an error of another closure, because some servers may have applied
+        its writes, and then the others must apply them too.
+        """
         with self._closure_added:
             closure.num_runs -= 1
             if closure.num_runs == 0 and self._running.pop(closure.closure_id, None) is not None:
-                if self._error is not None or self._closed:
-                    closure.result._cancel(_CANCELLED)
+                if self._closed:
+                    closure.result._cancel(_ENDED)
                 else:
                     heapq.heappush(self._waiting, closure)
                     self._closure_added.notify()
@@ -171,7 +176,7 @@ class ClosureQueue:
             if is_first and error is not None:
                 closure.result._set_error(error)
                 self._error = self._error or error
-                self._cancel_waiting(_CANCELLED)
+                self._cancel_waiting(_CANCELLED, [c for c in self._waiting if c.num_deaths])
                 self._room_made.notify_all()
             elif is_first:
                 on_first_result()
@@ -212,14 +217,16 @@ class ClosureQueue:
         """Cancel the waiting closures and end all waits."""
         with self._closure_added:
             self._closed = True
-            self._cancel_waiting("The coordinator has ended.")
+            self._cancel_waiting(_ENDED)
             for condition in (self._closure_added, self._room_made, self._closure_finished):
                 condition.notify_all()
 
-    def _cancel_waiting(self, why: str) -> None:
-        cancelled, self._waiting = self._waiting, []
+    def _cancel_waiting(self, why: str, kept: Sequence[Closure] = ()) -> None:
+        cancelled, self._waiting = self._waiting, list(kept)
+        heapq.heapify(self._waiting)
         for closure in cancelled:
-            closure.result._cancel(why)
+            if closure not in kept:
+                closure.result._cancel(why)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -227,7 +234,7 @@ class ClosureQueue:
     def _raise_error(self) -> None:
         if self._error is not None:
             # No closure may still be running when the program sees the error.
-            self._closure_finished.wait_for(lambda: not self._running)
+            self._closure_finished.wait_for(lambda: not self._waiting and not self._running)
             error, self._error = self._error, None
             if error is not None:
                 raise error

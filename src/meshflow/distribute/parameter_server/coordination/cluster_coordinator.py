@@ -29,6 +29,7 @@ from meshflow.distribute.parameter_server.closures.stubs import CoordinatorOnly
 from meshflow.distribute.parameter_server.cluster.cluster import (
     Cluster,
     WorkerLostError,
+    WorkerNotReadyError,
     WorkerSideCluster,
 )
 from meshflow.distribute.parameter_server.coordination.closure_queue import (
@@ -324,13 +325,13 @@ class _WorkerDispatcher:
 
     def _run(self) -> None:
         """Dispatch closures until the queue is closed, or until there are fewer workers."""
-        while (
-            closure := self._queue.take(lambda: self.worker_id < self._cluster.worker_count)
-        ) is not None:
+        while (closure := self._take_closure()) is not None:
             self._gate.enter(self.worker_id)
             finished = False
             try:
                 outcome = self._run_closure(closure)
+            except WorkerNotReadyError:
+                self._queue.put_back(closure)
             except WorkerLostError as error:
                 self._handle_loss(closure, error)
             except BaseException as error:
@@ -344,6 +345,11 @@ class _WorkerDispatcher:
                 self._gate.leave(self.worker_id, finished)
             # These references would keep the results until the next closure arrives.
             closure = outcome = note = None  # type: ignore[assignment]
+
+    def _take_closure(self) -> Closure | None:
+        # While the worker restarts, other workers run the closures.
+        self._cluster.wait_for_worker(self.worker_id)
+        return self._queue.take(lambda: self.worker_id < self._cluster.worker_count)
 
     def _handle_loss(self, closure: Closure, error: Exception) -> None:
         closure.num_deaths += 1

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,8 @@ from meshflow.distribute.parameter_server.server.remote_server import RemoteServ
 from meshflow.distribute.parameter_server.transport.connection import (
     Connection,
     ConnectionLostError,
+    FencedError,
+    RemoteCaller,
     accept_connections,
     answer_calls,
     close_listener,
@@ -58,31 +60,108 @@ def serve(role: Role, secret: str) -> None:
       ConnectionError: If the coordinator cannot be reached.
     """
     control = connect(role.coordinator, secret)
+    # The coordinator monitors this process from now on, also while it reads a long journal.
+    control.send(("register", role.kind, role.number, role.num_starts, os.getpid()))
     # Other processes are on the coordinator's network, or on this machine.
     coordinator_host = parse_address(role.coordinator)[0]
     host = (
         "127.0.0.1" if is_loopback(coordinator_host) else find_route_address(coordinator_host) or ""
     )
     listener = open_listening_socket(host, 0, f"{role.kind} {role.number}")
-    methods = _define_methods(role, secret)
-    threading.Thread(
-        target=accept_connections,
-        args=(listener, secret, lambda connection: answer_calls(connection, methods(connection))),
-        daemon=True,
-    ).start()
-    control.send(
-        (
-            "register",
-            role.kind,
-            role.number,
-            format_address(host, listener.getsockname()[1]),
-            os.getpid(),
-        )
-    )
+    address = format_address(host, listener.getsockname()[1])
+    host_service = _HostService(role, secret, address)
+
+    def answer(connection: Connection) -> None:
+        try:
+            answer_calls(connection, host_service.get_methods(connection))
+        except FencedError:
+            control.close()  # This ends the process.
+            raise
+
+    def load() -> None:
+        if host_service.load():
+            accept_connections(listener, secret, answer)
+
     try:
-        answer_calls(control, {"ping": lambda: True, **methods(control)})
+        answer_calls(control, host_service.get_control_methods(control, load))
     finally:
         close_listener(listener)
+
+
+class _HostService:
+    """The server or worker of a process, which another thread loads.
+
+    Args:
+      role: Role of the process.
+      secret: Secret of the job.
+      address: Address at which the process accepts connections.
+    """
+
+    def __init__(self, role: Role, secret: str, address: str) -> None:
+        self._role, self._secret, self._address = role, secret, address
+        self._servers: list[RemoteServer] = []
+        self._service: ServerService | WorkerService | None = None
+        self._error: Exception | None = None
+        self._loaded = threading.Event()
+
+    def load(self) -> bool:
+        """Create the server or worker, and return whether it could be created."""
+        role = self._role
+        try:
+            if role.kind == "ps":
+                self._service = ServerService(role.number, role.folder)
+            else:
+                locate = ServerDirectory(role.coordinator, self._secret)
+                self._servers = [RemoteServer(n, locate, self._secret) for n in range(role.servers)]
+                self._service = WorkerService(role.number, self._servers, role.crowded)
+        except Exception as error:
+            traceback.print_exc()
+            self._error = error
+        self._loaded.set()
+        return self._error is None
+
+    def get_methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
+        """Return the methods that may be called on a connection after `load`, by name.
+
+        Args:
+          connection: The connection.
+        """
+        assert self._service is not None
+        return self._service.methods(connection)
+
+    def get_control_methods(
+        self, control: Connection, load: Callable[[], None]
+    ) -> Mapping[str, Callable[..., Any]]:
+        """Return the methods for the coordinator, to which `prepare` adds those of the service.
+
+        Args:
+          control: The connection to the coordinator.
+          load: Function that loads the service. The first call of `prepare` starts it in a thread: a
+            process that the coordinator has replaced must not open the journal.
+        """
+        methods: dict[str, Callable[..., Any]] = {}
+        loading: list[threading.Thread] = []
+
+        def prepare(timeout: float) -> str | None:
+            """Return the address once the service is loaded, or None."""
+            if not loading:
+                loading.append(threading.Thread(target=load, daemon=True))
+                loading[0].start()
+            if not self._loaded.wait(timeout):
+                return None
+            if self._error is not None:
+                raise self._error
+            methods.update(self.get_methods(control))
+            return self._address
+
+        methods.update(ping=self._ping, prepare=prepare)
+        return methods
+
+    def _ping(self, num_starts: Sequence[int]) -> bool:
+        """Answer a heartbeat, with the number of starts of each parameter server."""
+        for remote_server, count in zip(self._servers, num_starts, strict=False):
+            remote_server.abandon(count)
+        return True
 
 
 def make_listener(
@@ -106,18 +185,6 @@ def make_listener(
     return TaskListener(cluster_spec, job_name, task_index, serve_coordinator)
 
 
-def _define_methods(
-    role: Role, secret: str
-) -> Callable[[Connection], dict[str, Callable[..., Any]]]:
-    """Return a function from a connection to the methods that may be called on it."""
-    if role.kind == "ps":
-        return ServerService(role.number, role.folder).methods
-    locate = ServerDirectory(role.coordinator, secret)
-    servers = [RemoteServer(n, locate, secret) for n in range(role.servers)]
-    methods = WorkerService(role.number, servers, role.crowded).methods()
-    return lambda connection: methods
-
-
 class ServerDirectory:
     """Lookup of the addresses of parameter servers at the coordinator.
 
@@ -139,8 +206,7 @@ class ServerDirectory:
         """
         connection: Connection = connect(self._coordinator, self._secret)
         try:
-            connection.send(("where", index, known))
-            location: tuple[str, int] = connection.receive()
+            location: tuple[str, int] = RemoteCaller(connection).call("where", index, known)
             return location
         finally:
             connection.close()

@@ -15,7 +15,7 @@ from meshflow.distribute.parameter_server.closures.remote_values import PerWorke
 from meshflow.distribute.parameter_server.closures.stubs import ObjectStub
 from meshflow.distribute.parameter_server.cluster.roles import current_worker
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
-from meshflow.distribute.parameter_server.transport.connection import dump_error
+from meshflow.distribute.parameter_server.transport.connection import Connection, dump_error
 from meshflow.distribute.parameter_server.transport.messages import ClosureOptions, ServerInterface
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable
 from meshflow.distribute.parameter_server.worker.remote_worker import MAX_FUNCTIONS, CallRequest
@@ -65,8 +65,12 @@ class WorkerService:
         self._states: Mapping[int, set[int]] = {}
         self._load_lock = threading.RLock()
 
-    def methods(self) -> dict[str, Callable[..., Any]]:
-        """Return the methods that may be called, by name."""
+    def methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
+        """Return the methods that may be called, by name.
+
+        Args:
+          connection: The connection of the caller.
+        """
         return {"configure": self._configure, "run": self._run}
 
     def _configure(self, path: Sequence[str], workers: int, options: tuple[Any, ...]) -> None:

@@ -1,31 +1,45 @@
 """Write-ahead log of a parameter server.
 
-It consists of a snapshot, and of a record of every later call that changes the state.
+A journal is a snapshot `snapshot.N`, and the logs `log.N`, `log.N+1`, ... with a record of every
+later call that changes the state; `record_files` defines their format. Without a snapshot, the logs
+begin at 1. A restarted server loads the snapshot and replays the logs in this order. A record is
+handed to the operating system before the call is answered, so it survives the death of the process,
+but not of the machine.
 
-A restarted server loads the snapshot and replays the records. An incomplete record can only be the
-last one of the file. The process was then killed before it answered the call, which the caller will
-repeat. A record is handed to the operating system before the call is answered, so it survives the
-death of the process, but not of the machine.
+Every process that opens the journal creates a log of its own, with the next free number, before it
+reads those of its predecessors. A process that was suspended and replaced detects the higher number
+when it continues (`check_ownership`), and does not answer its callers. Its last records were not
+acknowledged, and may be incomplete or too late: the first record of each log contains the offsets
+up to which its process has replayed the earlier ones, as JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import os
 import pickle
+import secrets
 import shutil
-import struct
 import tempfile
-from collections.abc import Iterator
-from io import BufferedWriter, FileIO
+from collections.abc import Iterator, Mapping
+from io import BufferedWriter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
-from meshflow.distribute.parameter_server.transport.connection import pickle_message
+from meshflow.distribute.parameter_server.server.record_files import (
+    DamagedFileError,
+    FileRecord,
+    pack_header,
+    pack_record,
+    read_records,
+    write_all,
+)
+from meshflow.distribute.parameter_server.transport.connection import FencedError, pickle_message
 from meshflow.environment.types import StrPath
+from meshflow.files.storage import LOCAL_STORAGE, Storage, StorageFile, open_file
 
 fcntl: ModuleType | None
 try:
@@ -33,10 +47,9 @@ try:
 except ImportError:
     fcntl = None
 
-__all__ = ["Journal", "JournalFolder"]
+__all__ = ["Journal", "JournalFiles", "JournalFolder"]
 
 _logger = logging.getLogger("meshflow")
-_HEAD = struct.Struct("!QQ")
 # Prefix of temporary folders, and the name of the file in them that their process has locked.
 _PREFIX, _LOCK = "meshflow-servers-", "lock"
 
@@ -45,9 +58,11 @@ class JournalFolder:
     """Folder with the journals of the servers of a job.
 
     Args:
-      path: A folder, which is kept at the end. By default, a temporary folder.
+      path: A folder, in which each job creates a folder that is kept at the end. By default, a
+        temporary folder.
 
     Attributes:
+      path: The folder of this job.
       is_local: Whether this is a temporary folder, which other machines cannot access.
     """
 
@@ -58,8 +73,10 @@ class JournalFolder:
             _remove_abandoned()
             self.path, self._lock = _create_temporary()
         else:
-            self.path = Path(path)
-        self.path.mkdir(parents=True, exist_ok=True)
+            # Servers must not replay the journals of an earlier job: its closures have the same ids,
+            # so pushes of this job would seem to be repeated.
+            self.path = Path(path) / f"job-{secrets.token_hex(4)}"
+            self.path.mkdir(parents=True)
 
     def get_server_folder(self, index: int) -> Path:
         """Return the folder of one server.
@@ -97,11 +114,94 @@ def _remove_abandoned() -> None:
             shutil.rmtree(path.parent, ignore_errors=True)
 
 
+class JournalFiles:
+    """The files of the journal of one server, for reading.
+
+    Args:
+      folder: Folder of the server.
+      storage: Storage of the folder.
+
+    Attributes:
+      snapshot: Generation of the latest snapshot, or 0.
+      logs: Generations of the logs since the snapshot, in order.
+      latest: The highest generation of a snapshot or log, or 0.
+    """
+
+    def __init__(self, folder: StrPath, storage: Storage = LOCAL_STORAGE) -> None:
+        self.folder, self._storage = os.fspath(folder), storage
+        names = [name.rpartition(".") for name in storage.list_names(self.folder)]
+        self._files = sorted(
+            (int(suffix), kind)
+            for kind, _, suffix in names
+            if suffix.isdecimal() and kind in ("snapshot", "log", "partial")
+        )
+        self.snapshot = max((g for g, kind in self._files if kind == "snapshot"), default=0)
+        self.logs = [g for g, kind in self._files if kind == "log" and g >= self.snapshot]
+        self.latest = max((g for g, kind in self._files if kind != "partial"), default=0)
+
+    def get_path(self, kind: str, generation: int) -> str:
+        """Return the path of a file.
+
+        Args:
+          kind: "snapshot", "log", or "partial" for a snapshot that is being written.
+          generation: Its generation.
+        """
+        return os.path.join(self.folder, f"{kind}.{generation}")
+
+    def read_snapshot(self) -> FileRecord | None:
+        """Return the snapshot, or None if there is none.
+
+        Raises:
+          DamagedFileError: If the snapshot is damaged or incomplete.
+        """
+        if not self.snapshot:
+            return None
+        path = self.get_path("snapshot", self.snapshot)
+        record = next(read_records(self._storage, path, "snapshot"), None)
+        if record is None or record.end != self._storage.get_size(path):
+            raise DamagedFileError(path, 0, "the snapshot is incomplete")
+        return record
+
+    def read_logs(self) -> Iterator[tuple[int, FileRecord]]:
+        """Yield the records of the logs since the snapshot, each with the generation of its log.
+
+        The first record of each log contains offsets; see the docstring of the module.
+
+        Raises:
+          DamagedFileError: If a record is damaged.
+        """
+        ends: dict[str, int] = {}
+        for generation in reversed(self.logs):
+            first = next(self._read_log(generation, ends), None)
+            if first is not None:
+                # Later processes know how far they have replayed this log.
+                ends = {**json.loads(first.body), **ends}
+        for generation in self.logs:
+            for record in self._read_log(generation, ends):
+                yield generation, record
+
+    def _read_log(self, generation: int, ends: Mapping[str, int]) -> Iterator[FileRecord]:
+        path = self.get_path("log", generation)
+        return read_records(self._storage, path, "log", ends.get(str(generation)))
+
+    def delete_replaced(self, owner: int) -> None:
+        """Delete the files that the snapshot has replaced, and incomplete snapshots.
+
+        Args:
+          owner: Generation of the log of this process. Earlier processes cannot complete a snapshot.
+        """
+        # In ascending order, which `Journal.check_ownership` requires.
+        for generation, kind in self._files:
+            if generation < self.snapshot or (kind == "partial" and generation <= owner):
+                self._storage.delete(self.get_path(kind, generation))
+
+
 class Journal:
-    """The journal of one server.
+    """The journal of one server, which this process owns until another one opens it.
 
     Args:
       folder: Folder of the server, which may have a journal already.
+      storage: Storage of the folder.
 
     Attributes:
       min_snapshot_bytes: The size in bytes of the records from which a snapshot is worthwhile.
@@ -109,31 +209,47 @@ class Journal:
 
     min_snapshot_bytes = 1 << 26
 
-    def __init__(self, folder: StrPath) -> None:
-        self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        snapshots = [
-            int(p.suffix[1:]) for p in self._folder.glob("snapshot.*") if p.suffix[1:].isdigit()
-        ]
-        self._generation = max(snapshots, default=0)
-        self._remove_replaced()
-        self._size = 0
-        self._log: FileIO | None = None
+    def __init__(self, folder: StrPath, storage: Storage = LOCAL_STORAGE) -> None:
+        self._folder, self._storage = os.fspath(folder), storage
+        storage.make_folder(self._folder)
+        while True:
+            self._files = JournalFiles(self._folder, storage)
+            try:
+                log = self._create_log(self._files.latest + 1)
+                break
+            except FileExistsError:
+                continue  # Another process was faster.
+        self._start_log(self._files.latest + 1, log, {})
+
+    def _create_log(self, generation: int) -> StorageFile:
+        return self._storage.open(self._files.get_path("log", generation), "xb")
+
+    def _start_log(self, generation: int, log: StorageFile, ends: Mapping[str, int]) -> None:
+        """Append later records to a new log."""
+        self._generation, self._log = generation, log
+        self._log_path, self._next_log_path = (
+            self._files.get_path("log", g) for g in (generation, generation + 1)
+        )
+        # The offsets up to which earlier logs are valid, by generation.
+        self._ends = dict(ends)
+        self._offset = self._index = 0
 
     def recover(self) -> Iterator[Any]:
         """Yield the snapshot, or None, and then the later records.
 
         Records can be appended after that.
+
+        Raises:
+          DamagedFileError: If a file is damaged.
         """
-        snapshot = next(_read_records(self._get_path("snapshot")), (None, 0))[0]
-        yield snapshot
-        end = 0
-        for record, record_end in _read_records(self._get_path("log")):
-            end = record_end
-            yield record
-        self._log = open(self._get_path("log"), "ab", buffering=0)  # noqa: SIM115
-        self._log.truncate(end)
-        self._size = end
+        snapshot = self._files.read_snapshot()
+        yield None if snapshot is None else _load_record(snapshot)
+        self._ends = {str(generation): 0 for generation in self._files.logs}
+        for generation, record in self._files.read_logs():
+            self._ends[str(generation)] = record.end
+            if record.index:
+                yield _load_record(record)
+        self._files.delete_replaced(self._generation)
 
     def append(self, record: Any) -> None:
         """Append a record.
@@ -144,82 +260,79 @@ class Journal:
         Raises:
           OSError: If the disk is full. Nothing was appended then.
         """
-        assert self._log is not None
+        parts: list[memoryview] = []
+        index = self._index
+        if not self._offset:
+            parts.append(memoryview(pack_header("log", self._generation)))
+            parts += pack_record(0, json.dumps(self._ends).encode())
+            index = 1
+        parts += pack_record(index, *pickle_message(record))
         try:
-            self._size += _write_record(self._log, record)
+            self._offset += write_all(self._log, parts)
         except BaseException:
             # A record after an incomplete one could not be read.
-            self._log.truncate(self._size)
-            self._log.seek(self._size)
+            self._log.truncate(self._offset)
+            self._log.seek(self._offset)
             raise
+        self._index = index + 1
+
+    def check_ownership(self) -> None:
+        """Check that no other process has opened the journal before the last record was appended.
+
+        Call it after a change or a read, before answering the caller: until then, the new process
+        may not know of the change.
+
+        Raises:
+          FencedError: If another process has opened the journal.
+        """
+        # The next process creates the next log, and deletes this one before the next one.
+        exists = self._storage.exists
+        if exists(self._next_log_path) or not exists(self._log_path):
+            raise FencedError(f"Another process has opened the journal in {self._folder}.")
 
     @property
     def size(self) -> int:
         """Return the size in bytes of the records since the snapshot."""
-        return self._size
+        return self._offset + sum(self._ends.values())
 
     def write_snapshot(self, state: Any) -> None:
-        """Replace the log by a snapshot.
+        """Replace the logs by a snapshot.
 
-        If the snapshot cannot be written, the log is kept, and the next attempt waits until the log
-        is twice as large.
+        If the snapshot cannot be written, the logs are kept, and the next attempt waits until they
+        are twice as large.
 
         Args:
           state: The first value that `recover` will yield.
+
+        Raises:
+          FencedError: If another process has opened the journal.
         """
         generation = self._generation + 1
-        partial = self._get_path("partial", generation)
+        partial = self._files.get_path("partial", generation)
         try:
-            with open(partial, "wb", buffering=0) as file:
-                _write_record(file, state)
-            log = open(self._get_path("log", generation), "wb", buffering=0)  # noqa: SIM115
+            with open_file(self._storage, partial, "wb") as file:
+                header = memoryview(pack_header("snapshot", generation))
+                write_all(file, [header, *pack_record(0, *pickle_message(state))])
+            log = self._create_log(generation)
+        except FileExistsError:
+            self._storage.delete(partial)
+            self.check_ownership()
+            raise
         except OSError as error:
-            partial.unlink(missing_ok=True)
-            self.min_snapshot_bytes = 2 * self._size
+            self._storage.delete(partial)
+            self.min_snapshot_bytes = 2 * self.size
             _logger.warning("Could not write a snapshot; keeping the log: %s", error)
             return
-        partial.rename(self._get_path("snapshot", generation))
-        if self._log is not None:
-            self._log.close()
-        self._log, self._size, self._generation = log, 0, generation
-        self._remove_replaced()
-
-    def _remove_replaced(self) -> None:
-        """Delete files that a snapshot has replaced, including those of a process that was killed."""
-        for kind in ("snapshot", "log", "partial"):
-            for path in self._folder.glob(f"{kind}.*"):
-                if path != self._get_path(kind):
-                    path.unlink(missing_ok=True)
-
-    def _get_path(self, kind: str, generation: int | None = None) -> Path:
-        return self._folder / f"{kind}.{self._generation if generation is None else generation}"
+        self._log.close()
+        self._start_log(generation, log, {**self._ends, str(self._generation): self._offset})
+        try:
+            self._storage.rename(partial, self._files.get_path("snapshot", generation))
+        except OSError as error:
+            _logger.warning("Could not rename a snapshot; keeping the logs: %s", error)
+            return
+        self._ends = {}
+        JournalFiles(self._folder, self._storage).delete_replaced(generation)
 
 
-def _write_record(file: FileIO, record: object) -> int:
-    body, arrays = pickle_message(record)
-    lengths = struct.pack(f"!{len(arrays)}Q", *(a.nbytes for a in arrays))
-    total = 0
-    for part in (_HEAD.pack(len(body), len(arrays)) + lengths + body, *arrays):
-        view = memoryview(part).cast("B")  # type: ignore[arg-type]
-        total += len(view)
-        while view:
-            view = view[file.write(view) :]
-    return total
-
-
-def _read_records(path: Path) -> Iterator[tuple[Any, int]]:
-    """Yield the complete records of a file, each with the offset of its end."""
-    if not path.exists():
-        return
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        while size - file.tell() >= _HEAD.size:
-            length, count = _HEAD.unpack(file.read(_HEAD.size))
-            if length + 8 * count > size - file.tell():
-                return
-            lengths = struct.unpack(f"!{count}Q", file.read(8 * count))
-            if length + sum(lengths) > size - file.tell():
-                return
-            body = file.read(length)
-            arrays = [np.fromfile(file, np.uint8, n) for n in lengths]
-            yield pickle.loads(body, buffers=arrays), file.tell()
+def _load_record(record: FileRecord) -> Any:
+    return pickle.loads(record.body, buffers=record.arrays)

@@ -35,6 +35,7 @@ from meshflow.distribute.parameter_server.transport.messages import (
     VariableRows,
 )
 from meshflow.environment.types import Array, ArrayLike
+from meshflow.files.storage import LOCAL_STORAGE, Storage
 from meshflow.profiler.annotations import Trace
 
 # Larger values are copied before they are sent.
@@ -56,9 +57,13 @@ class ServerService:
     Args:
       index: Index of the server.
       folder: Folder of its journal, or None.
+      storage: Storage of the folder.
+
+    Raises:
+      DataLossError: If the journal is damaged.
     """
 
-    def __init__(self, index: int, folder: str | None) -> None:
+    def __init__(self, index: int, folder: str | None, storage: Storage = LOCAL_STORAGE) -> None:
         self._server = ParameterServer(index, copies_on_write=output_buffers.is_supported())
         # Counter of the calls of `exchange`, for profiles.
         self._exchange_ids = itertools.count()
@@ -77,7 +82,7 @@ class ServerService:
         }
         self._journal: Journal | None = None
         if folder is not None:
-            self._journal = Journal(folder)
+            self._journal = Journal(folder, storage)
             self._recover(self._journal)
 
     def methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
@@ -86,9 +91,21 @@ class ServerService:
         Args:
           connection: The connection of the caller.
         """
-        logged = {name: functools.partial(self._call_logged, name) for name in self._calls}
-        exchange = functools.partial(self._exchange, connection)
-        return {**logged, "read": self._server.read, "exchange": exchange}
+        methods: dict[str, Callable[..., Any]] = {
+            **{name: functools.partial(self._call_logged, name) for name in self._calls},
+            "read": self._server.read,
+            "exchange": functools.partial(self._exchange, connection),
+        }
+        if self._journal is None:
+            return methods
+        return {name: functools.partial(self._call_as_owner, f) for name, f in methods.items()}
+
+    def _call_as_owner(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function, and check before its result is sent that this server was not replaced."""
+        result = function(*args)
+        assert self._journal is not None
+        self._journal.check_ownership()
+        return result
 
     def _call_logged(self, method: str, *args: Any) -> Any:
         """Write a call that changes the state to the journal, and then execute it."""
@@ -239,6 +256,18 @@ class RemoteServer:
                     return self._caller.call(method, *args)
                 except ConnectionLostError:
                     self.close()
+
+    def abandon(self, num_starts: int) -> None:
+        """Let a call that waits for a process that was replaced fail, and be repeated.
+
+        A suspended process does not answer, but keeps its connections.
+
+        Args:
+          num_starts: Number of starts of the process that is, or will be, the server.
+        """
+        caller = self._caller
+        if caller is not None and self._num_starts < num_starts:
+            caller.connection.close()
 
     @property
     def connection(self) -> Connection | None:

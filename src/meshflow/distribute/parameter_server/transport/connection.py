@@ -40,10 +40,12 @@ from meshflow.environment.types import Array
 __all__ = [
     "Connection",
     "ConnectionLostError",
+    "FencedError",
     "RemoteCaller",
     "answer_calls",
     "connect",
     "dump_error",
+    "load_error",
 ]
 
 # Header of a message: the length of the pickle, and the number of arrays.
@@ -67,6 +69,10 @@ _Buffer = TypeVar("_Buffer", bytearray, memoryview, np.ndarray)
 
 class ConnectionLostError(ConnectionError):
     """The connection is closed, or the process at its other end does not speak the protocol."""
+
+
+class FencedError(ConnectionLostError):
+    """This process was replaced while it was suspended, so it must not answer its callers."""
 
 
 class RemoteTraceback(Exception):
@@ -489,13 +495,19 @@ def answer_calls(connection: Connection, methods: Mapping[str, Callable[..., Any
     Args:
       connection: The connection.
       methods: The methods that may be called, by name.
+
+    Raises:
+      FencedError: If a method has raised it. The call is not answered.
     """
     try:
-        with contextlib.suppress(ConnectionLostError):
-            while True:
-                # No variable refers to a call after this line, so the caller can reuse the memory
-                # of its arrays.
-                connection.send(_answer_call(connection, methods))
+        while True:
+            # No variable refers to a call after this line, so the caller can reuse the memory of
+            # its arrays.
+            connection.send(_answer_call(connection, methods))
+    except FencedError:
+        raise
+    except ConnectionLostError:
+        pass
     finally:
         connection.close()
 
@@ -513,6 +525,8 @@ def _answer_call(
         return "error", dump_error(error)
     try:
         return "value", methods[method](*args)
+    except FencedError:
+        raise
     except BaseException as error:
         return "error", dump_error(error)
 

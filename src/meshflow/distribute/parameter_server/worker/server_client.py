@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import itertools
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +35,9 @@ __all__ = ["ServerClient", "call_outside_closure", "closure_scope"]
 # If the pushes for the other servers have more bytes in total, staging costs less than forwarding
 # them to the first server.
 MAX_FORWARDED_BYTES = 1 << 18
+# A server whose disk is full is asked again for so many seconds.
+_FULL_DISK_SECONDS, _FULL_DISK_ERRORS = 60.0, (errno.ENOSPC, errno.EDQUOT)
+_log = logging.getLogger("meshflow")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -151,7 +157,7 @@ class ServerClient:
     ) -> CompletedAttempt | None:
         if push is None:
             return None
-        return call_outside_closure(server.stage, push, *options)
+        return _call_until_stored(server.stage, push, *options)
 
     def _push_in_order(
         self, pushes: Sequence[Push | None], order: Sequence[int], floor: int
@@ -204,7 +210,31 @@ class ServerClient:
     def _exchange_one(
         server: ServerInterface, push: Push | Decision | None, wish: PullRequest, floor: int
     ) -> ExchangeReply:
-        return call_outside_closure(server.exchange, push, wish, floor)
+        return _call_until_stored(server.exchange, push, wish, floor)
+
+
+def _call_until_stored(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Call a method of a server, and repeat the call for some time while the server's disk is full.
+
+    Other servers may have applied their part of the closure already.
+
+    Args:
+      function: The method.
+      *args: Its arguments.
+      **kwargs: Its keyword arguments.
+
+    Raises:
+      OSError: If the disk remains full.
+    """
+    deadline = time.monotonic() + _FULL_DISK_SECONDS
+    while True:
+        try:
+            return call_outside_closure(function, *args, **kwargs)
+        except OSError as error:
+            if error.errno not in _FULL_DISK_ERRORS or time.monotonic() > deadline:
+                raise
+            _log.warning("A parameter server cannot write its journal: %s; trying again.", error)
+        time.sleep(1.0)
 
 
 def _refuse_repeated(reply: ExchangeReply) -> ExchangeReply:

@@ -285,8 +285,15 @@ class Worker:
             if self._should_pull(call):
                 self._client.pull(call.floor)
             clocks = self._install_replies()
-            with self._core_scope():
-                value, running, pushes = self._compute(call, clocks)
+            try:
+                with self._core_scope():
+                    value, running, pushes = self._compute(call, clocks)
+            except Exception:
+                if call.attempt:
+                    # Servers that lack the writes of an earlier attempt apply them.
+                    nothing = [None] * len(self.servers)
+                    self._client.push(call.closure_id, call.attempt, call.floor, nothing)
+                raise
             if self._skip_exchange(call, running):
                 return Outcome(value, clocks, [], False, self._client.count_traffic())
             self._compress(pushes)
