@@ -4,5 +4,5 @@ FORMATS = (
     *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
     *("models", "weights", "manifests", "bundles", "elements", "events", "tars", "graphs"),
     *("safetensors", "saved_manifests", "configurations", "texts", "traces", "requests", "states"),
-    "litert",
+    *("litert", "modules", "journals"),
 )
