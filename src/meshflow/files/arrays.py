@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["can_hold", "cast_weight", "load_array"]
+__all__ = ["can_hold", "cast_weight", "load_array", "parse_dtype"]
 
 
 def can_hold(dtype: np.typing.DTypeLike, stored: np.typing.DTypeLike) -> bool:
@@ -20,6 +20,19 @@ def can_hold(dtype: np.typing.DTypeLike, stored: np.typing.DTypeLike) -> bool:
 def _get_rank(dtype: np.typing.DTypeLike) -> int:
     kind = np.dtype(dtype).kind
     return 0 if kind in "biu" else 2 if kind == "c" else 1
+
+
+def parse_dtype(name: str) -> np.dtype:
+    """Convert the name of a dtype in a file to a NumPy dtype.
+
+    Raises:
+      TypeError: If there is no such dtype.
+      ValueError: If it is no name.
+    """
+    try:
+        return np.dtype(name)
+    except SyntaxError:  # NumPy evaluates names with commas as Python literals.
+        raise ValueError(f"{name!r:.100} is not the name of a dtype") from None
 
 
 def cast_weight(value: np.ndarray, dtype: np.typing.DTypeLike, label: str) -> np.ndarray:

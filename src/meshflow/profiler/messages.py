@@ -145,7 +145,9 @@ class ProfileRequest(NamedTuple):
             _get_integer(options, 4, 0),
             _get_integer(options, 3, 1),
             _get_integer(options, 8),
-            *(_get_text(values, field) for field in (5, 6, 7)),
+            _get_text(values, 5),
+            _get_text(values, 6),
+            _get_text(values, 7),
             RETURN_FILES_TOOL.encode() in values.get(3, []),
         )
 

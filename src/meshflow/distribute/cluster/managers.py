@@ -37,8 +37,6 @@ def _make_cluster_spec(jobs: Mapping[str, object]) -> ClusterSpec:
 # ---- Slurm ---------------------------------------------------------------------------------
 
 
-
-
 def expand_hostlist(hostlist: str) -> list[str]:
     """Expand Slurm's abbreviated list of hosts.
 

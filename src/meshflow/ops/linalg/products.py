@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
 from meshflow.ops.array.shaping import Axes
@@ -60,12 +61,9 @@ def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
 
 def _have_ellipsis_dimensions(terms: str, inputs: Sequence[Any]) -> bool:
     for term, operand in zip(terms.split(","), inputs, strict=False):
-        rank = (
-            len(operand.shape)
-            if hasattr(operand, "shape")
-            else convert_to_tensor(operand).shape.rank
-        )
-        if "..." in term and rank > len(term.replace("...", "")):
+        tensor = operand if hasattr(operand, "shape") else convert_to_tensor(operand)
+        rank = TensorShape(tensor.shape).rank
+        if "..." in term and rank is not None and rank > len(term.replace("...", "")):
             return True
     return False
 
