@@ -119,9 +119,11 @@ def save_model(
         )
     training = get_training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
-    config = keras3_serialization.make_model_config if keras_version == 3 else make_model_config
-    config = _find_model_config if file_format == "tf" else config
-    meta = _make_metadata(model, config(model), training if include_optimizer else None)
+    make_config = (
+        keras3_serialization.make_model_config if keras_version == 3 else make_model_config
+    )
+    config = _find_model_config(model) if file_format == "tf" else make_config(model)
+    meta = _make_metadata(model, config, training if include_optimizer else None)
     with optimizer_state.model_slots_scope(optimizer, model):
         if file is not None:
             _write_h5(model, file, meta, optimizer, keras_version)
