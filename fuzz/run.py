@@ -8,6 +8,7 @@ is new into `fuzz/corpora`, which is limited to `MAX_CORPUS_BYTES` for each targ
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import subprocess
@@ -130,8 +131,15 @@ def main() -> None:
         programs = build_native_targets(work / "native")
         environment |= find_image_libraries()
     commands = {name: [str(path)] for name, path in programs.items()}
-    commands |= {name: [sys.executable, str(HERE / "guided.py"), name] for name in FORMATS}
+    if importlib.util.find_spec("atheris") is None:
+        print("The targets in Python are left out: pip install 'meshflow-tf[fuzz]'.")
+    else:
+        commands |= {name: [sys.executable, str(HERE / "guided.py"), name] for name in FORMATS}
     chosen = options.targets or list(commands)
+    if not chosen or set(chosen) - set(commands):
+        sys.exit(
+            f"There is no target {sorted(set(chosen) - set(commands))}; there are {sorted(commands)}."
+        )
     results = []
     for target in chosen:
         result = run_target(
