@@ -236,3 +236,20 @@ def test_repeated_trainings_compute_the_same_bits():
         model.fit(iter(text_batches([5, 9, 6, 12, 5, 30])), verbose=0)
         results.append(model.get_weights())
     assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize(("rows", "shapes"), [(40, ["(d0, 4)"]), (32, ["(16, 4)"])])
+def test_fit_traces_once_for_full_and_last_batches(rows, shapes):
+    seen = []
+
+    class Spy(tf.keras.layers.Layer):
+        def call(self, x):
+            seen.append(x.shape)
+            return x
+
+    inputs = tf.keras.Input((4,))
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(Spy()(inputs)))
+    model.compile("sgd", "mse")
+    seen.clear()
+    model.fit(np.ones((rows, 4), "float32"), np.ones((rows, 1)), batch_size=16, verbose=0)
+    assert list(map(str, seen)) == shapes

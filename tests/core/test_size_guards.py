@@ -39,6 +39,13 @@ def test_sizes_that_varied_together_share_a_symbol():
         lambda n: n != 24,
         lambda n: max(n, 16) > 16,
         lambda n: n in (18, 24, 30),
+        lambda n: min(n, 16) == n,
+        lambda n: jax.core.max_dim(n, 16) == 16,
+        lambda n: jax.core.min_dim(16, n) == 16,
+        lambda n: n % 2,
+        lambda n: not n % 3,
+        lambda n: 2 * (n // 2) == n,
+        lambda n: -(-n // 4) == n // 4,
     ],
 )
 @pytest.mark.parametrize("hint", [12, 24, 40])
@@ -54,6 +61,20 @@ def test_a_trace_is_valid_only_where_python_decides_alike(decide, hint):
     for size in range(2, 50):
         if sizes.bind([(size,)]) is not None:
             assert bool(decide(size)) is results[0], size
+
+
+def test_caches_of_jax_add_no_guards():
+    sizes = GuardedSizes([[(10, 3)], [(12, 3)]])
+    trace(sizes, lambda x: jnp.concatenate([jnp.sin(x), jnp.ones((12, 3)) @ jnp.ones((3, 3))]))
+    assert sizes.bind([(20, 3)]) and sizes.bind([(24, 3)]) and sizes.bind([(3, 3)])
+
+
+def test_other_relations_of_sizes_get_another_trace():
+    add = tf.function(lambda x, y: x - y, reduce_retracing=True)
+    for m, n in ((5, 1), (6, 1), (1, 5), (1, 6), (7, 7), (8, 8), (9, 1), (3, 3)):
+        x, y = np.arange(1.0 * m), np.arange(1.0 * n)
+        np.testing.assert_array_equal(add(x, y), x - y)
+    assert add.experimental_get_tracing_count() <= 6
 
 
 def test_a_decision_by_size_keeps_the_traces_results_exact():

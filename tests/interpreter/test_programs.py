@@ -11,7 +11,7 @@ from jax import export, lax
 
 import meshflow as tf
 from interpreter.comparison import check, check_memory, find_difference
-from meshflow.interpreter import build_plan, estimate_costs
+from meshflow.interpreter import CostEstimate, build_plan
 
 RANDOM = np.random.RandomState(2)
 SHAPES = [(4, 6), (6, 4), (2, 2, 6), (24,)]
@@ -162,7 +162,7 @@ def test_symbolic_dimensions():
     step = lambda *xs: jax.value_and_grad(loss, (0, 1))(*xs)
     spec = jax.ShapeDtypeStruct((batch, length), np.int32)
     closed = jax.make_jaxpr(step)(w, table, spec)
-    plan, estimate = build_plan(closed), estimate_costs(closed)
+    plan, estimate = build_plan(closed), CostEstimate(closed)
     seconds = []
     for shape in [(2, 5), (3, 9), (2, 5), (1, 1), (4, 30)]:
         ids = RANDOM.randint(0, 20, shape).astype(np.int32)
@@ -182,10 +182,10 @@ def test_symbolic_dimensions():
 
 def test_costs_count_loops_and_products():
     x = np.zeros((10, 10), np.float32)
-    product = estimate_costs(jax.make_jaxpr(lambda a: a @ a)(x)).bind([x.shape])
+    product = CostEstimate(jax.make_jaxpr(lambda a: a @ a)(x)).bind([x.shape])
     assert (product.flops, product.bytes, product.equations) == (2000, 1200, 1)
     body = lambda a: lax.scan(lambda c, _: (c @ c, None), a, None, length=7)[0]
-    loop = estimate_costs(jax.make_jaxpr(body)(x)).bind([x.shape])
+    loop = CostEstimate(jax.make_jaxpr(body)(x)).bind([x.shape])
     assert (loop.flops, loop.equations, loop.static_equations) == (14000, 8, 2)
     assert loop.run_seconds > product.run_seconds
     assert loop.compile_seconds > product.compile_seconds

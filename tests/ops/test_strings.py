@@ -15,3 +15,51 @@ import meshflow as tf
 )
 def test_replaced_matches_may_be_empty(text, pattern, rewrite, wanted):
     assert tf.strings.regex_replace(text, pattern, rewrite).numpy() == wanted
+
+
+@pytest.mark.parametrize(
+    "text, pattern, rewrite, expected",
+    [  # values of TensorFlow 2.21
+        (b"a\xffb", ".", " ", b" \xff "),
+        (b"a\xff\xc3\xa9b", "x*", "-", b"-a-\xff-\xc3\xa9-b-"),
+        (b"a\xe2\x82b", "x*", "-", b"-a-\xe2-\x82-b-"),
+        ("é€b", "x*", "-", "-é-€-b-".encode()),
+        ("xay", "(a)|(b)", r"[\1\2]", b"x[a]y"),
+        ("ab", "a", r"\\\0", b"\\ab"),
+        ("a\nb", "a.b", "-", b"a\nb"),
+        ("aab", "a*?", "-", b"-a-a-b-"),
+        ("a\xa0b", r"\s", "_", "a\xa0b".encode()),
+        ("abc", r"\Bb\B", "-", b"a-c"),
+        ("é", r"\C", "-", b"--"),
+        ("ab", r"\z", "-", b"ab-"),
+        ("xabc", "|b", "-", b"-x-a-b-c-"),
+    ],
+)
+def test_expressions_match_utf8_as_re2_does(text, pattern, rewrite, expected):
+    assert tf.strings.regex_replace(text, pattern, rewrite).numpy() == expected
+
+
+@pytest.mark.parametrize(
+    "pattern, rewrite, message",
+    [
+        ("(?=a)", "", "invalid perl operator"),
+        (r"\Z", "", "invalid escape sequence"),
+        ("a{1001}", "", "invalid repetition size"),
+        ("[[:foo:]]", "", "invalid character class range"),
+        ("*a", "", "no argument for repetition operator"),
+        (b"\xff", "", "invalid UTF-8"),
+        ("(((((a{30}){30}){30}){30}){30})", "", "invalid repetition size"),
+        ("a", "\\", "Invalid rewrite string"),
+        ("a", r"\1", "with 0 groups"),
+    ],
+)
+def test_invalid_expressions_are_errors(pattern, rewrite, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        tf.strings.regex_replace("ab", pattern, rewrite)
+
+
+def test_expressions_match_in_linear_time():
+    # A backtracking engine would need 2**100000 steps.
+    text = "a" * 100_000 + "!"
+    assert not tf.strings.regex_full_match(text, "(a+)+$")
+    assert tf.strings.regex_replace(text, "(a|aa)+$", "").numpy() == text.encode()

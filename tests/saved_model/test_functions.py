@@ -251,3 +251,24 @@ def test_what_was_loaded_is_saved_again_with_its_defaults(tmp_path):
     tf.saved_model.save(tf.saved_model.load(tmp_path / "once"), tmp_path / "again")
     x = np.ones([3, 2], np.float32)
     assert_close(tf.saved_model.load(tmp_path / "again")(x), model(x), 1e-6)
+
+
+def test_slices_of_unknown_size(tmp_path):
+    class Positions(tf.Module):
+        def __init__(self):
+            self.table = tf.Variable(np.arange(40.0).reshape(10, 4))
+
+        @tf.function(input_signature=[tf.TensorSpec([2, None], tf.float32)])
+        def encode(self, x):
+            size = tf.shape(x)[1]
+            rows = self.table[:size], self.table[-size:], tf.slice(x, [0, 1], [2, size - 1])
+            return *rows, x[:, : size // 2], x[:, size - 1], tf.linalg.diag(x)
+
+    module = Positions()
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    for size in (3, 8, 12):
+        x = tf.constant(np.arange(2.0 * size).reshape(2, size), tf.float32)
+        for result, expected in zip(loaded.encode(x), module.encode(x), strict=True):
+            np.testing.assert_array_equal(result, expected)
+        assert loaded.encode(x)[0].shape == (min(size, 10), 4)

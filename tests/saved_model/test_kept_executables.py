@@ -199,3 +199,15 @@ def test_what_jax_keeps_is_compiled_again(tmp_path, cache, monkeypatch):
     finally:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
         compilation_cache.reset_cache()
+
+
+def test_programs_of_many_shapes_do_not_fill_the_memory(tmp_path, monkeypatch):
+    module = tf.Module()
+    module.double = tf.function(lambda x: 2 * x, input_signature=[tf.TensorSpec([None], name="x")])
+    tf.saved_model.save(module, str(tmp_path), module.double)
+    signature = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    monkeypatch.setattr(cached_calls, "MAX_TRACES", 3)
+    for size in (*range(1, 9), 1):
+        (result,) = signature(x=tf.ones([size])).values()
+        assert result.numpy().tolist() == [2.0] * size
+        assert len(signature._cached_calls._calls) <= 3

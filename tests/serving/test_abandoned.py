@@ -13,6 +13,8 @@ requests = pytest.importorskip("starlette.requests", reason="needs the extra ser
 
 from meshflow.io.tensors import to_tensor_proto
 from meshflow.serving import messages
+from meshflow.serving.codec_pool import CodecPool
+from meshflow.serving.limits import ByteBudget, Reservation
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.rest import RestApi
 from meshflow.serving.rpc import RpcServer
@@ -59,6 +61,10 @@ def _request():
     return request
 
 
+def _limits():
+    return CodecPool(1, 60.0, 1 << 20), ByteBudget(1 << 20)
+
+
 async def _counted(metrics, text):
     while text not in metrics.text({}):
         await asyncio.sleep(0.01)
@@ -68,7 +74,7 @@ async def _counted(metrics, text):
 def test_a_call_that_nobody_waits_for_is_given_up_and_counted(status):
     async def talk():
         held, metrics = _Held(), Metrics()
-        server = RpcServer(held, metrics, "127.0.0.1", 0)
+        server = RpcServer(held, metrics, *_limits(), "127.0.0.1", 0)
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             predict = channel.unary_unary(PREDICT, lambda m: m.SerializeToString())
@@ -99,7 +105,10 @@ def test_a_request_whose_client_goes_away_is_given_up_and_counted():
 
         path = "/v1/models/held:predict"
         scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "server": ("here", 80)}  # fmt: skip
-        answer = await RestApi(held, metrics).answer(requests.Request(scope, receive))
+        pool, budget = _limits()
+        with Reservation(budget) as reservation:
+            rest = RestApi(held, metrics, pool, budget)
+            answer = await rest.answer(requests.Request(scope, receive), reservation)
         await _counted(metrics, 'request_count{model_name="held",status="CANCELLED"} 1')
         return held, answer
 

@@ -13,7 +13,7 @@ import meshflow as tf
 
 pytest.importorskip("starlette", reason="needs the extra serving")
 
-from meshflow.serving import Settings, application, rest
+from meshflow.serving import Settings, application, rest, versions
 
 TEXTS = tf.TensorSpec([None], tf.string, name="inputs")
 NUMBERS = tf.TensorSpec([None, 2], name="x")
@@ -99,6 +99,7 @@ class Client:
             "headers": [(k, v.encode()) for k, v in headers.items() if v], "http_version": "1.1", "scheme": "http", "server": ("127.0.0.1", 80), "root_path": "",
         }  # fmt: skip
         await self._app(scope, receive, send)
+        self.headers = answer["headers"]
         packed = answer["headers"].get(b"content-encoding") == b"gzip"
         self.sent = len(answer["body"]) if packed else 0
         text = (gzip.decompress(answer["body"]) if packed else answer["body"]).decode()
@@ -240,6 +241,18 @@ def test_malformed_requests_are_errors_of_the_request(saved, monkeypatch):
         assert 'request_seconds_count{model_name="m"} 25' in text
 
     talk(conversation, "m", saved, Settings(most_bytes=4096))
+
+
+def test_a_request_without_memory_is_retried_later(saved, monkeypatch):
+    async def conversation(client):
+        body = {"signature_name": "plain", "instances": [[1, 2]]}
+        assert (await client.post("m:predict", body))[0] == 200
+        monkeypatch.setattr(versions, "convert_to_tensor", lambda array: bytearray(1 << 62))
+        status, content = await client.post("m:predict", body)
+        assert status == 503 and "memory" in content["error"]
+        assert client.headers[b"retry-after"] == b"1"
+
+    talk(conversation, "m", saved, Settings(warm_up=False))
 
 
 def test_bodies_may_be_compressed(saved):

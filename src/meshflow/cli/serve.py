@@ -51,7 +51,24 @@ def serve(
             help="Instead of a folder: a TensorFlow Serving file that lists models; it is reloaded when it changes."
         ),
     ] = "",
-    max_request: Annotated[int, typer.Option(help="Maximum size of a request, in MiB.")] = 256,
+    max_request: Annotated[int, typer.Option(help="Maximum size of a request, in MiB.")] = 64,
+    max_in_flight: Annotated[
+        int, typer.Option(help="Maximum size of all requests and responses together, in MiB.")
+    ] = 256,
+    max_connections: Annotated[int, typer.Option(help="Maximum number of HTTP connections.")] = 512,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds after which a request fails with status 504.")
+    ] = 60.0,
+    grace: Annotated[
+        float, typer.Option(help="Seconds within which the server ends after SIGTERM.")
+    ] = 20.0,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of this server that clients may use in Host and Origin; * in Host: all.",
+            metavar="NAME",
+        ),
+    ] = None,
 ) -> None:
     """Serve saved models over TensorFlow Serving's REST API, and over gRPC with --grpc-port."""
     try:
@@ -61,10 +78,14 @@ def serve(
     if bool(folder) == bool(model_config_file):
         raise typer.BadParameter("expected either a folder or --model-config-file")
     settings = Settings(
-        max_batch, batch_wait / 1000, warm_up, keep, poll, labels, most_bytes=max_request << 20
-    )
+        max_batch, batch_wait / 1000, warm_up, keep, poll, labels, most_bytes=max_request << 20,
+        most_bytes_in_flight=max_in_flight << 20, deadline=deadline, hosts=allow_host or None,
+    )  # fmt: skip
     remote = None if grpc_port < 0 else grpc_port
     try:
-        serve_folder(folder or None, name, port, host, settings, remote, model_config_file or None)
+        serve_folder(
+            folder or None, name, port, host, settings, remote, model_config_file or None,
+            max_connections, grace,
+        )  # fmt: skip
     except (ImportError, OSError, OpError) as error:
         sys.exit(str(error))

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import AbortedError, InvalidValueError
+from meshflow.core.runtime.worker_process import WorkerProcess
 from meshflow.core.values import nest
 from meshflow.data import structure
 from meshflow.data.arguments import IntLike, to_int
@@ -29,8 +24,6 @@ from meshflow.environment import optional_packages
 from meshflow.environment.types import PyTree
 
 __all__ = ["map_with_workers"]
-
-_PROGRAM = Path(__file__).with_name("worker_main.py")
 
 
 def map_with_workers(
@@ -75,91 +68,6 @@ def map_with_workers(
     return lambda dataset: WorkerMap(dataset, packed, count, output_signature)
 
 
-class _WorkerProcess:
-    """A worker process that computes a function.
-
-    Args:
-      function: The pickled function.
-    """
-
-    def __init__(self, function: bytes) -> None:
-        local, remote = socket.socketpair()
-        read_end, write_end = os.pipe()
-        limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, str(_PROGRAM), str(remote.fileno()), str(read_end)],
-                pass_fds=(remote.fileno(), read_end),
-                env={**limits, **os.environ, "JAX_PLATFORMS": "cpu"},
-            )
-        finally:
-            remote.close()
-            os.close(read_end)
-        self._lifeline = write_end
-        self.connection: Any = connection.Connection(local.detach())
-        # This is the index of the element that the worker is computing.
-        self.index: int | None = None
-        try:
-            self.connection.send_bytes(pickle.dumps(sys.path))
-            self.connection.send_bytes(function)
-        except OSError:
-            raise self.make_death_error() from None
-
-    def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
-        """Send an element to the worker."""
-        self.index = index
-        try:
-            self.connection.send_bytes(pickle.dumps((index, seed, arguments), 5))
-        except OSError:
-            raise self.make_death_error() from None
-
-    def receive_result(self) -> Any:
-        """Receive the result; errors and the death of the worker are returned as failures."""
-        try:
-            message = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            return Failure(self.make_death_error())
-        self.index = None
-        return Failure(_annotate_error(*message)) if len(message) == 3 else message[1]
-
-    def make_death_error(self) -> AbortedError:
-        """Return the error for a dead worker."""
-        code = self.process.wait()
-        ending = f"exited with status {code}"
-        if code < 0:
-            ending = f"was killed by {signal.Signals(-code).name}"
-        if code == -signal.SIGKILL:
-            ending += " (the system does so when memory runs out: use fewer workers)"
-        context = "" if self.index is None else f" while it computed element {self.index}"
-        return AbortedError(
-            f"Worker process {self.process.pid} of map_with_workers {ending}{context}."
-        )
-
-    def stop(self) -> None:
-        """Terminate the process."""
-        self.connection.close()
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(2)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        os.close(self._lifeline)
-
-
-def _annotate_error(index: int, error: BaseException | None, text: str) -> BaseException:
-    """Return the error of a function with a note that contains the element and the traceback."""
-    if error is None:
-        error = RuntimeError("An exception in a worker process of map_with_workers:\n" + text)
-        text = ""
-    if index < 0:
-        error.add_note("(while a worker process loaded the function)\n" + text)
-    else:
-        error.add_note(f"(in a worker process, for element {index})\n{text}")
-    return error
-
-
 class WorkerMap(Unary):
     """A function of every element, computed by worker processes.
 
@@ -197,7 +105,7 @@ class WorkerMap(Unary):
     def _iter_results(self, epoch: Epoch) -> Iterator[Any]:
         seed = int(epoch.create_generator(self).integers(1 << 32))
         elements = self.parent.iter_elements(epoch)
-        workers: list[_WorkerProcess] = []
+        workers: list[WorkerProcess] = []
         results_by_index: dict[int, Any] = {}
         num_started = num_yielded = 0
         is_exhausted = False
@@ -212,7 +120,7 @@ class WorkerMap(Unary):
                         is_exhausted = True
                         break
                     if not idle:
-                        workers.append(_WorkerProcess(self._function))
+                        workers.append(WorkerProcess(self._function, "map_with_workers"))
                         idle.append(workers[-1])
                     idle.pop().start(
                         num_started, (seed + num_started) % (1 << 32), self._make_arguments(element)
@@ -236,7 +144,10 @@ class WorkerMap(Unary):
                     worker = busy[ready]
                     index = worker.index
                     assert index is not None
-                    results_by_index[index] = worker.receive_result()
+                    try:
+                        results_by_index[index] = worker.receive_result()
+                    except BaseException as error:
+                        results_by_index[index] = Failure(error)
                     if worker.index is not None:
                         # The worker is dead. The error is raised when the element of the worker
                         # would be yielded.

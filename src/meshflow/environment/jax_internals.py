@@ -66,6 +66,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -243,8 +244,11 @@ class SizeDecisions:
         """
         key = str(difference), relation
         if (result := self._results.get(key)) is None:
-            # Sizes that may differ are different, as JAX assumes.
-            result = relation == ">=" and int(difference._evaluate(self.hints)) >= 0
+            value = int(difference._evaluate(self.hints))
+            # Sizes that may differ are different, as JAX assumes, except after a division: twice the half of an even
+            # size is that size.
+            is_quotient = "mod(" in key[0] or "floordiv(" in key[0]
+            result = value >= 0 if relation == ">=" else value == 0 and is_quotient
             self._results[key] = result
         return result
 
@@ -272,7 +276,7 @@ def _install_size_decisions() -> None:
     """Make comparisons of symbolic sizes ask `_size_decisions` if their results are unknown."""
     is_equal, is_greater_or_equal = _shape_poly._DimExpr.__eq__, _shape_poly._geq_decision
 
-    def compare_equal(self: Any, other: Any) -> bool:
+    def decide_equal(self: Any, other: Any, caller: str) -> bool:
         result: bool = is_equal(self, other)
         if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
             return result
@@ -281,9 +285,18 @@ def _install_size_decisions() -> None:
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
+        elif other not in (0, 1) and caller.startswith("jax."):
+            # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
+            return False
         difference = self - other
         is_known = not isinstance(difference, _shape_poly._DimExpr)
         return False if is_known else decisions.decide(difference, "==")
+
+    def compare_equal(self: Any, other: Any) -> bool:
+        return decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
+
+    def compare_unequal(self: Any, other: Any) -> bool:
+        return not decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
 
     def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
         decisions = _find_decisions(left, right) if _size_decisions else None
@@ -293,7 +306,22 @@ def _install_size_decisions() -> None:
             return bool(is_greater_or_equal(left, right, describe))
         return decisions.decide(left - right, ">=")
 
+    def decide_choice(choose: Callable[[Any, Any], Any], is_max: bool) -> Callable[[Any, Any], Any]:
+        def choose_by_hints(self: Any, other: Any) -> Any:
+            if not _size_decisions or _find_decisions(self, other) is None:
+                return choose(self, other)
+            return self if compare_greater_or_equal(self, other, str) == is_max else other
+
+        return choose_by_hints
+
+    # A size such as `min(64, n)` could not be added to an axis of size n.
+    for name in ("max", "rmax", "min", "rmin"):
+        choose = getattr(_shape_poly._DimExpr, name)
+        setattr(_shape_poly._DimExpr, name, decide_choice(choose, name.endswith("max")))
+    # A size without this method is true, so `if size % 2` would not ask for a decision.
+    setattr(_shape_poly._DimExpr, "__bool__", lambda self: not compare_equal(self, 0))
     setattr(_shape_poly._DimExpr, "__eq__", compare_equal)
+    setattr(_shape_poly._DimExpr, "__ne__", compare_unequal)
     setattr(_shape_poly, "_geq_decision", compare_greater_or_equal)
 
 

@@ -1,7 +1,7 @@
 """Interpreter of jaxprs with NumPy and oneDNN, which needs no compilation.
 
 `build_plan` turns a jaxpr into a `Plan`, which runs it op by op on host arrays, for any sizes of its
-symbolic dimensions; `estimate_costs` estimates the times of a run and of a compilation. Results
+symbolic dimensions; `CostEstimate` estimates the times of a run and of a compilation. Results
 agree with XLA's within rounding errors, including NaN, infinities, integer overflow and indices out
 of range.
 
@@ -26,7 +26,7 @@ from meshflow.interpreter import (
     special,
     windows,
 )
-from meshflow.interpreter.costs import CostEstimate, Costs, estimate_costs
+from meshflow.interpreter.costs import CostEstimate, Costs
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.table import UnsupportedPrimitive
 
@@ -36,5 +36,4 @@ __all__ = [
     "Plan",
     "UnsupportedPrimitive",
     "build_plan",
-    "estimate_costs",
 ]

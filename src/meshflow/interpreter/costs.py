@@ -18,7 +18,7 @@ from meshflow.environment.types import JaxprEqn
 from meshflow.interpreter.symbolic_sizes import InputSizes
 from meshflow.interpreter.table import CALL_RULES, INLINED
 
-__all__ = ["CostEstimate", "Costs", "estimate_costs"]
+__all__ = ["CostEstimate", "Costs"]
 
 # Seconds that NumPy needs for an equation, an operation and a byte, on one core.
 SECONDS_PER_EQUATION, SECONDS_PER_FLOP, SECONDS_PER_BYTE = 1.2e-6, 1e-11, 5e-11
@@ -91,6 +91,12 @@ class CostEstimate:
 
     Args:
       closed: The jaxpr.
+
+    Example:
+      >>> import jax, numpy as np
+      >>> square = jax.make_jaxpr(lambda x: x @ x)(np.zeros((10, 10), "float32"))
+      >>> CostEstimate(square).bind([(10, 10)]).flops
+      2000.0
     """
 
     def __init__(self, closed: AnyJaxpr) -> None:
@@ -203,15 +209,3 @@ def _order_sizes(shape: Sequence[Any]) -> tuple[int, int]:
     """Return a key that orders shapes by symbolic, then by other sizes."""
     symbolic = sum(map(is_symbolic_dim, shape))
     return symbolic, math.prod(n for n in shape if not is_symbolic_dim(n))
-
-
-def estimate_costs(closed: AnyJaxpr) -> CostEstimate:
-    """Estimate the cost of a program.
-
-    Example:
-      >>> import jax, numpy as np
-      >>> square = jax.make_jaxpr(lambda x: x @ x)(np.zeros((10, 10), "float32"))
-      >>> estimate_costs(square).bind([(10, 10)]).flops
-      2000.0
-    """
-    return CostEstimate(closed)

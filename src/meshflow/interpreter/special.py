@@ -1,4 +1,4 @@
-"""Rules of special functions: XLA's approximation of erf, SciPy for the others."""
+"""Rules of special functions: XLA's approximations of erf and erfc for float32, SciPy for the others."""
 
 from __future__ import annotations
 
@@ -20,6 +20,19 @@ _ERF_NUMERATOR = np.array(
 _ERF_DENOMINATOR = np.array(
     [-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03]
     + [-1.42647390514189e-02],
+    np.float32,
+)
+# XLA's approximations of erfc, for |x| < 2 and for larger numbers: coefficients of exp(-x^2) / |x| * P(1 / x^2). They
+# are those of ndtrf in the Cephes library.
+_ERFC_NEAR = np.array(
+    [2.326819970068386e-2, -1.387039388740657e-1, 3.687424674597105e-1, -5.824733027278666e-1]
+    + [6.210004621745983e-1, -4.944515323274145e-1, 3.404879937665872e-1, -2.741127028184656e-1]
+    + [5.638259427386472e-1],
+    np.float32,
+)
+_ERFC_FAR = np.array(
+    [-1.047766399936249e1, 1.297719955372516e1, -7.495518717768503, 2.921019019210786]
+    + [-1.015265279202700, 4.218463358204948e-1, -2.820767439740514e-1, 5.641895067754075e-1],
     np.float32,
 )
 
@@ -49,15 +62,31 @@ def compute_erf(x: HostArray) -> HostArray:
     return y
 
 
-@define("erf")
+def compute_erfc(x: HostArray) -> HostArray:
+    """Compute the complementary error function of float32 numbers."""
+    x = np.asarray(x)
+    size = np.maximum(np.abs(x), np.float32(1))
+    inverse = 1 / size
+    square = inverse * inverse
+    y = np.where(
+        size < 2,
+        _evaluate_polynomial(square, _ERFC_NEAR),
+        _evaluate_polynomial(square, _ERFC_FAR),
+    )
+    y *= np.exp(-size * size)
+    y *= inverse
+    y = np.where(x < 0, 2 - y, y)
+    return np.where(np.abs(x) < 1, 1 - compute_erf(x), y)
+
+
+@define("erf", "erfc")
 def _choose_erf(equation: Equation) -> Compute:
     if equation.inputs[0].dtype.itemsize <= 4:
-        return compute_erf
-    return lambda x: _load_scipy().erf(x)
+        return compute_erf if equation.name == "erf" else compute_erfc
+    return lambda x: getattr(_load_scipy(), equation.name)(x)
 
 
 _NAMES = {
-    "erfc": "erfc",
     "erf_inv": "erfinv",
     "lgamma": "gammaln",
     "digamma": "psi",

@@ -1,153 +1,123 @@
-"""Regular expressions in the syntax of RE2, which TensorFlow uses, executed by Python's `re`."""
+"""Regular expressions of RE2, which TensorFlow uses too; they match in linear time."""
 
 from __future__ import annotations
 
 import functools
 import re
-import sys
-import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import re2
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 
-# Character classes that are written [:name:] inside of brackets.
-_POSIX_CLASSES = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": r"\x00-\x7f",
-    "blank": r"\t ",
-    "cntrl": r"\x00-\x1f\x7f",
-    "digit": "0-9",
-    "graph": "!-~",
-    "lower": "a-z",
-    "print": " -~",
-    "punct": r"!-/:-@\[-`{-~",
-    "space": r"\t\n\v\f\r ",
-    "upper": "A-Z",
-    "word": r"0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-_TOKENS = re.compile(
-    r"\[:(?P<posix>\^?[a-z]+):\]|\\(?P<sign>[pP])(?:\{(?P<long>\^?\w+)\}|(?P<short>\w))"
-    r"|(?P<unknown>\(\?(?:<?[=!]|\())|\\Q(?P<quoted>.*?)(?:\\E|$)|(?P<escape>\\.)|(?P<open>\[\^?\]?)|(?P<close>\])|(?P<end>\$)",
-    re.DOTALL,
-)
+__all__ = ["make_matcher", "make_replacer"]
+
+_OPTIONS = re2.Options()
+_OPTIONS.log_errors = False
+# re2's public functions create an object for each match, which takes three times as long.
+_RE2 = re2._re2.RE2  # type: ignore[attr-defined]
+_SEARCH, _FULL_MATCH = _RE2.Anchor.UNANCHORED, _RE2.Anchor.ANCHOR_BOTH
 
 
-@functools.cache
-def _find_category(name: str) -> tuple[str, str]:
-    """Return the characters inside and outside of a Unicode category, as bodies of bracket classes."""
-    inside: list[str] = []
-    outside: list[str] = []
-    start = 0
-    previous = None
-    for point in range(sys.maxunicode + 2):
-        now = None
-        if point <= sys.maxunicode:
-            now = unicodedata.category(chr(point)).startswith(name)
-        if now != previous:
-            if previous is not None:
-                span = f"\\U{start:08x}-\\U{point - 1:08x}"
-                (inside if previous else outside).append(span)
-            start, previous = point, now
-    if not inside:
-        raise InvalidArgumentError(f"Invalid pattern: unknown character class \\p{{{name}}}.")
-    return "".join(inside), "".join(outside)
+class _Expression(Protocol):
+    """A compiled pattern."""
 
-
-def _negate_class(body: str) -> str:
-    """Return a bracket class body with all characters that are not in `body`."""
-    member = re.compile(f"[{body}]")
-    others = [c for c in map(chr, range(128)) if not member.match(c)]
-    return "".join(f"\\x{ord(c):02x}" for c in others) + r"\x80-\U0010ffff"
-
-
-def _translate_pattern(pattern: str) -> str:
-    inside = False
-
-    def translate_token(match: re.Match[str]) -> str:
-        nonlocal inside
-        if match["posix"]:
-            name = match["posix"].lstrip("^")
-            if not inside or name not in _POSIX_CLASSES:
-                return match[0]
-            return (
-                _negate_class(_POSIX_CLASSES[name])
-                if match["posix"].startswith("^")
-                else _POSIX_CLASSES[name]
-            )
-        if match["sign"]:
-            name = match["long"] or match["short"]
-            negative = (match["sign"] == "P") != name.startswith("^")
-            body = _find_category(name.lstrip("^"))[negative]
-            return body if inside else f"[{body}]"
-        if match["unknown"] and not inside:
-            raise InvalidArgumentError(
-                f"Invalid pattern: {pattern}, error: invalid perl operator: {match[0]}"
-            )
-        if match["quoted"] is not None:
-            return re.escape(match["quoted"])
-        if match["escape"]:
-            if match[0][1] in "123456789" and not inside:
-                raise InvalidArgumentError(
-                    f"Invalid pattern: {pattern}, error: invalid escape sequence: {match[0]}"
-                )
-            return {r"\z": r"\Z", r"\C": "(?s:.)"}.get(match[0], match[0])
-        if match["open"]:
-            if inside:
-                return re.escape(match[0])
-            inside = True
-            return match[0].replace("[]", r"[\]").replace("[^]", r"[^\]")
-        if match["close"]:
-            inside = False
-            return match[0]
-        # Without the flag m, RE2's $ only matches at the very end, and not before a final line
-        # break.
-        return match[0] if inside or "m" in flags else r"\Z"
-
-    prefix = re.match(r"\(\?([a-zA-Z]+)\)", pattern)
-    flags = prefix[1] if prefix else ""
-    return _TOKENS.sub(translate_token, pattern)
+    def ok(self) -> bool: ...
+    def error(self) -> bytes: ...
+    def Match(
+        self, anchor: object, text: bytes, start: int, end: int
+    ) -> Sequence[tuple[int, int]]: ...
+    def NumberOfCapturingGroups(self) -> int: ...
 
 
 @functools.lru_cache(256)
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    r"""Compile a pattern.
+def _compile_pattern(pattern: bytes) -> _Expression:
+    expression: _Expression = _RE2(pattern, _OPTIONS)
+    if not expression.ok():
+        error = expression.error().decode(errors="replace")
+        raise InvalidArgumentError(
+            f"Invalid pattern: {pattern.decode(errors='replace')}, error: {error}"
+        )
+    return expression
+
+
+def make_matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    r"""Return a function that checks whether an entire text matches.
 
     Args:
-      pattern: Pattern in RE2's syntax: that of `re` without look-around and back references, with
-        POSIX classes such as [[:space:]], categories such as \p{L}, and \d, \s and \w for ASCII
-        only.
+      pattern: Pattern in RE2's syntax, in UTF-8: that of `re` without look-around and back
+        references, with POSIX classes such as [[:space:]], categories such as \p{L}, and \d, \s and
+        \w for ASCII only.
 
     Raises:
-      InvalidArgumentError: If the pattern is invalid.
+      InvalidArgumentError: If the pattern is invalid, or too large.
     """
-    try:
-        return re.compile(_translate_pattern(pattern), re.ASCII)
-    except (re.error, OverflowError) as error:
-        raise InvalidArgumentError(f"Invalid pattern: {pattern}, error: {error}") from None
+    match = _compile_pattern(pattern).Match
+    return lambda text: match(_FULL_MATCH, text, 0, len(text))[0][0] >= 0
 
 
-def make_replacement(rewrite: str, groups: int) -> Callable[[re.Match[str]], str]:
-    r"""Create a function that returns the replacement of a match.
+def make_replacer(pattern: bytes, rewrite: bytes, replace_all: bool) -> Callable[[bytes], bytes]:
+    r"""Return a function that replaces matches in a text, as RE2's `Replace` and `GlobalReplace` do.
 
     Args:
+      pattern: Pattern in RE2's syntax. In texts, bytes that are not UTF-8 match no character.
       rewrite: Text with \0 for the match, \1 to \9 for groups and \\ for a backslash.
-      groups: Number of groups of the pattern.
+      replace_all: Whether to replace more than the first match.
 
     Raises:
-      InvalidArgumentError: For other uses of the backslash, and groups that do not exist.
+      InvalidArgumentError: If the pattern is invalid or too large, or if the rewrite has other uses
+        of the backslash or groups that do not exist.
     """
-    parts: list[str | int] = []
-    for text, escape in re.findall(r"([^\\]+)|\\(.?)", rewrite, re.DOTALL):
-        if text:
-            parts.append(text)
-        elif escape == "\\":
-            parts.append(escape)
-        elif escape in tuple("0123456789") and int(escape) <= groups:
+    expression = _compile_pattern(pattern)
+    match, parts = expression.Match, _parse_rewrite(rewrite, expression.NumberOfCapturingGroups())
+
+    def replace(text: bytes) -> bytes:
+        pieces: list[bytes] = []
+        offset, previous_end, end_of_text = 0, -1, len(text)
+        while offset <= end_of_text:
+            spans = match(_SEARCH, text, offset, end_of_text)
+            start, end = spans[0]
+            if start < 0:
+                break
+            pieces.append(text[offset:start])
+            if start == end == previous_end:
+                # No empty match follows a match directly: the search continues one character later.
+                offset = start + _get_character_width(text, start)
+                pieces.append(text[start:offset])
+                continue
+            for part in parts:
+                pieces.append(part if isinstance(part, bytes) else text[slice(*spans[part])])
+            offset = previous_end = end
+            if not replace_all:
+                break
+        pieces.append(text[offset:])
+        return b"".join(pieces)
+
+    return replace
+
+
+def _parse_rewrite(rewrite: bytes, groups: int) -> list[bytes | int]:
+    """Return the parts of a replacement: texts, and indices of groups."""
+    parts: list[bytes | int] = []
+    for text, escape in re.findall(rb"([^\\]+)|\\(.?)", rewrite, re.DOTALL):
+        if text or escape == b"\\":
+            parts.append(text or escape)
+        elif escape.isdigit() and int(escape) <= groups:
             parts.append(int(escape))
         else:
             raise InvalidArgumentError(
                 f"Invalid rewrite string {rewrite!r} for a pattern with {groups} groups."
             )
-    return lambda match: "".join(p if isinstance(p, str) else match[p] or "" for p in parts)
+    return parts
+
+
+def _get_character_width(text: bytes, start: int) -> int:
+    """Return the number of bytes of the character at an offset; 1 for bytes that are not UTF-8."""
+    for width in (1, 2, 3, 4):
+        try:
+            text[start : start + width].decode()
+            return width
+        except UnicodeDecodeError:
+            continue
+    return 1

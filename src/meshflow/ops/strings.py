@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -217,34 +216,23 @@ def regex_replace(
       replace_global: Whether to replace all matches instead of only the first.
       name: Ignored.
 
+    Raises:
+      InvalidArgumentError: If the pattern or the replacement is invalid.
+
     Example:
       >>> import meshflow as tf
       >>> tf.strings.regex_replace("a1b22", "[0-9]+", "#").numpy()
       b'a#b#'
     """
-    expression = regular_expressions.compile_pattern(_to_python_string(pattern))
-    make_text = regular_expressions.make_replacement(_to_python_string(rewrite), expression.groups)
-    count = 0 if replace_global else 1
-
-    def replace(word: bytes) -> bytes:
-        text, end = word.decode("utf-8", "surrogateescape"), -1
-
-        def replace_match(match: re.Match[str]) -> str:
-            # RE2 finds no empty match at the end of the previous match.
-            nonlocal end
-            result = "" if match.end() == end else make_text(match)
-            end = match.end()
-            return result
-
-        replaced = expression.sub(replace_match, text, count=count)
-        return replaced.encode("utf-8", "surrogateescape")
-
+    replace = regular_expressions.make_replacer(
+        _to_bytes(pattern), _to_bytes(rewrite), replace_global
+    )
     return map_strings("regex_replace", replace, input)
 
 
-def _to_python_string(value: Tensor | str | bytes) -> str:
+def _to_bytes(value: Tensor | str | bytes) -> bytes:
     value = value.numpy() if isinstance(value, Tensor) else value
-    return value.decode() if isinstance(value, bytes) else value
+    return value.encode() if isinstance(value, str) else value
 
 
 @defer_strings(bool_)
@@ -257,11 +245,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
       >>> print(tf.strings.regex_full_match(["a12", "a12b"], "a[0-9]+").numpy())
       [ True False]
     """
-    expression = regular_expressions.compile_pattern(_to_python_string(pattern))
-
-    def matches(word: bytes) -> bool:
-        return expression.fullmatch(word.decode("utf-8", "surrogateescape")) is not None
-
+    matches = regular_expressions.make_matcher(_to_bytes(pattern))
     return map_strings("regex_full_match", matches, input, np.bool_)
 
 
@@ -459,7 +443,7 @@ def split(
       >>> tf.strings.split(["a b", "c"]).to_list()
       [[b'a', b'b'], [b'c']]
     """
-    separator = _to_python_string(sep).encode() if sep is not None else None
+    separator = _to_bytes(sep) if sep is not None else None
     return split_each(input, "split", lambda text: text.split(separator or None, maxsplit))
 
 

@@ -10,14 +10,16 @@ from typing import Any
 
 from meshflow.environment import optional_packages
 from meshflow.environment.types import StrPath
+from meshflow.serving.codec_pool import CodecPool
+from meshflow.serving.limits import ByteBudget
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.versions import Settings
 
 __all__ = ["application"]
 
 _REQUIREMENT = "Serving needs the packages starlette, uvicorn and protobuf"
-# Responses of at least this many bytes are compressed for clients that accept gzip.
-_MIN_GZIP_BYTES = 1000
+# Processes that parse large requests and format large responses.
+_NUM_CODECS = 2
 
 
 def application(
@@ -27,6 +29,7 @@ def application(
     grpc: tuple[str, int] | None = None,
     started: Callable[[int], None] = lambda port: None,
     config_file: StrPath | None = None,
+    metrics: Metrics | None = None,
 ) -> Any:
     """Create an ASGI application that serves saved models.
 
@@ -39,6 +42,7 @@ def application(
       config_file: Instead of name and folder: file with a text-format `ModelServerConfig` of
         TensorFlow Serving, which lists models, their folders, versions and labels. The file is
         reloaded when it changes.
+      metrics: Counter of requests; by default a new one.
 
     Raises:
       ValueError: Not exactly one of `folder` and `config_file` is given.
@@ -46,9 +50,6 @@ def application(
       ImportError: The extra `serving` is not installed.
     """
     applications = optional_packages.import_extra("starlette.applications", "serving", _REQUIREMENT)
-    compression = optional_packages.import_extra(
-        "starlette.middleware.gzip", "serving", _REQUIREMENT
-    )
     routing = optional_packages.import_extra("starlette.routing", "serving", _REQUIREMENT)
     optional_packages.import_extra("google.protobuf", "serving", _REQUIREMENT)
     if (folder is None) == (config_file is None):
@@ -58,15 +59,20 @@ def application(
     from meshflow.serving.rest import METHODS, RestApi  # noqa: PLC0415
     from meshflow.serving.rpc import RpcServer  # noqa: PLC0415
 
-    settings, metrics = settings or Settings(), Metrics()
+    settings, metrics = settings or Settings(), metrics or Metrics()
     if config_file is None:
         models = Models({name: (folder, settings)}, settings=settings)
     else:
         models = Models({}, Path(config_file), settings)
-    rpc_server = RpcServer(models, metrics, *grpc) if grpc is not None else None
+    codecs = CodecPool(_NUM_CODECS, settings.deadline, settings.most_bytes)
+    budget = ByteBudget(settings.most_bytes_in_flight)
+    rest_api = RestApi(models, metrics, codecs, budget)
+    rpc_server = None if grpc is None else RpcServer(models, metrics, codecs, budget, *grpc)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
+        if settings.warm_up:
+            codecs.start()
         await models.refresh()
         watch = asyncio.create_task(models.watch())
         if rpc_server is not None:
@@ -76,9 +82,7 @@ def application(
         if rpc_server is not None:
             await rpc_server.stop()
         watch.cancel()
+        codecs.close()
 
-    answer = routing.Route("/{path:path}", RestApi(models, metrics).answer, methods=METHODS)
-    app = applications.Starlette(routes=[answer], lifespan=lifespan)
-    # Level 1 shrinks numbers in JSON to a third; a higher level would delay other requests.
-    app.add_middleware(compression.GZipMiddleware, minimum_size=_MIN_GZIP_BYTES, compresslevel=1)
-    return app
+    route = routing.Route("/{path:path}", rest_api, methods=METHODS)
+    return applications.Starlette(routes=[route], lifespan=lifespan)

@@ -126,11 +126,8 @@ class Batcher:
         """Run a batch; if it fails, run its requests separately, because one may be invalid."""
         rows = sum(item[2] for item in batch)
         padded = round_up_rows(rows, self._max_rows)
-        feed = {
-            n: _concatenate_rows([item[1][n] for item in batch], padded - rows) for n in batch[0][1]
-        }
         try:
-            results = await self._call_model(feed, rows)
+            results = await self._call_model([item[1] for item in batch], rows, padded - rows)
         except Exception as error:
             if len(batch) == 1:
                 _set_result(batch[0], error)
@@ -139,7 +136,7 @@ class Batcher:
         if not results or any(a.shape[:1] != (padded,) for a in results.values()):
             for item in batch:
                 try:
-                    _set_result(item, await self._call_model(item[1], item[2]))
+                    _set_result(item, await self._call_model([item[1]], item[2]))
                 except Exception as error:
                     _set_result(item, error)
             return
@@ -148,11 +145,18 @@ class Batcher:
             _set_result(item, {n: a[offset : offset + item[2]] for n, a in results.items()})
             offset += item[2]
 
-    async def _call_model(self, feed: Arrays, rows: int) -> Arrays:
+    async def _call_model(self, feeds: list[Arrays], rows: int, padding: int = 0) -> Arrays:
+        """Run the model on the rows of several requests."""
         self.calls += 1
         self.rows += rows
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._run, feed)
+
+        def run_rows() -> Arrays:
+            # Copying large arrays in the event loop would delay other requests.
+            return self._run(
+                {n: _concatenate_rows([feed[n] for feed in feeds], padding) for n in feeds[0]}
+            )
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, run_rows)
 
 
 def _set_result(item: _Request, result: Arrays | Exception) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.errors import OpError
 
-__all__ = ["HTTP_STATUS", "describe_error"]
+__all__ = ["HTTP_STATUS", "HttpError", "describe_error"]
 
 # HTTP statuses of the codes of gRPC, as TensorFlow Serving uses them.
 HTTP_STATUS = {
@@ -15,6 +15,21 @@ HTTP_STATUS = {
     "UNAUTHENTICATED": 401,
 }  # fmt: skip
 _CODE_NAMES = {getattr(errors, name): name for name in HTTP_STATUS}
+# Messages quote parts of requests, so they could be as large as these.
+_MAX_MESSAGE_LENGTH = 4000
+
+
+class HttpError(Exception):
+    """An error with an HTTP status that corresponds to no code of gRPC.
+
+    Args:
+      status: HTTP status.
+      message: Description of the error.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
 
 
 def describe_error(error: Exception) -> tuple[str, str]:
@@ -25,7 +40,21 @@ def describe_error(error: Exception) -> tuple[str, str]:
       >>> from meshflow.serving.errors import describe_error
       >>> describe_error(tf.errors.NotFoundError("there is no such model"))
       ('NOT_FOUND', 'there is no such model')
+      >>> describe_error(MemoryError())[0]
+      'RESOURCE_EXHAUSTED'
     """
     if isinstance(error, OpError):
-        return _CODE_NAMES[error.error_code], str(error)
-    return "INTERNAL", f"{type(error).__name__}: {error}"
+        return _CODE_NAMES[error.error_code], shorten_message(str(error))
+    if isinstance(error, MemoryError):
+        return (
+            "RESOURCE_EXHAUSTED",
+            "The server has not enough memory for the request: send less data.",
+        )
+    return "INTERNAL", shorten_message(f"{type(error).__name__}: {error}")
+
+
+def shorten_message(message: str) -> str:
+    """Shorten a message that is too long for a response."""
+    return (
+        message if len(message) <= _MAX_MESSAGE_LENGTH else message[:_MAX_MESSAGE_LENGTH] + " ..."
+    )

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidArgumentError
 from meshflow.environment.types import Json
 from meshflow.io.messages import Example, Message
-from meshflow.serving.protocol import decode_bytes, decode_text, is_base64, shorten_floats
-from meshflow.serving.versions import Signature
+from meshflow.serving.protocol import (
+    MAX_STRINGS,
+    decode_bytes,
+    decode_text,
+    is_base64,
+    shorten_floats,
+)
+
+if TYPE_CHECKING:
+    from meshflow.serving.batching import Arrays
+    from meshflow.serving.versions import Signature
 
 __all__ = [
     "CLASSIFY",
     "REGRESS",
+    "check_count",
     "check_method",
     "classify",
     "format_classes",
+    "format_values",
+    "get_classes",
     "parse_input_message",
     "parse_json_examples",
     "regress",
+    "to_inputs",
 ]
 
 CLASSIFY, REGRESS = "tensorflow/serving/classify", "tensorflow/serving/regress"
@@ -38,11 +51,12 @@ def parse_json_examples(body: Mapping[str, Json]) -> list[bytes]:
         or list}}.
 
     Raises:
-      InvalidArgumentError: The JSON has another structure.
+      InvalidArgumentError: The JSON has another structure, or too many examples.
     """
     rows = body.get("examples")
     if not isinstance(rows, list) or not rows:
         raise InvalidArgumentError("Expecting 'examples' value to be a list that is not empty.")
+    _check_limit(len(rows))
     context = _serialize_example(body["context"]) if "context" in body else b""
     return [context + _serialize_example(row) for row in rows]
 
@@ -87,17 +101,47 @@ def parse_input_message(message: Message) -> list[bytes]:
     """Return the serialized examples of an `Input` message, each merged with the common context.
 
     Raises:
-      InvalidArgumentError: The message has no examples.
+      InvalidArgumentError: There are too many examples.
     """
     kind = message.WhichOneof("kind")
-    example_list = getattr(message, kind) if kind else None
-    if example_list is None or not example_list.examples:
-        raise InvalidArgumentError("Input is empty.")
+    if kind is None:
+        return []
+    example_list = getattr(message, kind)
+    _check_limit(len(example_list.examples))
     # Concatenated messages parse as one example with the features of both.
     context = (
         example_list.context.SerializeToString() if kind == "example_list_with_context" else b""
     )
     return [context + example.SerializeToString() for example in example_list.examples]
+
+
+def to_inputs(examples: Sequence[bytes]) -> dict[str, np.ndarray]:
+    """Return the inputs of a signature that takes serialized examples.
+
+    Raises:
+      InvalidArgumentError: There are too many examples.
+    """
+    _check_limit(len(examples))
+    array = np.empty(len(examples), object)
+    array[:] = examples
+    return {_INPUT: array}
+
+
+def _check_limit(count: int) -> None:
+    if count > MAX_STRINGS:
+        raise InvalidArgumentError(
+            f"There are {count} examples, but a request may have {MAX_STRINGS}: split it."
+        )
+
+
+def check_count(inputs: Arrays) -> None:
+    """Check that a request has examples.
+
+    Raises:
+      InvalidArgumentError: There are none.
+    """
+    if not len(inputs[_INPUT]):
+        raise InvalidArgumentError("Input is empty.")
 
 
 def check_method(signature: Signature, method: str) -> None:
@@ -130,19 +174,18 @@ def check_method(signature: Signature, method: str) -> None:
         )
 
 
-async def _run_signature(signature: Signature, examples: list[bytes]) -> Mapping[str, np.ndarray]:
-    feed = np.empty(len(examples), object)
-    feed[:] = examples
-    return await signature.answer({_INPUT: feed})
+async def classify(signature: Signature, inputs: Arrays) -> Arrays:
+    """Return the outputs of a signature: `classes` and `scores` [examples, classes], or one of them.
 
-
-async def classify(signature: Signature, examples: list[bytes]) -> tuple[np.ndarray | None, np.ndarray | None]:  # fmt: skip
-    """Return labels and scores [examples, classes] of a signature; None for a missing output.
+    Args:
+      signature: The signature.
+      inputs: Serialized examples, as `to_inputs` returns them.
 
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
-    outputs = await _run_signature(signature, examples)
+    outputs = await signature.answer(inputs)
+    count = len(inputs[_INPUT])
     for name, array in outputs.items():
         expected = "DT_STRING" if name == _CLASSES else "DT_FLOAT"
         if array.ndim != 2:
@@ -153,45 +196,59 @@ async def classify(signature: Signature, examples: list[bytes]) -> tuple[np.ndar
             raise InvalidArgumentError(
                 f"Expected {name} Tensor of {expected}. Got: {array.dtype.name}"
             )
-        if len(array) != len(examples):
+        if len(array) != count:
             raise InvalidArgumentError(
-                f"Expected {name} output batch size of {len(examples)}. Got: {len(array)}"
+                f"Expected {name} output batch size of {count}. Got: {len(array)}"
             )
     if len({array.shape for array in outputs.values()}) > 1:
         raise InvalidArgumentError(
             f"Tensors class and score should match in dim_size(1). Got {[a.shape[1] for a in outputs.values()]}"
         )
-    return outputs.get(_CLASSES), outputs.get(_SCORES)
+    return outputs
 
 
-async def regress(signature: Signature, examples: list[bytes]) -> np.ndarray:
-    """Return the predicted value of each example.
+async def regress(signature: Signature, inputs: Arrays) -> Arrays:
+    """Return the predicted value of each example, as `outputs`.
+
+    Args:
+      signature: The signature.
+      inputs: Serialized examples, as `to_inputs` returns them.
 
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
-    (array,) = (await _run_signature(signature, examples)).values()
+    (array,) = (await signature.answer(inputs)).values()
+    count = len(inputs[_INPUT])
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):
         raise InvalidArgumentError(
             f"Expected output Tensor shape to be either [batch_size] or [batch_size, 1] but got {list(array.shape)}"
         )
-    if len(array) != len(examples):
+    if len(array) != count:
         raise InvalidArgumentError(
-            f"Input batch size did not match output batch size: {len(examples)} vs. {len(array)}"
+            f"Input batch size did not match output batch size: {count} vs. {len(array)}"
         )
     if array.dtype != np.float32:
         raise InvalidArgumentError(f"Expected output Tensor of DT_FLOAT. Got: {array.dtype.name}")
-    return array.reshape(-1)
+    return {_VALUES: array.reshape(-1)}
 
 
-def format_classes(labels: np.ndarray | None, scores: np.ndarray | None) -> list[list[list[Any]]]:
+def get_classes(outputs: Arrays) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return labels and scores [examples, classes]; None for a missing output."""
+    return outputs.get(_CLASSES), outputs.get(_SCORES)
+
+
+def format_classes(outputs: Arrays) -> list[list[list[Any]]]:
     """Return pairs of label and score per class and example; a missing output has "" or 0."""
-    available = next(a for a in (labels, scores) if a is not None)
-    texts = np.full(available.shape, b"", object) if labels is None else labels
-    numbers = shorten_floats(
-        np.zeros(available.shape, np.float32) if scores is None else scores
-    ).tolist()
+    labels, scores = get_classes(outputs)
+    shape = next(iter(outputs.values())).shape
+    texts = np.full(shape, b"", object) if labels is None else labels
+    numbers = shorten_floats(np.zeros(shape, np.float32) if scores is None else scores).tolist()
     return [
         [[decode_text(label), score] for label, score in zip(*row, strict=True)]
         for row in zip(texts.tolist(), numbers, strict=True)
     ]
+
+
+def format_values(outputs: Arrays) -> list[float]:
+    """Return the predicted value of each example."""
+    return shorten_floats(outputs[_VALUES]).tolist()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.dtypes import as_dtype
 from meshflow.environment.protobuf_messages import DecodeError, MessageTable, declare_messages
 from meshflow.io.messages import EXAMPLE_MESSAGES, TENSOR_MESSAGES, Message
 from meshflow.io.tensors import make_ndarray, to_tensor_proto
 from meshflow.saved_model.graph.format.messages import SIGNATURE_MESSAGES
-from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
-from meshflow.serving.protocol import Specs, check_names, check_shape, decode_text
+from meshflow.saved_model.graph.format.nodes import STRING, to_dtype_enum, write_shape
+from meshflow.serving.protocol import MAX_STRINGS, Specs, check_names, check_shape, decode_text
 
 if TYPE_CHECKING:
     from meshflow.serving.versions import Signature
@@ -27,6 +29,7 @@ __all__ = [
     "GetModelStatusRequest",
     "GetModelStatusResponse",
     "ModelServerConfig",
+    "ModelSpec",
     "MultiInferenceRequest",
     "MultiInferenceResponse",
     "PredictRequest",
@@ -34,6 +37,7 @@ __all__ = [
     "RegressionRequest",
     "RegressionResponse",
     "SignatureDefMap",
+    "check_inputs",
     "decode_inputs",
     "encode_outputs",
     "fill_classes",
@@ -124,6 +128,7 @@ _MESSAGES: MessageTable = {
 }
 
 _classes = declare_messages("meshflow/serving.proto", _MESSAGES)
+ModelSpec = _classes["ModelSpec"]
 PredictRequest = _classes["PredictRequest"]
 PredictResponse = _classes["PredictResponse"]
 GetModelMetadataRequest = _classes["GetModelMetadataRequest"]
@@ -140,33 +145,56 @@ MultiInferenceResponse = _classes["MultiInferenceResponse"]
 ModelServerConfig = _classes["ModelServerConfig"]
 
 
-def decode_inputs(inputs: Mapping[str, Message], specs: Specs) -> dict[str, np.ndarray]:
+def decode_inputs(inputs: Mapping[str, Message], max_bytes: int) -> dict[str, np.ndarray]:
     """Decode the inputs of a request.
 
     Args:
       inputs: `TensorProto` messages by name.
+      max_bytes: Maximum size of each array. A message may repeat its last value, so that its array
+        is larger than the message.
+
+    Raises:
+      InvalidArgumentError: The messages are invalid, or declare larger arrays.
+    """
+    arrays = {}
+    for name, tensor in inputs.items():
+        try:
+            size = math.prod(d.size for d in tensor.tensor_shape.dim)
+            if size * as_dtype(tensor.dtype).size > max_bytes:
+                raise ValueError(f"its shape needs more than {max_bytes} bytes")
+            if len(tensor.string_val) > MAX_STRINGS or (
+                tensor.dtype == STRING and size > MAX_STRINGS
+            ):
+                raise ValueError(f"a request may have {MAX_STRINGS} strings: split it")
+            arrays[name] = make_ndarray(tensor)
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgumentError(
+                f"Failed to process the values of input '{name}': {error}"
+            ) from None
+    return arrays
+
+
+def check_inputs(
+    inputs: Mapping[str, Message], arrays: Mapping[str, np.ndarray], specs: Specs
+) -> None:
+    """Check the decoded inputs of a request.
+
+    Args:
+      inputs: `TensorProto` messages by name, of which only the dtypes are used.
+      arrays: The arrays by name.
       specs: Specs of the signature's inputs.
 
     Raises:
       InvalidArgumentError: The inputs do not match the specs.
     """
     check_names(inputs, specs, "inputs")
-    arrays = {}
     for name, spec in specs.items():
-        try:
-            array = make_ndarray(inputs[name])
-        except (ValueError, TypeError) as error:
-            raise InvalidArgumentError(
-                f"Failed to process the values of input '{name}': {error}"
-            ) from None
         if inputs[name].dtype != to_dtype_enum(spec.dtype):
             raise InvalidArgumentError(
                 f"Input '{name}' has the dtype code {inputs[name].dtype}, expected {to_dtype_enum(spec.dtype)} "
                 f"({spec.dtype.name})."
             )
-        check_shape(name, array, spec)
-        arrays[name] = array
-    return arrays
+        check_shape(name, arrays[name], spec)
 
 
 def encode_outputs(

@@ -145,6 +145,21 @@ class Models:
         """Return the number of calls and of rows in batches of each model."""
         return {name: versions.count_batches() for name, versions in self._models.items()}
 
+    def count_busy_seconds(self) -> dict[str, float]:
+        """Return the time for which the longest current call of each model has been running."""
+        return {name: versions.count_busy_seconds() for name, versions in self._models.items()}
+
+    def describe_health(self) -> dict[str, str]:
+        """Return the problem of each model that cannot answer requests now."""
+        problems = {}
+        for name, versions in self._models.items():
+            busy_seconds = versions.count_busy_seconds()
+            if not versions.available:
+                problems[name] = "no version is available"
+            elif busy_seconds > versions.settings.deadline:
+                problems[name] = f"a call has been running for {busy_seconds:.0f} s"
+        return problems
+
     async def refresh(self) -> None:
         """Reload the configuration file if it changed, and check all folders for new versions.
 

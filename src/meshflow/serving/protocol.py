@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from meshflow.environment.types import Json
 
 __all__ = [
     "DEFAULT_SIGNATURE",
+    "MAX_STRINGS",
     "Specs",
     "check_names",
     "check_shape",
@@ -38,12 +40,16 @@ _DTYPE_NAMES = {
 }  # fmt: skip
 
 DEFAULT_SIGNATURE = "serving_default"
+# NumPy's limit.
+_MAX_DIMENSIONS = 64
+# Python needs up to 100 ns for a string in each step, and meanwhile answers no other request.
+MAX_STRINGS = 1 << 19
 # Dtypes with fewer bits than JSON's doubles, and the numbers of decimal digits to try.
 _SHORT_FLOATS = {"float16", "bfloat16", "float32"}
 _DIGITS = (3, 5, 6, 7, 8, 9)
 
 
-def parse_request(body: bytes) -> tuple[Mapping[str, Json], str]:
+def parse_request(body: bytes | bytearray) -> tuple[Mapping[str, Json], str]:
     """Parse a request, and return its JSON object and the name of its signature.
 
     Raises:
@@ -149,8 +155,26 @@ def decode_bytes(value: Json) -> Json | bytes:
     return value
 
 
-def _get_shape(value: Json) -> tuple[int, ...]:
-    return (len(value), *(_get_shape(value[0]) if value else ())) if isinstance(value, list) else ()
+def _flatten(value: Json) -> tuple[tuple[int, ...], list[Json]]:
+    """Return the shape of nested lists and their values, in time linear in their number.
+
+    Raises:
+      ValueError: The lists are not regular.
+    """
+    shape: list[int] = []
+    values = [value]
+    while values and isinstance(values[0], list):
+        lists = [v for v in values if isinstance(v, list)]
+        lengths = set(map(len, lists))
+        if len(lists) < len(values) or len(lengths) > 1:
+            raise ValueError("rows differ in length")
+        shape.append(lengths.pop())
+        if len(shape) > _MAX_DIMENSIONS:
+            raise ValueError(f"there are more than {_MAX_DIMENSIONS} dimensions")
+        values = list(chain.from_iterable(lists))
+    if list in set(map(type, values)):
+        raise ValueError("rows differ in length")
+    return tuple(shape), values
 
 
 def _parse_array(name: str, value: Json, spec: TensorSpec) -> np.ndarray:
@@ -168,48 +192,41 @@ def _parse_array(name: str, value: Json, spec: TensorSpec) -> np.ndarray:
 
 def _parse_strings(value: Json) -> np.ndarray:
     """Convert nested lists of strings to an array of bytes."""
-    array = np.empty(_get_shape(value), object)
-
-    def fill(part: Json, index: tuple[int, ...]) -> None:
-        shape = array.shape[len(index) :]
-        if isinstance(part, list) != bool(shape) or (shape and len(part) != shape[0]):
-            raise ValueError("rows differ in length")
-        if shape:
-            for i, inner in enumerate(part):
-                fill(inner, (*index, i))
-            return
-        array[index] = decode_bytes(part)
-        if not isinstance(array[index], bytes):
-            raise ValueError(f"{part!r} is not a string")
-
-    fill(value, ())
-    return array
+    shape, values = _flatten(value)
+    if len(values) > MAX_STRINGS:
+        raise ValueError(
+            f"there are {len(values)} strings, but a request may have {MAX_STRINGS}: split it"
+        )
+    array = np.empty(len(values), object)
+    for i, v in enumerate(values):
+        array[i] = decode_bytes(v)
+        if not isinstance(array[i], bytes):
+            raise ValueError(f"{v!r:.100} is not a string")
+    return array.reshape(shape)
 
 
 def _parse_numbers(value: Json, spec: TensorSpec) -> np.ndarray:
     """Convert nested lists of numbers or Booleans to an array with the dtype of a spec."""
-    try:
-        array = np.asarray(value)
-    except ValueError:
-        raise ValueError("rows differ in length, or there are too many dimensions") from None
+    shape, values = _flatten(value)
+    types = set(map(type, values))
     dtype = np.dtype(spec.dtype.dtype)
-    if not array.size:
-        return array.astype(dtype)
-    if array.dtype.kind == "O" and all(type(v) is int for v in array.flat):
-        raise ValueError("the values have integers of more than 64 bits")
-    if array.dtype.kind not in "biuf":
+    if not types:
+        return np.empty(shape, dtype)
+    if not types <= {bool, int, float}:
         raise ValueError("the values are not numbers of a regular shape")
-    if (array.dtype.kind == "b") != (dtype.kind == "b"):
+    if (types == {bool}) != (dtype.kind == "b"):
         raise ValueError(f"the values are not of type {spec.dtype.name}")
-    if dtype.kind in "iu":
-        if array.dtype.kind == "f":
-            raise ValueError(f"the values are not integers of type {spec.dtype.name}")
+    if dtype.kind not in "biu":
+        return np.array(values, np.float64).astype(dtype).reshape(shape)
+    if float in types:
+        raise ValueError(f"the values are not integers of type {spec.dtype.name}")
+    try:
+        return np.array(values, dtype).reshape(shape)
+    except OverflowError:
         bounds = np.iinfo(dtype)
-        if array.min() < bounds.min or array.max() > bounds.max:
-            raise ValueError(
-                f"some values are outside of {spec.dtype.name}, {bounds.min} to {bounds.max}"
-            )
-    return array.astype(dtype)
+        raise ValueError(
+            f"some values are outside of {spec.dtype.name}, {bounds.min} to {bounds.max}"
+        ) from None
 
 
 def check_shape(name: str, array: np.ndarray, spec: TensorSpec) -> None:

@@ -6,33 +6,33 @@ import asyncio
 import json
 import re
 import time
-import zlib
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from meshflow.core.runtime.errors import DeadlineExceededError, InvalidArgumentError
+from meshflow.core.runtime.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+)
 from meshflow.environment.types import Json
-from meshflow.serving import examples
-from meshflow.serving.errors import HTTP_STATUS, describe_error
+from meshflow.serving import codecs, examples
+from meshflow.serving.codec_pool import CodecPool
+from meshflow.serving.errors import HTTP_STATUS, HttpError, describe_error
+from meshflow.serving.limits import ByteBudget, Reservation, check_host
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
-from meshflow.serving.protocol import (
-    describe_specs,
-    make_response,
-    parse_inputs,
-    parse_request,
-    shorten_floats,
-)
-from meshflow.serving.versions import Signature
+from meshflow.serving.protocol import describe_specs
+from meshflow.serving.versions import Version
 
 __all__ = ["METHODS", "RestApi"]
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-_METRICS_PATH = "/monitoring/prometheus/metrics"
+_METRICS_PATHS = ("/metrics", "/monitoring/prometheus/metrics")
+_HEALTH_PATH = "/healthz"
 _MODEL_PATTERN = (
     r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 )
@@ -43,22 +43,53 @@ T = TypeVar("T")
 _BODY_TIMEOUT_SECONDS = 30.0
 
 
+# Larger responses are sent in parts of this size, as fast as the client reads them.
+_SENT_BYTES = 1 << 18
+
+
 class RestApi:
-    """Handler of REST requests.
+    """ASGI application that answers REST requests.
 
     Args:
       models: The served models.
       metrics: Counter of requests.
+      pool: Processes that parse requests and format responses.
+      budget: Bytes that requests and responses may hold.
     """
 
-    def __init__(self, models: Models, metrics: Metrics) -> None:
+    def __init__(
+        self, models: Models, metrics: Metrics, pool: CodecPool, budget: ByteBudget
+    ) -> None:
         self._models, self._metrics = models, metrics
+        self._pool, self._budget = pool, budget
+        hosts = models.settings.hosts
+        self._hosts = ("*",) if hosts is None else hosts
 
-    async def answer(self, request: Request) -> Response:
-        """Return the response to any request."""
-        path = request.url.path
-        if path == _METRICS_PATH and request.method == "GET":
-            return PlainTextResponse(self._metrics.text(self._models.count_batches()))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        with Reservation(self._budget) as reservation:
+            response = await self.answer(Request(scope, receive), reservation)
+            await response(scope, receive, send)
+
+    async def answer(self, request: Request, reservation: Reservation) -> Response:
+        """Return the response to any request.
+
+        Args:
+          request: The request.
+          reservation: Bytes that the request and then its response hold.
+        """
+        try:
+            check_host(request.headers, self._hosts)
+        except PermissionDeniedError as error:
+            self._metrics.count_rejection("host")
+            return _make_json_response({"error": str(error)}, 403)
+        path = request.scope["path"]
+        if path in _METRICS_PATHS and request.method == "GET":
+            return PlainTextResponse(self._format_metrics())
+        if path == _HEALTH_PATH and request.method in ("GET", "HEAD"):
+            problems = self._models.describe_health()
+            content = {"status": "unavailable" if problems else "ok", "models": problems}
+            return _make_json_response(content, 503 if problems else 200)
         if not path.lower().startswith("/v1/"):
             return _make_json_response(
                 {"error": f"Malformed request: {request.method} {path}"}, 404
@@ -68,15 +99,15 @@ class RestApi:
         start, state = time.perf_counter(), "OK"
         try:
             if call is not None:
-                return _make_json_response(await self._call_method(request, call))
+                return await self._call_before_deadline(request, call, reservation)
             if info is not None:
                 return _make_json_response(
                     (self._get_metadata if info["metadata"] else self._get_status)(info)
                 )
             raise InvalidArgumentError(f"Malformed request: {request.method} {path}")
-        except HTTPException as error:
+        except HttpError as error:
             state = "INVALID_ARGUMENT"
-            return _make_json_response({"error": error.detail}, error.status_code)
+            return _make_json_response({"error": error.message}, error.status)
         except ClientDisconnect:
             state = "CANCELLED"
             return _make_json_response({"error": "The client disconnected."}, HTTP_STATUS[state])
@@ -88,24 +119,72 @@ class RestApi:
             if call is not None and self._models.has_model(call["name"]):
                 self._metrics.add(call["name"], state, time.perf_counter() - start)
 
-    async def _call_method(self, request: Request, call: re.Match[str]) -> dict[str, Json]:
-        """Predict, classify or regress."""
-        body, name = parse_request(await _read_body(request, self._models.settings.most_bytes))
-        version = self._models.find(call["name"], *_parse_version(call))
-        signature, method = version.get_signature(name), call["method"].lower()
-        return await _run_while_connected(request, self._compute_result(signature, method, body))
+    def _format_metrics(self) -> str:
+        """Return all metrics in Prometheus' text format."""
+        gauges = {
+            "bytes_in_flight": self._budget.reserved_bytes,
+            "codec_failures": self._pool.failures,
+        }
+        return self._metrics.text(
+            self._models.count_batches(), self._models.count_busy_seconds(), gauges
+        )
 
-    async def _compute_result(
-        self, signature: Signature, method: str, body: Mapping[str, Json]
-    ) -> dict[str, Json]:
+    async def _call_before_deadline(
+        self, request: Request, call: re.Match[str], reservation: Reservation
+    ) -> Response:
+        """Predict, classify or regress; a request that takes too long is dropped.
+
+        Raises:
+          DeadlineExceededError: The request was not answered in time. If the model computes it, the
+            computation continues, because it cannot be interrupted.
+        """
+        seconds = self._models.settings.deadline
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._call_method(request, call, reservation)
+        except TimeoutError:
+            raise DeadlineExceededError(
+                f"The request was not answered within {seconds:g} seconds, the server's limit."
+            ) from None
+
+    async def _call_method(
+        self, request: Request, call: re.Match[str], reservation: Reservation
+    ) -> Response:
+        """Predict, classify or regress."""
+        content = await _read_body(request, self._models.settings.most_bytes, reservation)
+        version = self._models.find(call["name"], *_parse_version(call))
+        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "").lower()
+        work = self._compute_response(
+            version, call["method"].lower(), content, request.headers.get("content-encoding", ""), accepts_gzip
+        )  # fmt: skip
+        body, is_compressed = await _run_while_connected(request, work)
+        reservation.replace(len(body))
+        headers = {"content-encoding": "gzip"} if is_compressed else {}
+        if accepts_gzip:
+            headers["vary"] = "Accept-Encoding"
+        return _make_response(body, headers)
+
+    async def _compute_response(
+        self, version: Version, method: str, content: bytearray, encoding: str, accepts_gzip: bool
+    ) -> tuple[bytes, bool]:
+        """Return the body of a response, and whether it is compressed."""
+        specs = {name: signature.inputs for name, signature in version.signatures.items()}
+        request = await self._pool.run(
+            self._pool.is_small_request(content, encoding), codecs.decode_json_request,
+            content, encoding, self._models.settings.most_bytes, method, specs,
+        )  # fmt: skip
+        signature = version.get_signature(request.signature)
         if method == "predict":
-            arrays, has_rows = parse_inputs(body, signature.inputs)
-            return make_response(await signature.answer(arrays), has_rows)
-        examples.check_method(signature, examples.CLASSIFY if method == "classify" else examples.REGRESS)  # fmt: skip
-        rows = examples.parse_json_examples(body)
-        if method == "classify":
-            return {"results": examples.format_classes(*await examples.classify(signature, rows))}
-        return {"results": shorten_floats(await examples.regress(signature, rows)).tolist()}
+            outputs = await signature.answer(request.arrays)
+        else:
+            is_classify = method == "classify"
+            examples.check_method(signature, examples.CLASSIFY if is_classify else examples.REGRESS)
+            run = examples.classify if is_classify else examples.regress
+            outputs = await run(signature, request.arrays)
+        return await self._pool.run(
+            self._pool.is_small_result(outputs), codecs.encode_json_response,
+            method, outputs, request.has_rows, accepts_gzip,
+        )  # fmt: skip
 
     def _get_status(self, info: re.Match[str]) -> dict[str, Json]:
         """Return the versions of a model and their states."""
@@ -147,31 +226,29 @@ def _parse_version(path: re.Match[str]) -> tuple[int | None, str | None]:
     return None if number is None else int(number), path["label"]
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(request: Request, max_bytes: int, reservation: Reservation) -> bytearray:
     """Read the body of a request.
 
     Raises:
-      HTTPException: The body is too large, or compressed by another method than gzip.
-      InvalidArgumentError: The gzip data is invalid.
+      HttpError: The body is too large.
+      ResourceExhaustedError: The server holds too many bytes of requests and responses.
       DeadlineExceededError: The client stopped sending.
     """
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()
     stream = request.stream()
     while True:
         try:
             part = await asyncio.wait_for(anext(stream), _BODY_TIMEOUT_SECONDS)
         except StopAsyncIteration:
-            encoding = request.headers.get("content-encoding", "")
-            return _decompress(b"".join(parts), encoding, max_bytes)
+            return body
         except TimeoutError:
             raise DeadlineExceededError(
                 f"The request's body was not received within {_BODY_TIMEOUT_SECONDS:g} seconds."
             ) from None
-        parts.append(part)
-        size += len(part)
-        if size > max_bytes:
-            raise _make_size_error(max_bytes)
+        reservation.grow(len(part))
+        body += part
+        if len(body) > max_bytes:
+            raise codecs.make_size_error(max_bytes)
 
 
 async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -193,30 +270,20 @@ async def _run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -
         working.cancel()
 
 
-def _make_size_error(max_bytes: int) -> HTTPException:
-    return HTTPException(413, f"The request is larger than {max_bytes} bytes, the server's limit.")
-
-
-def _decompress(content: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Decompress the body of a request if necessary."""
-    if encoding.lower() in ("", "identity"):
-        return content
-    if encoding.lower() != "gzip":
-        raise HTTPException(
-            415, f"The request's Content-Encoding is {encoding:.40}, expected gzip."
-        )
-    decompressor = zlib.decompressobj(wbits=31)
-    try:
-        body = decompressor.decompress(content, max_bytes + 1)
-    except zlib.error as error:
-        raise InvalidArgumentError(f"The request's body is not valid gzip data: {error}.") from None
-    if len(body) > max_bytes:
-        raise _make_size_error(max_bytes)
-    if not decompressor.eof:
-        raise InvalidArgumentError("The request's body is not valid gzip data: it is truncated.")
-    return body
-
-
 def _make_json_response(content: Json, status: int = 200) -> Response:
-    # Like TensorFlow Serving, the JSON contains NaN and Infinity.
-    return Response(json.dumps(content), status, media_type="application/json")
+    """Return a small response."""
+    headers = {"retry-after": "1"} if status == 503 else {}
+    return _make_response(json.dumps(content).encode(), headers, status)
+
+
+def _make_response(body: bytes, headers: dict[str, str], status: int = 200) -> Response:
+    """Return a response with JSON; a large one is not copied to the buffer of the connection."""
+    if len(body) <= _SENT_BYTES:
+        return Response(body, status, headers, media_type="application/json")
+
+    async def split_body() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), _SENT_BYTES):
+            yield body[start : start + _SENT_BYTES]
+
+    headers = {**headers, "content-length": str(len(body))}
+    return StreamingResponse(split_body(), status, headers, media_type="application/json")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from meshflow.core.runtime.errors import (
+    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
@@ -16,8 +17,11 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.environment import optional_packages
 from meshflow.io.messages import Message
-from meshflow.serving import examples, messages
+from meshflow.serving import codecs, examples, messages
+from meshflow.serving.batching import Arrays
+from meshflow.serving.codec_pool import CodecPool
 from meshflow.serving.errors import describe_error
+from meshflow.serving.limits import ByteBudget, Reservation
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
@@ -31,6 +35,14 @@ _METADATA_FIELD = "signature_def"
 _UNKNOWN_CODE = 2
 # A call that is cancelled with fewer seconds left counts as one that exceeded its deadline.
 _DEADLINE_TOLERANCE = 0.05
+# More calls at a time are rejected before gRPC reads their messages.
+_MAX_CALLS = 128
+_MAX_METADATA_BYTES = 1 << 14
+# gRPC holds complete messages before their size is known, so only some are received at a time.
+_MAX_READS = 16
+# A connection without calls, or from a machine that does not respond, is closed.
+_IDLE_SECONDS, _PING_SECONDS = 300, 30
+_STOP_SECONDS = 1
 
 
 class RpcServer:
@@ -39,6 +51,8 @@ class RpcServer:
     Args:
       models: The served models.
       metrics: Counter of requests.
+      pool: Processes that parse requests and format responses.
+      budget: Bytes that requests and responses may hold.
       host: Address to listen on.
       port: Port to listen on; 0 selects a free port.
 
@@ -49,13 +63,23 @@ class RpcServer:
       ImportError: The package grpcio (extra `serving`) is not installed.
     """
 
-    def __init__(self, models: Models, metrics: Metrics, host: str, port: int) -> None:
+    def __init__(
+        self,
+        models: Models,
+        metrics: Metrics,
+        pool: CodecPool,
+        budget: ByteBudget,
+        host: str,
+        port: int,
+    ) -> None:
         self._grpc = optional_packages.import_extra(
             "grpc", "serving", "gRPC needs the package grpcio"
         )
         self._models, self._metrics = models, metrics
+        self._pool, self._budget = pool, budget
         self._host, self.port = host, port
         self._server: Any = None
+        self._reads = asyncio.Semaphore(_MAX_READS)
 
     async def start(self) -> None:
         """Start to listen.
@@ -69,21 +93,28 @@ class RpcServer:
                 ("grpc.max_receive_message_length", self._models.settings.most_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-            ]
+                ("grpc.max_concurrent_streams", _MAX_CALLS),
+                ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
+                ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
+                ("grpc.keepalive_time_ms", 1000 * _PING_SECONDS),
+                ("grpc.keepalive_timeout_ms", 1000 * _PING_SECONDS),
+            ],
+            maximum_concurrent_rpcs=_MAX_CALLS,
         )
         services = {
             "tensorflow.serving.PredictionService": {
-                "Predict": self._make_handler(messages.PredictRequest, self._predict),
-                "Classify": self._make_handler(messages.ClassificationRequest, self._classify),
-                "Regress": self._make_handler(messages.RegressionRequest, self._regress),
-                "MultiInference": self._make_handler(messages.MultiInferenceRequest, self._infer),
+                "Predict": self._make_handler("PredictRequest", self._predict),
+                "Classify": self._make_handler("ClassificationRequest", self._classify),
+                "Regress": self._make_handler("RegressionRequest", self._regress),
+                "MultiInference": self._make_handler("MultiInferenceRequest", self._infer),
                 "GetModelMetadata": self._make_handler(
-                    messages.GetModelMetadataRequest, self._get_metadata, counted=False
+                    "GetModelMetadataRequest", self._get_metadata, counted=False
                 ),
             },
             "tensorflow.serving.ModelService": {
                 "GetModelStatus": self._make_handler(
-                    messages.GetModelStatusRequest, self._get_status, counted=False
+                    "GetModelStatusRequest", self._get_status, counted=False
                 )
             },
         }
@@ -103,34 +134,53 @@ class RpcServer:
         self._server = server
 
     async def stop(self) -> None:
-        """Finish pending requests for up to 5 seconds, and stop."""
+        """Finish pending requests for up to a second, and stop."""
         if self._server is not None:
-            await self._server.stop(5)
+            await self._server.stop(_STOP_SECONDS)
 
     def _make_handler(
-        self, message_class: Any, answer: Callable[[Any], Awaitable[Any]], counted: bool = True
+        self,
+        message_class: str,
+        answer: Callable[[Any, Arrays], Awaitable[bytes]],
+        counted: bool = True,
     ) -> Any:
         """Return a handler of serialized requests, which reports invalid messages like other errors.
 
-        gRPC cancels the handler with the call or at its deadline; waiting rows are then dropped.
+        gRPC cancels the handler with the call or at its deadline; waiting rows are then dropped. The
+        handler is that of a stream of requests, so that it is called before the request is received
+        and can limit the time of that too.
         """
+        parse = getattr(messages, message_class).FromString
+        settings = self._models.settings
 
-        async def run(content: bytes, call: Any) -> bytes:
+        async def run(contents: AsyncIterator[bytes], call: Any) -> bytes:
             start, state, name = time.perf_counter(), "OK", ""
             try:
-                try:
-                    request = message_class.FromString(content)
-                except messages.DecodeError as error:
-                    raise InvalidArgumentError(
-                        f"The request is not a valid {message_class.DESCRIPTOR.name}: {error}"
-                    ) from None
-                name = _get_model_name(request)
-                return bytes((await answer(request)).SerializeToString())
+                with Reservation(self._budget) as reservation:
+                    async with asyncio.timeout(settings.deadline):
+                        async with self._reads:
+                            content = await anext(contents, None)
+                        if content is None:
+                            raise InvalidArgumentError("The call has no request.")
+                        reservation.grow(len(content))
+                        header, arrays = await self._pool.run(
+                            self._pool.is_small_request(content), codecs.decode_message,
+                            message_class, content, settings.most_bytes,
+                        )  # fmt: skip
+                        request = parse(header)
+                        name = _get_model_name(request)
+                        return await answer(request, arrays)
             except asyncio.CancelledError:
                 remaining = call.time_remaining()
                 late = remaining is not None and remaining < _DEADLINE_TOLERANCE
                 state = "DEADLINE_EXCEEDED" if late else "CANCELLED"
                 raise
+            except TimeoutError:
+                state, message = describe_error(
+                    DeadlineExceededError(
+                        f"The request was not answered within {settings.deadline:g} seconds, the server's limit."
+                    )
+                )
             except Exception as error:
                 state, message = describe_error(error)
             finally:
@@ -139,7 +189,7 @@ class RpcServer:
             await call.abort(getattr(self._grpc.StatusCode, state), message)
             raise AssertionError("unreachable: abort raises")
 
-        return self._grpc.unary_unary_rpc_method_handler(run)
+        return self._grpc.stream_unary_rpc_method_handler(run)
 
     def _find_version(self, spec: Message) -> Version:
         return self._models.find(spec.name, *_get_version(spec))
@@ -151,40 +201,44 @@ class RpcServer:
         examples.check_method(signature, method)
         return version, signature
 
-    async def _predict(self, request: Message) -> Message:
+    async def _predict(self, request: Message, arrays: Arrays) -> bytes:
         version = self._find_version(request.model_spec)
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         if name not in version.signatures:
             # Over HTTP, TensorFlow Serving reports this with another code and message.
             raise FailedPreconditionError(f'Serving signature key "{name}" not found.')
         signature = version.get_signature(name)
-        arrays = messages.decode_inputs(request.inputs, signature.inputs)
-        tensors = messages.encode_outputs(await signature.answer(arrays), request.output_filter)
-        answer = messages.PredictResponse()
-        for key, tensor in tensors.items():
-            answer.outputs[key].ParseFromString(tensor.SerializeToString())
-        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
-        return answer
+        messages.check_inputs(request.inputs, arrays, signature.inputs)
+        outputs = await signature.answer(arrays)
+        spec = _make_spec(request.model_spec.name, version, signature.name)
+        return await self._pool.run(
+            self._pool.is_small_result(outputs), codecs.encode_outputs,
+            outputs, list(request.output_filter), spec,
+        )  # fmt: skip
 
-    async def _classify(self, request: Message) -> Message:
-        version, signature = self._find_signature(request.model_spec, examples.CLASSIFY)
-        rows = examples.parse_input_message(request.input)
-        answer = messages.ClassificationResponse()
-        messages.fill_classes(answer.result, *await examples.classify(signature, rows))
-        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
-        return answer
+    async def _classify(self, request: Message, arrays: Arrays) -> bytes:
+        return await self._run_task(request.model_spec, examples.CLASSIFY, arrays)
 
-    async def _regress(self, request: Message) -> Message:
-        version, signature = self._find_signature(request.model_spec, examples.REGRESS)
-        rows = examples.parse_input_message(request.input)
-        answer = messages.RegressionResponse()
-        messages.fill_values(answer.result, await examples.regress(signature, rows))
-        _fill_spec(answer.model_spec, request.model_spec.name, version, signature.name)
-        return answer
+    async def _regress(self, request: Message, arrays: Arrays) -> bytes:
+        return await self._run_task(request.model_spec, examples.REGRESS, arrays)
 
-    async def _infer(self, request: Message) -> Message:
+    async def _run_task(
+        self, spec: Message, method: str, arrays: Arrays, is_inference: bool = False
+    ) -> bytes:
+        """Classify or regress, and return the serialized response."""
+        version, signature = self._find_signature(spec, method)
+        examples.check_count(arrays)
+        is_classify = method == examples.CLASSIFY
+        outputs = await (examples.classify if is_classify else examples.regress)(signature, arrays)
+        return await self._pool.run(
+            self._pool.is_small_result(outputs),
+            codecs.encode_classes if is_classify else codecs.encode_values,
+            outputs, _make_spec(spec.name, version, signature.name), is_inference,
+        )  # fmt: skip
+
+    async def _infer(self, request: Message, arrays: Arrays) -> bytes:
         """Run several signatures of a model on the same examples."""
-        tasks: list[tuple[Message, Version, Signature]] = []
+        signatures: list[Signature] = []
         for task in request.tasks:
             if task.model_spec.name != request.tasks[0].model_spec.name:
                 raise InvalidArgumentError(
@@ -192,24 +246,18 @@ class RpcServer:
                 )
             if task.method_name not in (examples.CLASSIFY, examples.REGRESS):
                 raise UnimplementedError(f"Unsupported signature method_name: {task.method_name}")
-            version, signature = self._find_signature(task.model_spec, task.method_name)
-            if any(signature is other for _, _, other in tasks):
+            _, signature = self._find_signature(task.model_spec, task.method_name)
+            if any(signature is other for other in signatures):
                 raise InvalidArgumentError(f"Duplicate evaluation of signature: {signature.name}")
-            tasks.append((task, version, signature))
-        rows = examples.parse_input_message(request.input)
-        answer = messages.MultiInferenceResponse()
-        for task, version, signature in tasks:
-            result = answer.results.add()
-            if task.method_name == examples.CLASSIFY:
-                classes = await examples.classify(signature, rows)
-                messages.fill_classes(result.classification_result, *classes)
-            else:
-                values = await examples.regress(signature, rows)
-                messages.fill_values(result.regression_result, values)
-            _fill_spec(result.model_spec, task.model_spec.name, version, signature.name)
-        return answer
+            signatures.append(signature)
+        results = [
+            await self._run_task(task.model_spec, task.method_name, arrays, is_inference=True)
+            for task in request.tasks
+        ]
+        # Concatenated messages parse as one message with the results of all.
+        return b"".join(results)
 
-    async def _get_metadata(self, request: Message) -> Message:
+    async def _get_metadata(self, request: Message, _: Arrays) -> bytes:
         unknown = sorted(set(request.metadata_field) - {_METADATA_FIELD})
         if unknown or not request.metadata_field:
             raise InvalidArgumentError(
@@ -217,13 +265,13 @@ class RpcServer:
             )
         version = self._find_version(request.model_spec)
         answer = messages.GetModelMetadataResponse()
-        _fill_spec(answer.model_spec, request.model_spec.name, version)
+        answer.model_spec.ParseFromString(_make_spec(request.model_spec.name, version))
         metadata = answer.metadata[_METADATA_FIELD]
         metadata.type_url = _SIGNATURE_MAP_TYPE
         metadata.value = messages.make_signature_map(version.signatures).SerializeToString()
-        return answer
+        return bytes(answer.SerializeToString())
 
-    async def _get_status(self, request: Message) -> Message:
+    async def _get_status(self, request: Message, _: Arrays) -> bytes:
         spec = request.model_spec
         answer = messages.GetModelStatusResponse()
         states = self._models.get_states(spec.name, *_get_version(spec))
@@ -232,7 +280,7 @@ class RpcServer:
             entry.state = messages.STATE_CODES.get(state, 0)
             entry.status.error_code = _UNKNOWN_CODE if error else 0
             entry.status.error_message = error
-        return answer
+        return bytes(answer.SerializeToString())
 
 
 def _get_model_name(request: Message) -> str:
@@ -257,7 +305,8 @@ def _get_version(spec: Message) -> tuple[int | None, str | None]:
     )
 
 
-def _fill_spec(spec: Message, name: str, version: Version, signature: str = "") -> None:
-    """Fill the `ModelSpec` of a response with the model, version and signature that answered."""
-    spec.name, spec.signature_name = name, signature
+def _make_spec(name: str, version: Version, signature: str = "") -> bytes:
+    """Return a serialized `ModelSpec` with the model, version and signature that answered."""
+    spec = messages.ModelSpec(name=name, signature_name=signature)
     spec.version.value = version.number
+    return bytes(spec.SerializeToString())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +39,13 @@ class Settings:
       poll: Seconds between checks of the folder.
       labels: Version numbers by label; these versions are served as long as they exist.
       most_bytes: Maximum size of a request's body in bytes; larger requests are rejected.
+      most_bytes_in_flight: Maximum size of all requests and responses together that the server
+        holds; more requests are rejected.
+      deadline: Seconds after which a request fails, from its first byte to its result.
+      hosts: Names of this server that clients may use, besides localhost and IP addresses. "*"
+        accepts all names in the header `Host`, but only the others in `Origin`, which browsers send.
+        By default, `serve` accepts no name if it listens on this machine only, and otherwise "*",
+        as does an `application` in another program.
     """
 
     most_rows: int = 32
@@ -47,7 +55,10 @@ class Settings:
     poll: float = 1.0
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
     versions: Sequence[int] = ()
-    most_bytes: int = 1 << 28
+    most_bytes: int = 1 << 26
+    most_bytes_in_flight: int = 1 << 28
+    deadline: float = 60.0
+    hosts: Sequence[str] | None = None
 
 
 class Signature:
@@ -65,6 +76,7 @@ class Signature:
         self.inputs: Specs = dict(function.structured_input_signature[1])
         self.outputs: Specs = dict(function.structured_outputs)
         self.batcher: Batcher | None = None
+        self._start_time: float | None = None
         if settings.most_rows > 1 and self._is_row_wise():
             self.batcher = Batcher(self.run, executor, settings.most_rows, settings.wait)
 
@@ -82,8 +94,17 @@ class Signature:
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Run the signature on arrays by name."""
-        results = self._function(**{n: convert_to_tensor(a) for n, a in arrays.items()})
-        return {name: np.asarray(tensor) for name, tensor in results.items()}
+        self._start_time = time.monotonic()
+        try:
+            results = self._function(**{n: convert_to_tensor(a) for n, a in arrays.items()})
+            return {name: np.asarray(tensor) for name, tensor in results.items()}
+        finally:
+            self._start_time = None
+
+    def count_busy_seconds(self) -> float:
+        """Return the time for which the current call has been running; 0 without a call."""
+        start = self._start_time
+        return 0.0 if start is None else time.monotonic() - start
 
     async def answer(self, arrays: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Return the results for the arrays of a request."""
@@ -171,6 +192,10 @@ class Version:
                 f'Serving signature name: "{name}" not found in signature def'
             )
         return self.signatures[name]
+
+    def count_busy_seconds(self) -> float:
+        """Return the time for which the current call has been running; 0 without a call."""
+        return max((s.count_busy_seconds() for s in self.signatures.values()), default=0.0)
 
     def count_batches(self) -> tuple[int, int]:
         """Return the number of calls and of rows in batches."""
@@ -262,6 +287,10 @@ class ModelVersions:
         kept = self._select_versions(n for n in self.available if n in folders)
         for number in [n for n in self.available if kept and n not in kept]:
             self._unload(number)
+
+    def count_busy_seconds(self) -> float:
+        """Return the time for which the longest current call has been running; 0 without a call."""
+        return max((v.count_busy_seconds() for v in self.available.values()), default=0.0)
 
     def count_batches(self) -> tuple[int, int]:
         """Return the number of calls and of rows in batches of all versions so far."""

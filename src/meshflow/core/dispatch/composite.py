@@ -23,6 +23,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,10 +101,12 @@ class IndexedSlices:
     @property
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor."""
-        known = None if self._dense_shape is None else self._dense_shape.array
-        if isinstance(known, jax.core.Tracer):
+        if self._dense_shape is None:
+            return TensorShape(None)
+        sizes = get_sizes(self._dense_shape)
+        if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
             return TensorShape([None, *self._values.shape[1:]])
-        return TensorShape(None if known is None else np.asarray(known).tolist())
+        return TensorShape(np.asarray(self._dense_shape.array if sizes is None else sizes).tolist())
 
     @property
     def device(self) -> str:
@@ -265,7 +268,9 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
     """
     count: Any = indices.shape.num_elements()
     values, flat_indices = apply(_flatten_rows, (gradient, indices), count)
-    return IndexedSlices(values, flat_indices, np.array(table.array.shape, np.int32))
+    shape = table.array.shape
+    sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
+    return IndexedSlices(values, flat_indices, sizes(shape, np.int32))
 
 
 def accept_composites(public: F) -> F:

@@ -25,7 +25,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.trace_families import TraceFamily
 from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
-from meshflow.interpreter import UnsupportedPrimitive, build_plan, estimate_costs
+from meshflow.interpreter import CostEstimate, UnsupportedPrimitive, build_plan
 
 __all__ = ["EagerForm", "UncompiledForm"]
 
@@ -45,7 +45,7 @@ class _InterpretedForm:
     __slots__ = ("_costs", "_plan", "_tree")
 
     def __init__(self, closed: ClosedJaxpr, tree: Any) -> None:
-        self._plan, self._costs, self._tree = build_plan(closed), estimate_costs(closed), tree
+        self._plan, self._costs, self._tree = build_plan(closed), CostEstimate(closed), tree
 
     def should_run(self, shapes: Sequence[tuple[int, ...]]) -> bool:
         """Check whether calls with operands of these shapes are not compiled."""

@@ -35,7 +35,7 @@ from meshflow.core.runtime import (
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import get_default_device
 from meshflow.environment.types import ClosedJaxpr
-from meshflow.interpreter import Plan, UnsupportedPrimitive, build_plan, estimate_costs
+from meshflow.interpreter import CostEstimate, Plan, UnsupportedPrimitive, build_plan
 
 __all__ = [
     "RARE_RUNS",
@@ -116,27 +116,50 @@ def _check_values(array: np.ndarray) -> None:
 
 
 class RunForecast(NamedTuple):
-    """Numbers of runs of a step until the end of the training, including earlier ones.
+    """Numbers of runs of a step until the end of the training, including earlier ones, and shapes of batches.
 
     Attributes:
-      runs: Number of all runs.
-      rare_runs: Number of runs with batches of a shape that occurs once per epoch.
+      runs: Number of all runs, or None if it is unknown.
+      rare_runs: Number of runs with batches of a shape that occurs once per epoch, or None.
       has_variable_sizes: Whether all shapes are rare.
       batch_size: Number of rows of all batches but the last one of an epoch, or None if it is unknown.
+      last_batch_size: Number of rows of the last batch of an epoch, or None if it is unknown.
+      element_shapes: Shapes of the arrays of all batches, with None for unknown sizes; or None.
 
     Example:
-      >>> forecast = RunForecast(320, 10, False, 64)
+      >>> forecast = RunForecast(320, 10, False, 64, 5)
       >>> forecast.expect_runs([(64, 3), (64,)]), forecast.expect_runs([(5, 3), (5,)])
       (320, 10)
+      >>> forecast.expect_other_batch([(64, 3), (64,)])
+      [(5, 3), (5,)]
     """
 
-    runs: float
-    rare_runs: float
+    runs: float | None
+    rare_runs: float | None
     has_variable_sizes: bool
     batch_size: int | None
+    last_batch_size: int | None = None
+    element_shapes: Sequence[tuple[int | None, ...]] | None = None
 
-    def expect_runs(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        """Return the expected number of runs with batches of these shapes."""
+    def expect_other_batch(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+        """Return shapes that a later batch is expected to have, given those of a batch; None if all are equal."""
+        if self.has_variable_sizes and self.element_shapes is not None:
+            if [len(s) for s in shapes] != [len(s) for s in self.element_shapes]:
+                return None
+            # Sizes of different axes are unlikely to be related.
+            return [
+                tuple([n + axis + 1 if s[axis] is None else n for axis, n in enumerate(shape)])
+                for shape, s in zip(shapes, self.element_shapes, strict=True)
+            ]
+        size = self.last_batch_size
+        if size is None or size == self.batch_size:
+            return None
+        if any(not shape or shape[0] != self.batch_size for shape in shapes):
+            return None
+        return [(size, *shape[1:]) for shape in shapes]
+
+    def expect_runs(self, shapes: Sequence[tuple[int, ...]]) -> float | None:
+        """Return the expected number of runs with batches of these shapes, or None if it is unknown."""
         rows = shapes[0][0] if shapes and shapes[0] else None
         is_last = rows is not None and self.batch_size is not None and rows < self.batch_size
         return self.rare_runs if self.has_variable_sizes or is_last else self.runs
@@ -158,6 +181,7 @@ class InterpretedProgram:
     def __init__(self, closed: ClosedJaxpr) -> None:
         self._closed = closed
         self._plan: Plan | None = None
+        self._costs: CostEstimate | None = None
         self._is_supported = True
         # The number of runs so far, and the result of `estimate_limit`, by the shapes of operands.
         self._runs: dict[Hashable, int] = {}
@@ -192,7 +216,9 @@ class InterpretedProgram:
     def _estimate_limit(self, shapes: Sequence[tuple[int, ...]]) -> float:
         if TierSettings.tier == "interpret":
             return math.inf
-        estimate = estimate_costs(self._closed).bind(shapes)
+        if self._costs is None:
+            self._costs = CostEstimate(self._closed)
+        estimate = self._costs.bind(shapes)
         limit = estimate.compile_seconds / max(estimate.run_seconds, 1e-9)
         return limit if limit >= _MIN_RUNS else 0.0
 

@@ -25,6 +25,7 @@ from meshflow.core.functions.executable_cache import (
     make_key,
 )
 from meshflow.core.functions.prepacked_weights import PrepackedWeights
+from meshflow.core.functions.retracing import MAX_TRACES
 from meshflow.core.runtime import compilation_cache
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context, variable_lock
@@ -106,7 +107,9 @@ class CachedCalls:
                     with contextlib.suppress(Exception):
                         self._calls[key] = self._load_or_compile(tensors, arrays)
                     self._calls.setdefault(key, None)
-        call = self._calls[key]
+                    while len(self._calls) > MAX_TRACES:
+                        self._calls.pop(next(iter(self._calls)))
+        call = self._calls.get(key)
         if call is None:
             return None
         if FunctionSettings.on_launch is not None:

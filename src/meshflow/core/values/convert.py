@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
@@ -22,6 +23,7 @@ from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, ConvertedArray, Tensor, TensorLike
 
 # Turns a list that contains tensors into one tensor. `meshflow.ops` sets this function, because it
@@ -116,8 +118,13 @@ def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
     """Convert a value that is not a tensor; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _convert_array(value, dtype)
-    if isinstance(value, (list, tuple)) and contains_tensors(value):
-        return pack(value, dtype)
+    if is_symbolic_dim(value):
+        return make_sizes_tensor(value, np.int32 if dtype is None else dtype.dtype)
+    if isinstance(value, (list, tuple)):
+        if any(map(is_symbolic_dim, value)):
+            value = [convert_to_tensor(item, dtype) for item in value]
+        if contains_tensors(value):
+            return pack(value, dtype)
     try:
         array = value if _can_share(value, dtype) else to_numpy(value, dtype)
         if array.dtype == object or array.size <= MAX_HOST_CONSTANT_SIZE:

@@ -24,6 +24,7 @@ __all__ = [
     "as_size",
     "get_sizes",
     "has_symbolic_size",
+    "make_range",
     "make_sizes_tensor",
     "propagate_sizes",
     "slice_sizes",
@@ -42,6 +43,16 @@ def has_symbolic_size(sizes: Iterable[Any]) -> bool:
 def as_size(size: Any) -> Any:
     """Convert a size to an integer, unless it is a symbol."""
     return size if is_symbolic_dim(size) else int(size)
+
+
+def make_range(size: Any) -> Any:
+    """Return the integers below a size: a NumPy array, or a traced one if the size is a symbol.
+
+    Example:
+      >>> make_range(3)
+      array([0, 1, 2])
+    """
+    return jnp.arange(size) if is_symbolic_dim(size) else np.arange(size)
 
 
 def make_sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:

@@ -45,7 +45,13 @@ class TraceFamily(Generic[T]):
         self._calls: list[list[tuple[int, ...]]] = []
         self._traces: list[tuple[GuardedSizes, T]] = []
         self._num_attempts = 0
+        # Shapes with symbols, as text, for which the function could not be traced.
+        self._failures: set[str] = set()
         self.identity_arguments: list[Any] = []
+
+    def add_call(self, shapes: Shapes) -> None:
+        """Add the shapes of a call that is expected, so that the next call is traced with symbols."""
+        self._calls.append(list(shapes))
 
     def find(self, shapes: Shapes, trace: Callable[[GuardedSizes], T]) -> T | None:
         """Return a trace with symbolic sizes for a call, and make it if necessary.
@@ -62,17 +68,25 @@ class TraceFamily(Generic[T]):
         found = self._find_valid(shapes)
         if found is not None or list(shapes) in self._calls or self._num_attempts == _MAX_TRACES:
             return found
+        # Axes of size 1 may be broadcast, so they differ from all others.
+        similar = [call for call in self._calls if _find_ones(call) == _find_ones(shapes)]
         self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
-        if len(self._calls) == 1:
+        if not similar:
+            return None
+        sizes = GuardedSizes([*similar, list(shapes)])
+        pattern = str(sizes.shapes)
+        if pattern in self._failures:
+            self._num_attempts = _MAX_TRACES
             return None
         self._num_attempts += 1
-        sizes = GuardedSizes(self._calls)
         try:
             with sizes.record():
                 self._traces.insert(0, (sizes, trace(sizes)))
         except Exception as error:
             _log.debug("No trace with symbolic sizes: %r", error)
-            self._num_attempts = _MAX_TRACES
+            # The next sizes may be related differently to each other.
+            self._calls = [list(shapes)]
+            self._failures.add(pattern)
         return self._find_valid(shapes)
 
     def _find_valid(self, shapes: Shapes) -> T | None:
@@ -80,3 +94,7 @@ class TraceFamily(Generic[T]):
             if sizes.bind(shapes) is not None:
                 return traced
         return None
+
+
+def _find_ones(shapes: Shapes) -> list[bool]:
+    return [size == 1 for shape in shapes for size in shape]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import NumpyRules
@@ -16,7 +17,7 @@ from meshflow.core.runtime import errors
 from meshflow.core.runtime.bounds_checks import check_slice_index
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import slice_sizes
+from meshflow.core.values.symbolic_sizes import get_sizes, slice_sizes
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.environment.types import Array
@@ -104,13 +105,15 @@ def parse_index(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list
     return tuple(template), dynamic
 
 
-def _parse_bound(value: Any) -> int | None:
-    if value is None:
-        return None
-    if type(value) is int:
+def _parse_bound(value: Any) -> Any:
+    """Return a bound as None, an integer or a symbolic size."""
+    if value is None or type(value) is int or is_symbolic_dim(value):
         return value
     value = read_tensor(value)
     if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
+        sizes = get_sizes(value)
+        if sizes is not None and not sizes.ndim:
+            return sizes.item()
         value = value.require_value(
             "a bound of a slice, which determines the shape of the result (tf.slice accepts a computed begin with a "
             "known size),"

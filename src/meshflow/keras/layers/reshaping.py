@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -48,12 +47,12 @@ class Flatten(Layer):
         rank = len(inputs.shape)
         if self.data_format == "channels_first" and rank > 2:
             inputs = array.transpose(inputs, [0, *range(2, rank), 1])
-        return array.reshape(inputs, [inputs.shape[0], int(np.prod(inputs.shape.as_list()[1:]))])
+        return array.reshape(inputs, [inputs.shape[0], math.prod(inputs.shape.as_list()[1:])])
 
     def compute_output_shape(self, input_shape: ShapeLike) -> TensorShape:
         """Return [batch, product of the other sizes]."""
         batch, *sizes = TensorShape(input_shape).as_list()
-        return TensorShape([batch, None if None in sizes else int(np.prod(sizes, dtype=np.int64))])
+        return TensorShape([batch, None if None in sizes else math.prod(sizes)])
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -96,8 +95,7 @@ class Reshape(Layer):
             )
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
-        total = int(np.prod(sizes, dtype=np.int64))
-        known = int(np.prod([s for s in self.target_shape if s != -1], dtype=np.int64))
+        total, known = math.prod(sizes), math.prod(s for s in self.target_shape if s != -1)
         if (-1 not in self.target_shape and known != total) or known == 0 or total % known:
             raise InvalidValueError(
                 f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})"

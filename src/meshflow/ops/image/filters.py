@@ -13,6 +13,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
+from meshflow.core.values.symbolic_sizes import make_range
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.image.color import convert_image_dtype, to_float_range
 
@@ -40,7 +41,7 @@ def _extract_patches(
         else:
             count = (input_size - dilated_size) // stride + 1
             pads.append((0, 0))
-        index_grids.append(np.arange(count)[:, None] * stride + np.arange(size)[None, :] * rate)
+        index_grids.append(make_range(count)[:, None] * stride + np.arange(size)[None, :] * rate)
     padded = jnp.pad(images, [*pads, (0, 0)])
     rows, columns = index_grids
     patches = padded[:, rows[:, None, :, None], columns[None, :, None, :], :]

@@ -107,6 +107,10 @@ def diag(
             f"diag: diagonals of shape {list(diagonal.shape)} with k={k} do not fit a matrix of shape "
             f"[{num_rows}, {num_cols}]."
         )
+    if low == high == 0 and num_rows == num_cols:
+        # The sizes of square matrices may be symbols.
+        values, padding = packed[..., None, :], jnp.asarray(padding_value, diagonal.dtype)
+        return jnp.where(jnp.eye(num_rows, dtype=bool), values, padding)
     indices, is_inside = _index_packed(num_rows, num_cols, low, high, align)
     return jnp.where(is_inside, packed[..., indices], jnp.asarray(padding_value, diagonal.dtype))
 
@@ -142,12 +146,14 @@ def diag_part(
     max_length, count = _get_max_length(rows, columns, low, high), high - low + 1
     if max_length < 1:
         raise InvalidValueError(f"diag_part: a matrix [{rows}, {columns}] has no diagonal k={k}.")
+    if low == high:
+        return jnp.diagonal(input, low, -2, -1)
     indices, is_inside = _index_packed(rows, columns, low, high, align)
     source = np.full(count * max_length, -1)
     source[indices[is_inside]] = np.flatnonzero(is_inside)
     flat = input.reshape(*input.shape[:-2], rows * columns)
     diagonals = jnp.where(source >= 0, flat[..., source], jnp.asarray(padding_value, input.dtype))
-    return diagonals if low == high else diagonals.reshape(*input.shape[:-2], count, max_length)
+    return diagonals.reshape(*input.shape[:-2], count, max_length)
 
 
 @op
@@ -184,6 +190,8 @@ def set_diag(
         raise InvalidValueError(
             f"set_diag: diagonal must have shape {expected} for k={k}, got {list(diagonal.shape)}."
         )
+    if low == high == 0 and rows == columns:
+        return jnp.where(jnp.eye(rows, dtype=bool), diagonal[..., None, :], input)
     indices, is_inside = _index_packed(rows, columns, low, high, align)
     packed = diagonal.reshape(*input.shape[:-2], count * max_length)
     return jnp.where(is_inside, packed[..., indices], input)

@@ -13,6 +13,7 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
+from meshflow.core.values.symbolic_sizes import make_range
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.signal.cosine import dct, idct
@@ -48,7 +49,7 @@ def _split_frames(
     if pad_end and missing:
         tail = jnp.broadcast_to(pad_value, (*x.shape[:-1], missing))
         x = jnp.concatenate([x, tail], -1)
-    indices = np.arange(count)[:, None] * step + np.arange(length)
+    indices = make_range(count)[:, None] * step + np.arange(length)
     return jnp.moveaxis(x[..., indices], (-2, -1), (axis, axis + 1))
 
 
@@ -98,7 +99,7 @@ def frame(
 def _add_overlapping(signal: TensorLike, step: int) -> Tensor:
     count, length = signal.shape[-2:]
     total = (count - 1) * step + length if count else 0
-    indices = np.arange(count)[:, None] * step + np.arange(length)
+    indices = make_range(count)[:, None] * step + np.arange(length)
     return jnp.zeros((*signal.shape[:-2], total), signal.dtype).at[..., indices].add(signal)
 
 

@@ -76,7 +76,7 @@ def test_one_step_is_gradient_descent():
     assert_close(model.get_weights()[0], [[0.6], [0.6]])
 
 
-def test_partial_batches_are_exact_and_compile_once():
+def test_partial_batches_are_exact_and_compile_once(compile_tier):
     x, y = blobs(70)
     model = mlp(optimizer=tf.keras.optimizers.SGD(0.0))
     loss, accuracy = model.evaluate(x, y, verbose=0, batch_size=32)

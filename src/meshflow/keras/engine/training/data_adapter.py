@@ -284,23 +284,26 @@ class DataHandler:
                 "`steps_per_epoch` (or `steps`), or leave out `repeat()`."
             )
 
-    def forecast_runs(self, iterations: int) -> RunForecast | None:
-        """Return the numbers of steps until the end of the last epoch, or None if they are unknown.
+    def forecast_runs(self, iterations: int) -> RunForecast:
+        """Return the numbers of steps until the end of the last epoch, as far as they are known.
 
         A training that was interrupted and resumed has the same forecast as without the interruption.
 
         Args:
           iterations: Number of steps that the optimizer has taken.
         """
-        if not self.steps:
-            return None
-        remaining = (self._last - self._initial_epoch) * self.steps - self._steps_done
-        runs = iterations + remaining
+        runs = rare_runs = None
+        if self.steps:
+            remaining = (self._last - self._initial_epoch) * self.steps - self._steps_done
+            runs = iterations + remaining
+            rare_runs = math.ceil(runs / self.steps)
         return RunForecast(
             runs,
-            math.ceil(runs / self.steps),
+            rare_runs,
             self.source.has_variable_sizes,
             self.source.batch_size,
+            self.source.last_batch_size,
+            self.source.element_shapes,
         )
 
     def iterate_epochs(self) -> Iterator[tuple[int, Iterator[Any]]]:
@@ -413,6 +416,7 @@ class ArraySource:
     """A source of batches that are gathered from arrays."""
 
     has_variable_sizes = False
+    element_shapes: Sequence[tuple[int | None, ...]] | None = None
 
     def __init__(
         self,
@@ -448,6 +452,7 @@ class ArraySource:
         self._shuffle = shuffle
         self.orders = ShuffleOrders() if shuffle else None
         self.size: int | None = math.ceil(self._count / self.batch_size)
+        self.last_batch_size = self._count - (self.size - 1) * self.batch_size
 
     def _check_sizes(self, parts: PyTree) -> None:
         if len({len(a) for a in self._leaves}) == 1:
@@ -525,12 +530,12 @@ class IterableSource:
             count = int(get_cardinality()) if callable(get_cardinality) else -2
             self.size = count if count >= 0 else None
         specs = nest.flatten(x.element_spec) if self._is_dataset else []
-        self.has_variable_sizes = any(
-            spec.shape.rank is None or None in spec.shape.as_list()[1:]
-            for spec in specs
-            if isinstance(spec, TensorSpec)
-        )
+        shapes = [spec.shape for spec in specs if isinstance(spec, TensorSpec)]
+        self.has_variable_sizes = any(s.rank is None or None in s.as_list()[1:] for s in shapes)
+        is_known = len(shapes) == len(specs) and all(s.rank is not None for s in shapes)
+        self.element_shapes = [tuple(s.as_list()) for s in shapes] if is_known else None
         self.batch_size = find_batch_size(x) if self._is_dataset else None
+        self.last_batch_size = None
 
     def can_restart(self, steps: int) -> bool:
         """Check whether epochs of `steps` batches continue from the start of the data after its end.

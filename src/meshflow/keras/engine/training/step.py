@@ -148,9 +148,15 @@ class CompiledStep:
             specs = map(jax.ShapeDtypeStruct, sizes.shapes, [dtype for _, dtype in avals])
             return self._trace(jax.tree.unflatten(tree, specs))
 
+        shapes = [shape for shape, _ in avals]
         family_key = tree, tuple([(len(shape), dtype) for shape, dtype in avals])
-        family = self._families.setdefault(family_key, TraceFamily())
-        return family.find([shape for shape, _ in avals], trace_sizes)
+        family = self._families.get(family_key)
+        if family is None:
+            family = self._families[family_key] = TraceFamily()
+            other = None if self.forecast is None else self.forecast.expect_other_batch(shapes)
+            if other is not None:
+                family.add_call(other)
+        return family.find(shapes, trace_sizes)
 
     def _run_op_by_op(self, batch: PyTree) -> PyTree:
         with self.make_trace_scope(), emulate_graph():

@@ -44,6 +44,7 @@ class TrainingSteps:
     test_function: Any
     predict_function: Any
     _steps: dict[str, Any]
+    built: bool
     _steps_per_execution: int
 
     if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class TrainingSteps:
             """Return the variables that the optimizer updates."""
 
         def _clear_losses(self) -> None: ...
+
+        def _flatten_layers(self, recursive: bool = ..., include_self: bool = ...) -> Iterator[Any]: ...
 
         def _compiled_trainable_scope(self, kind: str) -> AbstractContextManager[None]:
             """Train the layers that were trainable when the model was compiled."""
@@ -245,6 +248,10 @@ class TrainingSteps:
         step = self._steps.get(kind)
         step = getattr(step, "compiled", step)
         if isinstance(step, CompiledStep):
+            parts = list(self._flatten_layers(include_self=False))
+            if forecast is not None and not (self.built or (parts and all(p.built for p in parts))):
+                # The first trace builds layers, for the sizes of a batch.
+                forecast = forecast._replace(last_batch_size=None, element_shapes=None)
             step.forecast = forecast
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:

@@ -1,4 +1,4 @@
-"""The program of a worker process of `map_with_workers`; it imports no large package by itself.
+"""The program of a `WorkerProcess`; it imports no large package by itself.
 
 The arguments are two file descriptors. The first one is a connection that receives the function and
 then the elements, each as a pickled message, and sends the results. The second one is never written

@@ -1,0 +1,139 @@
+"""Limits on what clients may use: bytes in flight, and names of the server."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from meshflow.core.runtime.errors import PermissionDeniedError, ResourceExhaustedError
+
+__all__ = ["ByteBudget", "Reservation", "check_host", "is_loopback"]
+
+
+class ByteBudget:
+    """Number of bytes that all requests and responses together may hold.
+
+    Args:
+      max_bytes: The limit.
+
+    Attributes:
+      reserved_bytes: Bytes in use.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self.reserved_bytes = max_bytes, 0
+
+
+class Reservation:
+    """A part of a budget, returned at the end of a `with` block.
+
+    Args:
+      budget: The budget.
+
+    Example:
+      >>> budget = ByteBudget(100)
+      >>> with Reservation(budget) as reservation:
+      ...     reservation.grow(60)
+      ...     budget.reserved_bytes
+      60
+      >>> budget.reserved_bytes
+      0
+    """
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget, self._bytes = budget, 0
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.replace(0)
+
+    def grow(self, size: int) -> None:
+        """Reserve more bytes.
+
+        Raises:
+          ResourceExhaustedError: The budget does not have them.
+        """
+        budget = self._budget
+        if budget.reserved_bytes + size > budget.max_bytes:
+            raise ResourceExhaustedError(
+                f"The server holds {budget.reserved_bytes} bytes of requests and responses, and its limit is "
+                f"{budget.max_bytes}: retry later."
+            )
+        self.replace(self._bytes + size)
+
+    def replace(self, size: int) -> None:
+        """Replace the number of reserved bytes, for example by that of a response.
+
+        The budget may be exceeded; then new requests are rejected.
+        """
+        self._budget.reserved_bytes += size - self._bytes
+        self._bytes = size
+
+
+def check_host(headers: Mapping[str, str], hosts: Sequence[str]) -> None:
+    """Check that a browser does not send a request for a page of another server.
+
+    Such a page could send requests to this server's address, or resolve its own name to it (DNS
+    rebinding). Programs that are no browsers send no `Origin`.
+
+    Args:
+      headers: Headers of the request.
+      hosts: Names of this server besides localhost and IP addresses; "*" stands for all names in
+        the header `Host`.
+
+    Raises:
+      PermissionDeniedError: `Host` or `Origin` is not in the list.
+
+    Example:
+      >>> check_host({"host": "localhost:8501"}, [])
+      >>> check_host({"host": "localhost:8501", "origin": "http://example.com"}, [])
+      Traceback (most recent call last):
+        ...
+      meshflow.core.runtime.errors.PermissionDeniedError: ...
+    """
+    host, origin = headers.get("host"), headers.get("origin")
+    if host is not None and "*" not in hosts:
+        name = _parse_name(f"//{host}")
+        if name not in hosts and not is_loopback(name) and not _is_address(name):
+            raise PermissionDeniedError(
+                f"The header Host names {name[:100]!r}, which is no name of this server. Start it with --allow-host NAME."
+            )
+    if origin is not None:
+        name = _parse_name(origin)
+        if name not in hosts and not is_loopback(name):
+            raise PermissionDeniedError(
+                f"The header Origin is {origin[:100]!r}: pages of other servers may send no requests. Start the "
+                "server with --allow-host NAME to permit it."
+            )
+
+
+def _parse_name(url: str) -> str:
+    """Return the host of a URL; empty if it has none."""
+    try:
+        return (urllib.parse.urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Check whether a name or an address means this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback

@@ -1,0 +1,332 @@
+"""A server process with two models, and requests that try to block it."""
+
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+MEGABYTE = 1 << 20
+PREDICT, CLASSIFY = "/v1/models/target:predict", "/v1/models/target:classify"
+
+
+def save_models(folder):
+    """Save the model `target` of hostile requests, and `other`; return their configuration file."""
+    import meshflow as tf
+
+    class Target(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None, None], name="x")])
+        def numbers(self, x):
+            return {"y": 2.0 * x}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        def text(self, text):
+            return {"y": tf.strings.regex_full_match(text, "(a+)+$")}
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="inputs")])
+        def classify(self, inputs):
+            features = {"x": tf.io.FixedLenFeature([2], tf.float32, [0.0, 0.0])}
+            return {"scores": tf.io.parse_example(inputs, features)["x"]}
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.int64, name="steps")])
+        def count(self, steps):
+            return {
+                "y": tf.while_loop(lambda i: i < steps, lambda i: [i + 1], [tf.zeros_like(steps)])[
+                    0
+                ]
+            }
+
+    target = Target()
+    functions = {name: getattr(target, name) for name in ("numbers", "text", "classify", "count")}
+    tf.saved_model.save(target, str(folder / "target" / "1"), functions)
+    tf.saved_model.save(target, str(folder / "other" / "1"), {"serving_default": target.numbers})
+    config = folder / "models.config"
+    entries = (f"config {{ name: '{n}' base_path: '{folder / n}' }}" for n in ("target", "other"))
+    config.write_text(f"model_config_list {{ {' '.join(entries)} }}")
+    return config
+
+
+class Server:
+    """A process of `meshflow serve` with the options, until it is closed.
+
+    Attributes:
+      address: Host and port of HTTP.
+      rpc_address: Host and port of gRPC.
+    """
+
+    def __init__(self, config, *options):
+        command = [sys.executable, "-m", "meshflow", "serve", "--model-config-file", str(config)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", "--grpc-port", "0", *options], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )  # fmt: skip
+        rpc, rest = self.process.stdout.readline(), self.process.stdout.readline()
+        assert "by gRPC" in rpc and "http://" in rest, (rpc, rest, self.process.stderr.read())
+        self.rpc_address = rpc.split(" at ")[1].strip()
+        self.address = rest.split("http://")[1].split("/")[0]
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+    def connect(self):
+        """Return a connected socket."""
+        host, port = self.address.split(":")
+        return socket.create_connection((host, int(port)), timeout=60)
+
+    def send(self, method, path, body=None, headers=()):
+        """Return the status and the content of a response."""
+        connection = http.client.HTTPConnection(self.address, timeout=120)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def predict(self, signature, values, key="inputs"):
+        """Return the status and the JSON of a prediction of the target."""
+        body = json.dumps({"signature_name": signature, key: values})
+        status, content = self.send("POST", PREDICT, body)
+        return status, json.loads(content)
+
+    def count_memory(self):
+        """Return the resident memory of the server and its processes, in MB."""
+        pages = 0
+        for pid in [self.process.pid, *self.list_children()]:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/statm") as file:
+                pages += int(file.read().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
+
+    def list_children(self):
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        pids = []
+        for task in os.listdir(f"/proc/{self.process.pid}/task"):
+            with (
+                contextlib.suppress(OSError),
+                open(path.rsplit("/", 2)[0] + f"/{task}/children") as f,
+            ):
+                pids += map(int, f.read().split())
+        return pids
+
+    def terminate(self, seconds):
+        """Send SIGTERM, and return the seconds until the process has ended."""
+        start = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(seconds)
+        return time.monotonic() - start
+
+
+class SecondClient:
+    """A client that sends short requests to the other model in a `with` block.
+
+    Attributes:
+      seconds: Durations of its requests.
+      errors: Requests that were not answered with status 200.
+    """
+
+    def __init__(self, server, pause=0.005):
+        self._server, self._pause = server, pause
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seconds, self.errors = [], []
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        connection = http.client.HTTPConnection(self._server.address, timeout=60)
+        body = json.dumps({"instances": [[1.0, 2.0]]})
+        while not self._stop.is_set():
+            start = time.perf_counter()
+            try:
+                connection.request("POST", "/v1/models/other:predict", body)
+                response = connection.getresponse()
+                content = response.read()
+                if response.status != 200:
+                    self.errors.append((response.status, content))
+            except OSError as error:
+                self.errors.append(error)
+                connection.close()
+            self.seconds.append(time.perf_counter() - start)
+            time.sleep(self._pause)
+        connection.close()
+
+
+def _fill(text, size):
+    return (text * (size // len(text) + 1))[: size // len(text) * len(text)]
+
+
+def make_bodies(size=10 * MEGABYTE):
+    """Return the bodies of hostile requests of about `size` bytes: (body, headers, statuses)."""
+
+    def predict(signature, values):
+        return b'{"signature_name": "%s", "inputs": %s}' % (signature, values)
+
+    numbers = lambda values: predict(b"numbers", values)
+    text = lambda values: predict(b"text", values)
+    lists = b"[" + _fill(b"[],", size) + b"[]]"
+    ragged = b"[" + b",".join(b"[" * (i % 40) + b"0" + b"]" * (i % 40) for i in range(3000)) + b"]"
+    bomb = io.BytesIO()
+    with gzip.GzipFile(fileobj=bomb, mode="wb", compresslevel=9) as file:
+        for _ in range(size // MEGABYTE * 100):
+            file.write(bytes(MEGABYTE))
+    letters = _fill(b"a", size // 10)
+    gzip_header = {"Content-Encoding": "gzip"}
+    return {
+        "ragged lists, 120 kB": (numbers(ragged), {}, {400}),
+        "numbers and a long text, 120 kB": (numbers(b"[" + b"0," * 30_000 + b'"' + b"x" * 60_000 + b'"]'), {}, {400}),
+        "empty lists": (numbers(lists), {}, {400}),
+        "empty lists, gzip": (gzip.compress(numbers(lists), 1), gzip_header, {400}),
+        "gzip bomb": (bomb.getvalue(), gzip_header, {413}),
+        "33 letters for (a+)+$": (text(b'["' + b"a" * 33 + b'!"]'), {}, {200}),
+        "letters for (a+)+$": (text(b'["' + letters + b'!"]'), {}, {200}),
+        "nested lists": (numbers(b"[" * size), {}, {400}),
+        "nested objects": (numbers(_fill(b'{"a":', size)), {}, {400}),
+        "long integer": (numbers(b"[[" + b"1" * size + b"]]"), {}, {400}),
+        "long float": (numbers(b"[[0." + b"1" * size + b"]]"), {}, {200, 400}),
+        "huge exponents": (numbers(b"[[" + _fill(b"1e999999,", size) + b"0]]"), {}, {200}),
+        "NaN and Infinity": (numbers(b"[[" + _fill(b"NaN,-Infinity,", size) + b"0]]"), {}, {200}),
+        "zeros, large response": (numbers(b"[[" + b"0.1," * (size // 4) + b"0]]"), {}, {200}),
+        "integers": (numbers(b"[[" + b"7," * (size // 2) + b"0]]"), {}, {200}),
+        "empty texts": (text(b"[" + _fill(b'"",', size) + b'""]'), {}, {200, 400}),
+        "escapes": (text(b'["' + _fill(rb"\u0061", size) + b'"]'), {}, {200}),
+        "base64": (text(b'[{"b64": "' + _fill(b"YWFh", size) + b'"}]'), {}, {200}),
+        "invalid base64": (text(b"[" + _fill(b'{"b64": "?"},', size) + b"0]"), {}, {400}),
+        "invalid UTF-8": (text(b'["' + b"\xff" * size + b'"]'), {}, {400}),
+        "equal keys": (b"{" + _fill(b'"a":0,', size) + b'"instances":[]}', {}, {400}),
+        "empty objects": (b'{"instances": [' + _fill(b"{},", size) + b"{}]}", {}, {400}),
+        "empty examples": (b'{"signature_name": "classify", "examples": [' + _fill(b"{},", size // 4) + b"{}]}", {}, {200, 400}),
+        "not JSON": (b" " * size, {}, {400}),
+    }  # fmt: skip
+
+
+def get_path(body):
+    """Return the path of a request with a body."""
+    return CLASSIFY if b'"examples"' in body[:60] else PREDICT
+
+
+HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n".encode()
+
+
+def read_status(connection):
+    """Return the status of a response, or 0 if the connection was closed without one."""
+    try:
+        line = connection.makefile("rb").readline()
+    except OSError:
+        return 0
+    return int(line.split()[1]) if line else 0
+
+
+def _send_head_slowly(server):
+    """Send the head of a request one byte at a time, on several connections."""
+    connections = [server.connect() for _ in range(50)]
+    for byte in HEAD[:20]:
+        for connection in connections:
+            connection.send(bytes([byte]))
+        time.sleep(0.05)
+    for connection in connections:
+        connection.close()
+
+
+def _send_endless_head(server):
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(HEAD + b"X-Long: ")
+            for _ in range(100):
+                connection.sendall(b"x" * MEGABYTE)
+        return read_status(connection)
+
+
+def _send_many_headers(server):
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(HEAD + b"a:b\r\n" * 2_000_000)
+        return read_status(connection)
+
+
+def _send_small_chunks(server):
+    with server.connect() as connection:
+        head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + b"1\r\n[\r\n" * MEGABYTE + b"0\r\n\r\n")
+        return read_status(connection)
+
+
+def _send_endless_chunk_extension(server):
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=")
+            for _ in range(100):
+                connection.sendall(b"x" * MEGABYTE)
+        return read_status(connection)
+
+
+def _pipeline_requests(server):
+    request = HEAD + b"Content-Length: 17\r\n\r\n" + b'{"inputs": [[0]]}'
+    with server.connect() as connection:
+        with contextlib.suppress(OSError):
+            connection.sendall(request * 100_000)
+        return read_status(connection)
+
+
+def _open_connections(server):
+    connections = []
+    with contextlib.suppress(OSError):
+        for _ in range(400):
+            connections.append(server.connect())
+    time.sleep(0.5)
+    for connection in connections:
+        connection.close()
+
+
+def _declare_large_body(server):
+    with server.connect() as connection:
+        connection.sendall(HEAD + b"Content-Length: 99999999999999\r\n\r\n[")
+        time.sleep(0.5)
+
+
+def _declare_two_lengths(server):
+    with server.connect() as connection:
+        body = b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n"
+        connection.sendall(HEAD + body)
+        return read_status(connection)
+
+
+def _read_no_response(server):
+    """Request large responses, and read none of them."""
+    body = make_bodies(MEGABYTE)["zeros, large response"][0]
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    connections = [server.connect() for _ in range(8)]
+    for connection in connections:
+        connection.sendall(request)
+    time.sleep(2)
+    for connection in connections:
+        connection.close()
+
+
+# Function of a server, and the statuses that it may get.
+CONVERSATIONS = {
+    "slow head, 50 connections": (_send_head_slowly, {None}),
+    "endless header": (_send_endless_head, {431, 0}),
+    "2,000,000 headers": (_send_many_headers, {431, 0}),
+    "chunks of one byte": (_send_small_chunks, {400}),
+    "endless chunk extension": (_send_endless_chunk_extension, {400, 431, 0}),
+    "100,000 pipelined requests": (_pipeline_requests, {200, 400, 0}),
+    "400 connections": (_open_connections, {None}),
+    "large Content-Length": (_declare_large_body, {None}),
+    "two lengths": (_declare_two_lengths, {400}),
+    "responses that are not read": (_read_no_response, {None}),
+}
