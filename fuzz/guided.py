@@ -28,6 +28,7 @@ PARSERS = (
     *("checkpoint", "data", "files", "io", "keras.saving", "keras.engine.saving", "keras.registry"),
     *("keras.serialization", "keras.safe_mode", "keras.layers.preprocessing", "lite", "onnx"),
     *("ops.strings", "ops.unicode", "ops.regular_expressions", "profiler", "saved_model"),
+    *("ops.audio", "ops.image.codecs", "ops.files", "ops.tables", "kernels.images", "kernels.jpeg"),
     *("distribute.cluster", "distribute.parameter_server", "placement", "environment", "serving"),
 )
 

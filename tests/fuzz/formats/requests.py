@@ -50,7 +50,8 @@ def parse(data):
             request = messages.PredictRequest.FromString(data)
         except DecodeError:
             return
-        messages.decode_inputs(request.inputs, SPECS)
+        arrays = messages.decode_inputs(request.inputs, 1 << 24)
+        messages.check_inputs(request.inputs, arrays, SPECS)
         return
     body, _ = parse_request(data)
     tried(
