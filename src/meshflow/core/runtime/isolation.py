@@ -87,8 +87,8 @@ def call_isolated(
       OpError: The errors of the function have their classes of `tf.errors`, or are built-in.
     """
     mechanism = choose_mechanism(mechanisms)
-    if mechanism is None:
-        raise _make_unavailable_error(label, "it needs Linux with seccomp or namespaces")
+    if mechanism is None or not sys.executable:
+        raise _make_unavailable_error(label, "it needs Linux with seccomp or namespaces, and sys.executable")
     limit = get_unpacked_limit(size)
     with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as log:
         request = {
@@ -115,8 +115,10 @@ def call_isolated(
                 f"{label}: the isolated process did not end within {seconds} s. The file may be built to stop its reader."
             ) from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            # Only namespaces permit further processes.
+            if process.returncode is None or mechanism == NAMESPACES:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         result.seek(0)
         status, content = result.read(1), result.read()
