@@ -299,9 +299,11 @@ def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects
         has_own_message = isinstance(error, TypeError) and not _WRONG_NAMES.search(str(error))
         if has_own_message or not cls.__module__.startswith("meshflow."):
             raise
-        raise InvalidValueError(
-            f"The configuration of a {cls.__name__} is damaged: {error!r}."
-        ) from error
+        message = f"The configuration of a {cls.__name__} is damaged: {error!r}."
+        # An unknown argument is also a TypeError, as in Python.
+        is_unknown = isinstance(error, TypeError) and " missing " not in str(error)
+        error_class = InvalidValueError if is_unknown else ValueError
+        raise error_class(message) from error
 
 
 def create_registry(item_name: str, module: str, table: dict[str, Any]) -> ObjectRegistry:

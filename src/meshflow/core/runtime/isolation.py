@@ -88,7 +88,9 @@ def call_isolated(
     """
     mechanism = choose_mechanism(mechanisms)
     if mechanism is None or not sys.executable:
-        raise _make_unavailable_error(label, "it needs Linux with seccomp or namespaces, and sys.executable")
+        raise _make_unavailable_error(
+            label, "it needs Linux with seccomp or namespaces, and sys.executable"
+        )
     limit = get_unpacked_limit(size)
     with tempfile.TemporaryFile() as result, tempfile.TemporaryFile() as log:
         request = {
