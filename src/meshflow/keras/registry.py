@@ -277,7 +277,10 @@ class ObjectRegistry:
 
 
 # Messages of Python about arguments that a class does not have, or needs.
-_WRONG_NAMES = re.compile(r" missing \d+ |unexpected keyword argument|keywords must be strings")
+_WRONG_NAMES = re.compile(
+    r" missing \d+ |unexpected keyword argument|keywords must be strings|takes no arguments|argument after \*\*|"
+    r"multiple values for (keyword )?argument"
+)
 
 
 def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
