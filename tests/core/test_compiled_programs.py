@@ -49,3 +49,12 @@ def test_a_process_that_added_programs_bounds_them_when_it_ends(tmp_path, monkey
     put(tmp_path, "3-cache", 100, 2000)
     at_end(arguments[0], tmp_path.stat().st_mtime, arguments[2])
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_short_entries_about_programs_count_as_blocks(tmp_path):
+    for index in range(5):
+        path = tmp_path / f"{index}{compilation_cache.PROGRAM_SUFFIX}"
+        path.write_bytes(b"digest")
+        os.utime(path, (index, index))
+    compilation_cache.remove_old_entries(str(tmp_path), 2 * 4096)
+    assert sorted(p.name[0] for p in tmp_path.iterdir()) == ["3", "4"]

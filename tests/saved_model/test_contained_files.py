@@ -166,3 +166,15 @@ def test_the_cache_of_hugging_face_has_links_to_its_own_blobs(tmp_path):
     os.symlink(tmp_path / "elsewhere", blobs)
     with pytest.raises(tf.errors.DataLossError, match="link out of its folder"):
         tf.saved_model.load(str(snapshot))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["m.keras", "m.h5", "m.weights.h5", "m.safetensors"])
+def test_pipes_in_place_of_model_files_do_not_block(tmp_path, name):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])])
+    os.mkfifo(tmp_path / name)
+    if name in ("m.keras", "m.h5"):
+        with pytest.raises(tf.errors.DataLossError, match="not a regular file"):
+            tf.keras.models.load_model(tmp_path / name)
+    with pytest.raises(tf.errors.DataLossError, match="not a regular file"):
+        model.load_weights(tmp_path / name)

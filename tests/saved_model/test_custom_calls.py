@@ -411,6 +411,86 @@ def test_operations_that_exchange_data_with_the_host_are_refused():
         custom_calls.check_module(parse(text))
 
 
+def make_function(name, *callees):
+    calls = "".join(
+        f"%x{i + 1} = func.call @{callee}(%x{i}) : (tensor<f32>) -> tensor<f32>\n"
+        for i, callee in enumerate(callees)
+    )
+    return (
+        f"func.func private @{name}(%x0: tensor<f32>) -> tensor<f32> {{\n{calls}"
+        f"return %x{len(callees)} : tensor<f32> }}\n"
+    )
+
+
+def make_chain(count, num_calls=1):
+    """Return functions that each call the next one; the last one calls none."""
+    names = [f"f{i}" for i in range(count)]
+    calls = zip(names, [*[[n] * num_calls for n in names[1:]], []], strict=True)
+    return "".join(make_function(name, *callees) for name, callees in calls)
+
+
+CUSTOM_CALL = """func.func private @f0(%x: tensor<f32>) -> tensor<f32> {
+  %0 = stablehlo.custom_call @CALL(%x) {called_computations = [@NAME]} : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32> }"""
+REGIONS = 250
+# Modules that overflow XLA's stack, or that XLA inlines for hours.
+MODULES = {
+    "itself": (make_function("f0", "f0"), "calls itself"),
+    "each other": (make_function("f0", "f1") + make_function("f1", "f0"), "calls itself"),
+    "later": (
+        make_function("f1") + make_function("f0", "f1", "f2") + make_function("f2", "f0"),
+        "calls itself",
+    ),
+    "deep": (make_chain(66), "nested calls"),
+    "deep backwards": (
+        "".join(f"{f}}}\n" for f in reversed(make_chain(66).split("}\n")) if f),
+        "nested calls",
+    ),
+    "doubled": (make_chain(22, 2), "operations"),
+    "missing": (
+        CUSTOM_CALL.replace("CALL", "Sharding").replace("NAME", "nothing"),
+        "calls functions",
+    ),
+    "missing comparator": (
+        CUSTOM_CALL.replace("CALL", "stablehlo.dynamic_approx_top_k").replace("NAME", "nothing"),
+        "missing function",
+    ),
+    "bounded sizes": (
+        "func.func private @f0(%x: tensor<?xf32, #stablehlo.bounds<5>>) { return }",
+        "size with a bound",
+    ),
+    "changed sizes": (
+        "func.func private @f0(%x: tensor<5xf32>, %n: tensor<i32>) { %0 = stablehlo.set_dimension_size %x, %n, dim = 0 : "
+        "(tensor<5xf32>, tensor<i32>) -> tensor<?xf32, #stablehlo.bounds<5>> return }",
+        "set_dimension_size",
+    ),
+    "tuples": ("func.func private @f0(%x: tuple<tensor<f32>>) { return }", "tuple"),
+    "regions": (
+        "func.func private @f0(%i: tensor<i32>) {\n"
+        + '"stablehlo.case"(%i) ({\n' * REGIONS
+        + "stablehlo.return\n}) : (tensor<i32>) -> ()\n" * REGIONS
+        + "return }",
+        "levels",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_that_xla_cannot_inline_are_refused(name):
+    text, message = MODULES[name]
+    refused = pytest.raises(tf.errors.InvalidArgumentError, match=message)
+    with mlir.make_ir_context(), mlir_ir.Location.unknown(), refused:
+        custom_calls.check_module(parse(text))
+
+
+def test_nested_calls_within_the_limit_run():
+    base = jax.export.export(jax.jit(lambda x: x), platforms=("cpu",))(spec(()))
+    main = make_function("main", "f0").replace("private", "public")
+    with mlir.make_ir_context(), mlir_ir.Location.unknown():
+        content = stablehlo.write_portable_artifact(parse(main + make_chain(64)))
+    assert jax.jit(stablehlo._wrap_verified(base, [content], "f").call)(np.float32(3)) == 3
+
+
 @pytest.fixture(scope="module")
 def program():
     exported = stablehlo.export_for_platforms(lambda x: x @ x.T + 1, [spec((2, 3))])
@@ -491,3 +571,21 @@ def test_trusted_folders_need_no_child_process(tmp_path, monkeypatch):
     monkeypatch.setattr(foreign_modules, "_run_child", None)
     loaded = tf.saved_model.load(str(tmp_path), trusted=True)
     assert loaded(tf.ones([3])).numpy().tolist() == [2, 2, 2]
+
+
+def test_damaged_modules_of_graphs_name_the_file(tmp_path):
+    class Doubler(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([3])])
+        def __call__(self, x):
+            return x + x
+
+    tf.saved_model.save(Doubler(), str(tmp_path))
+    (tmp_path / "manifest.json").unlink()
+    path = tmp_path / "saved_model.pb"
+    content = path.read_bytes()
+    prefix = foreign_modules._BYTECODE_PREFIX
+    assert prefix in content
+    path.write_bytes(content.replace(prefix, b"ML\xefX"))
+    loaded = tf.saved_model.load(str(tmp_path))
+    with pytest.raises(tf.errors.DataLossError, match=r"saved_model\.pb: node .*checksum"):
+        loaded(tf.ones([3]))

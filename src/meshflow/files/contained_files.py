@@ -10,7 +10,7 @@ from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import StrPath
 from meshflow.files.paths import is_remote, to_path_string
 
-__all__ = ["check_contained"]
+__all__ = ["check_contained", "check_regular"]
 
 
 def check_contained(path: StrPath, folder: StrPath) -> str:
@@ -41,7 +41,25 @@ def check_contained(path: StrPath, folder: StrPath) -> str:
             f"{name} is a link out of its folder, to {real_path}. Expected a file in {real_folder}. If you trust the "
             "link, copy the folder with the files that it refers to (cp -rL)."
         )
-    if not stat.S_ISREG(os.stat(real_path).st_mode):
+    return check_regular(name)
+
+
+def check_regular(path: StrPath) -> str:
+    """Check that a path is a regular file or a link to one, and not a pipe that would block the program.
+
+    A path that does not exist is accepted, as are paths in stores.
+
+    Args:
+      path: Path of the file.
+
+    Returns:
+      The path as a string.
+
+    Raises:
+      DataLossError: If it is a folder, a pipe or a device.
+    """
+    name = to_path_string(path)
+    if not is_remote(name) and os.path.exists(name) and not stat.S_ISREG(os.stat(name).st_mode):
         raise DataLossError(f"{name} is not a regular file, so it is not read.")
     return name
 

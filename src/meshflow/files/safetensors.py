@@ -22,7 +22,7 @@ from meshflow.environment.json_documents import parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
-from meshflow.files.contained_files import check_contained
+from meshflow.files.contained_files import check_contained, check_regular
 from meshflow.files.paths import to_path_string
 
 __all__ = [
@@ -226,7 +226,7 @@ def load_file(filename: StrPath) -> dict[str, np.ndarray]:
       NotFoundError: The file does not exist.
       DataLossError: The file is damaged, truncated, or has another format.
     """
-    with gfile.GFile(filename, "rb") as file:
+    with gfile.GFile(check_regular(filename), "rb") as file:
         return parse_arrays(file.read(), to_path_string(filename))
 
 

@@ -132,7 +132,7 @@ def load(
       tags: Tags that the graph must have. Default: the serving tag.
       options: A `LoadOptions`.
       trusted: Whether you trust the author of the folder. By default, another process verifies the
-        programs that this user did not save before they are used, which takes about two seconds once.
+        programs that this user did not save before they are used, which takes a few seconds once.
 
     Returns:
       An object with the variables, objects and functions of the saved object as attributes, and

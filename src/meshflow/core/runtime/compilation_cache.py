@@ -16,8 +16,9 @@ __all__ = ["PROGRAM_SUFFIX", "enable_cache", "read_entry", "remove_old_entries",
 _DEFAULT_MAX_BYTES = 1 << 30
 # Suffixes of JAX's cache entries and of Meshflow's own entries.
 _JAX_SUFFIX, _SUFFIX = "-cache", ".executable"
-# Suffix of the entries about programs of files.
+# Suffix of the entries about programs of files. Most are short, but a file takes a block on the disk.
 PROGRAM_SUFFIX = ".program"
+_MIN_PROGRAM_BYTES = 4096
 
 
 def enable_cache() -> None:
@@ -130,7 +131,9 @@ def remove_old_entries(folder: str, max_bytes: int) -> None:
                 if entry.name.endswith((_JAX_SUFFIX, _SUFFIX, PROGRAM_SUFFIX)):
                     stat = entry.stat()
                     last_used = max(stat.st_atime, stat.st_mtime)
-                    entry_stats.append((last_used, stat.st_size, entry.path))
+                    is_program = entry.name.endswith(PROGRAM_SUFFIX)
+                    size = max(stat.st_size, _MIN_PROGRAM_BYTES if is_program else 0)
+                    entry_stats.append((last_used, size, entry.path))
     remaining_bytes = sum(size for _, size, _ in entry_stats)
     for _, size, path in sorted(entry_stats):
         if remaining_bytes <= max_bytes:

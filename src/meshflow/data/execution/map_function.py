@@ -34,6 +34,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.data import structure
 from meshflow.data.execution import affine, chunks
 from meshflow.data.execution.cpu_programs import compile_for_cpu, cpu_scope
+from meshflow.data.execution.element_programs import SizedPrograms
 from meshflow.data.execution.host_plan import HostPlan, HostResult
 from meshflow.data.execution.map_errors import is_user_error
 from meshflow.data.execution.random_maps import RandomMap, RandomStates, is_stackable
@@ -80,7 +81,7 @@ class ElementFunction:
         self._unpack = unpack and type(spec) is tuple
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
-        self._traces: dict[Any, tuple[TracedFunction, Any]] = {}
+        self._programs = SizedPrograms(spec, not structure.is_static(spec))
         self._vectorized: Any = None
         # These numbers of elements have compiled programs.
         self._compiled_sizes: set[int] = set()
@@ -323,6 +324,18 @@ class ElementFunction:
         self._first_trace = self._first_trace or traced
         return traced
 
+    def _trace_for_any_size(self, spec: PyTree) -> TracedFunction:
+        """Trace the function for a spec with symbolic sizes.
+
+        Raises:
+          TypeError: If the results are not tensors; code that needs a size raises any other error.
+        """
+        with _trace_with_fallback():
+            traced = trace(self._call_function, (spec,), name=self._caller, isolated=True)
+        if not _returns_only_tensors(traced):
+            raise TypeError("The function returns something other than tensors.")
+        return traced
+
     def _run_eagerly(self, reason: str) -> None:
         self._eager, self.reason = True, reason
 
@@ -426,21 +439,19 @@ class ElementFunction:
                 )
             if self.rows is not None:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
-            key = tuple((a.shape, a.dtype.str) for a in leaves)
-            if key not in self._traces:
-                traced = self._trace(structure.infer_spec(element))
-                if traced is not None:
-                    self._traces[key] = traced, compile_for_cpu(traced.run_on_arrays)
-            if key in self._traces:
-                traced, run = self._traces[key]
+            program = self._programs.find(
+                leaves, self._trace_for_any_size, lambda: self._trace(structure.infer_spec(element))
+            )
+            if program is not None:
+                traced = program.traced
                 if random_states is None:
                     captures = traced.get_captured_arrays()
                 else:
                     captures = random_states.get_captures(self, traced)
                 if traced.closed_jaxpr.effects:
-                    results = host_callbacks.run_to_completion(run, leaves, captures)
+                    results = host_callbacks.run_to_completion(program.run, leaves, captures)
                 else:
-                    results = run(leaves, captures)
+                    results = program.run(leaves, captures)
                 new = results[traced.num_results :]
                 if random_states is not None:
                     random_states.assign(self, traced, new)

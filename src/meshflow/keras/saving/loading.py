@@ -16,6 +16,7 @@ from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import load_budget_scope
 from meshflow.environment.types import Config, Json, StrPath
 from meshflow.files import gfile
+from meshflow.files.contained_files import check_regular
 from meshflow.files.copies import local_copy
 from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
@@ -111,7 +112,7 @@ def load_model(
         if hdf5_file is not None:
             with open_hdf5(hdf5_file, path) as file:
                 return _load_h5(file, custom_objects, compile, path)
-        with local_copy(path) as local_path:
+        with local_copy(check_regular(path)) as local_path:
             if zipfile.is_zipfile(local_path):
                 with Archive(local_path, path) as archive:
                     return _load_archive(archive, custom_objects, compile)

@@ -106,9 +106,30 @@ _EXPANDED_CALLS = frozenset(
 # Reserves memory without writing to it. Zeros replace it, because its content may be a secret.
 _EMPTY_BUFFER = "AllocateBuffer"
 _CALL = "stablehlo.custom_call"
-# Operations outside of these dialects, and those that exchange data with the host, are refused.
+_FUNCTION = "func.func"
+# Operations outside of these dialects are refused, those that exchange data with the host, tuples, and sizes
+# that are only bounded while the program is compiled; JAX exports none of them.
 _DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
-_HOST_OPERATIONS = frozenset(f"stablehlo.{name}" for name in ("send", "recv", "infeed", "outfeed"))
+_REFUSED_OPERATIONS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "send",
+        "recv",
+        "infeed",
+        "outfeed",
+        "tuple",
+        "get_tuple_element",
+        "set_dimension_size",
+    )
+)
+# Attributes that name functions, by the operation.
+_SYMBOL_ATTRIBUTES = {
+    "func.call": "callee",
+    "stablehlo.composite": "decomposition",
+    _CALL: "called_computations",
+}
+# Largest inlined program. XLA overflows a stack of 8 MB at 190 nested calls.
+_MAX_OPERATIONS, _MAX_LEVELS, _MAX_CALLS = 2_000_000, 200, 64
 # Attributes of a call that only affect layouts, shardings and messages.
 _CALL_ATTRIBUTES = frozenset(
     ("call_target_name", "api_version", "backend_config", "mhlo.backend_config", "has_side_effect")
@@ -319,13 +340,19 @@ def _are_compatible(left: Sequence[int | None], right: Sequence[int | None]) -> 
     )
 
 
-def _iterate_operations(module: Any) -> Iterator[Any]:
-    """Yield all operations of a module, including those of nested regions."""
-    operations = [module.operation]
+def _iterate_operations(root: Any) -> Iterator[tuple[Any, int]]:
+    """Yield all operations of an operation's regions with the number of regions around them."""
+    operations = [(root.operation, 0)]
     while operations:
-        operation = operations.pop()
-        yield operation
-        operations += [op.operation for r in operation.regions for block in r for op in block]
+        operation, depth = operations.pop()
+        yield operation, depth
+        operations += [
+            (op.operation, depth + 1) for r in operation.regions for block in r for op in block
+        ]
+
+
+def _iterate_calls(module: Any) -> Iterator[Any]:
+    return (op for op, _ in _iterate_operations(module) if op.name == _CALL)
 
 
 def _get_call_name(operation: Any) -> str:
@@ -350,8 +377,8 @@ def has_native_calls(module: Any) -> bool:
     Args:
       module: The MLIR module.
     """
-    calls = (op for op in _iterate_operations(module) if op.name == _CALL)
-    return any(_get_call_name(c) not in (*_EXPANDED_CALLS, _EMPTY_BUFFER) for c in calls)
+    names = map(_get_call_name, _iterate_calls(module))
+    return any(name not in (*_EXPANDED_CALLS, _EMPTY_BUFFER) for name in names)
 
 
 def check_module(module: Any, is_static: bool = False) -> None:
@@ -365,14 +392,84 @@ def check_module(module: Any, is_static: bool = False) -> None:
       InvalidArgumentError: If a custom call is not in the table, or if its operands, results or
         attributes differ from the table.
     """
-    for operation in _iterate_operations(module):
-        name = operation.name
-        if name == _CALL:
-            _check_call(operation, is_static)
-        elif name.partition(".")[0] not in _DIALECTS or name in _HOST_OPERATIONS:
+    functions: dict[str, _FunctionSize] = {}
+    for root in module.body:
+        size = _FunctionSize()
+        for operation, depth in _iterate_operations(root):
+            name = operation.name
+            if name == _CALL:
+                _check_call(operation, is_static)
+            elif name.partition(".")[0] not in _DIALECTS or name in _REFUSED_OPERATIONS:
+                raise InvalidArgumentError(
+                    f"A saved function has the operation {name}, which saved models may not have."
+                )
+            size.add(operation, name, depth)
+        if root.operation.name == _FUNCTION:
+            kind = str(root.operation.attributes["function_type"])
+            if "tuple<" in kind or "#stablehlo.bounds" in kind:
+                raise InvalidArgumentError(
+                    f"A saved function has a tuple, or a size with a bound, as an argument or result: {kind}."
+                )
+            functions[str(mlir_ir.StringAttr(root.operation.attributes["sym_name"]).value)] = size
+    _check_call_graph(functions)
+
+
+class _FunctionSize:
+    """Number and depth of the operations of a function, and the functions that it calls."""
+
+    def __init__(self) -> None:
+        self.num_operations, self.depth = 0, 0
+        # Names of the called functions, with the number of regions around the call.
+        self.callees: list[tuple[str, int]] = []
+
+    def add(self, operation: Any, name: str, depth: int) -> None:
+        """Count an operation."""
+        self.num_operations, self.depth = self.num_operations + 1, max(self.depth, depth)
+        if (key := _SYMBOL_ATTRIBUTES.get(name)) is None or key not in operation.attributes:
+            return
+        found = operation.attributes[key]
+        symbols = list(found) if isinstance(found, mlir_ir.ArrayAttr) else [found]
+        for symbol in symbols:
+            self.callees.append((str(mlir_ir.FlatSymbolRefAttr(symbol).value), depth))
+
+
+def _check_call_graph(functions: Mapping[str, _FunctionSize]) -> None:
+    """Check that calls end, and that XLA can inline them.
+
+    XLA recurses into functions and regions, so a deep module would overflow its stack.
+
+    Raises:
+      InvalidArgumentError: If a function calls itself or a missing function, or if the inlined program
+        has too many operations or levels.
+    """
+    # Operations, levels and nested calls of each function with its calls inlined; None during the visit.
+    totals: dict[str, tuple[int, int, int] | None] = {}
+
+    def measure(name: str, level: int) -> tuple[int, int, int]:
+        if name not in functions:
+            raise InvalidArgumentError(f"A saved function calls the missing function {name!r}.")
+        if name in totals:
+            if (total := totals[name]) is None:
+                raise InvalidArgumentError(f"A saved function calls itself: {name!r}.")
+            return total
+        size, totals[name] = functions[name], None
+        count, depth, num_calls = size.num_operations, size.depth, 0
+        # Each level of calls is a level of this recursion, too.
+        for callee, callee_depth in size.callees if level <= _MAX_CALLS else ():
+            inner_count, inner_depth, inner_calls = measure(callee, level + 1)
+            count, num_calls = count + inner_count, max(num_calls, inner_calls + 1)
+            depth = max(depth, callee_depth + inner_depth)
+        if count > _MAX_OPERATIONS or depth > _MAX_LEVELS or max(level, num_calls) > _MAX_CALLS:
             raise InvalidArgumentError(
-                f"A saved function has the operation {name}, which saved models may not have."
+                f"A saved function is too deep or too large: with its calls inlined, it has at least {count:,} operations, "
+                f"{depth} levels, and {max(level, num_calls)} nested calls. The limits are {_MAX_OPERATIONS:,}, "
+                f"{_MAX_LEVELS} and {_MAX_CALLS}."
             )
+        totals[name] = count, depth, num_calls
+        return count, depth, num_calls
+
+    for name in functions:
+        measure(name, 0)
 
 
 def _check_call(call: Any, is_static: bool) -> None:
@@ -409,6 +506,9 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
     unknown = sorted(names - _CALL_ATTRIBUTES)
     if unknown and name not in _EXPANDED_CALLS:
         raise _Mismatch(f"it has the attributes {unknown}")
+    functions = call.attributes["called_computations"] if "called_computations" in names else []
+    if len(functions) and name not in _EXPANDED_CALLS:
+        raise _Mismatch("it calls functions of the program")
     if "mhlo.frontend_attributes" in names:
         frontend = mlir_ir.DictAttr(call.attributes["mhlo.frontend_attributes"])
         keys = [frontend[i].name for i in range(len(frontend))]
@@ -454,7 +554,7 @@ def secure_calls(module: Any) -> None:
     Args:
       module: The MLIR module.
     """
-    for call in [op for op in _iterate_operations(module) if op.name == _CALL]:
+    for call in list(_iterate_calls(module)):
         name = _get_call_name(call)
         if name == _EMPTY_BUFFER:
             with mlir_ir.InsertionPoint(call), call.location:

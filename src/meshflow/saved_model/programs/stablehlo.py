@@ -415,9 +415,17 @@ class NoGradientError(UnimplementedError, ValueError):
 class _VerifiedExported(jax.export.Exported):
     """Program of a file, which is checked before the StableHLO is used."""
 
+    # Name of the file or function in error messages.
+    _label = "A saved function"
+
+    def _read_module(self) -> Any:
+        """Read the module in the current context."""
+        with _translate_damage(self._label):
+            return super().mlir_module(serialized=False)
+
     def mlir_module(self, serialized: bool = True) -> str | Any:
         with mlir.make_ir_context() if serialized else contextlib.nullcontext():
-            module = super().mlir_module(serialized=False)
+            module = self._read_module()
             check_module(module)
             secure_calls(module)
             return mlir.module_to_string(module) if serialized else module
@@ -449,21 +457,19 @@ class _VerifiedExported(jax.export.Exported):
             # The program becomes part of another one, which is checked when it is loaded.
             return self
         with mlir.make_ir_context(), mlir_ir.Location.unknown():
-            module = super().mlir_module(serialized=False)
+            module = self._read_module()
             if not has_native_calls(module):
                 return self
             check_module(module)
             arguments = [avals_in[i] for i in self.module_kept_var_idx]
             has_platform = len(self.platforms) > 1
-            module = refine_module(
-                module, [*[None] * has_platform, *arguments], None, self.fun_name
-            )
+            module = refine_module(module, [*[None] * has_platform, *arguments], None, self._label)
         with module.context, mlir_ir.Location.unknown():
             check_module(module, is_static=True)
             secure_calls(module)
             content = write_portable_artifact(module)
         if read_result_shapes(module) != [tuple(a.shape) for a in avals_out]:
-            raise DataLossError(f"{self.fun_name}: its results have other shapes than it declares.")
+            raise DataLossError(f"{self._label}: its results have other shapes than it declares.")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         fields |= {"in_avals": tuple(avals_in), "out_avals": tuple(avals_out)}
         return jax.export.Exported(**fields | {"mlir_module_serialized": content})
@@ -479,7 +485,9 @@ def _wrap_verified(
     if program.has_vjp():
         backward = functools.cache(lambda: _wrap_verified(program.vjp(), modules[1:], label))
         fields["_get_vjp"] = lambda _: backward()
-    return _VerifiedExported(**fields)
+    verified = _VerifiedExported(**fields)
+    object.__setattr__(verified, "_label", label)
+    return verified
 
 
 def specialize_program(

@@ -10,6 +10,7 @@ from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
+from meshflow.files.contained_files import check_regular
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.saving import hdf5, keras3_weights, safetensors_weights
@@ -153,7 +154,7 @@ def load_weights(
     if is_safetensors:
         safetensors_weights.read_model(model, path, skip_mismatch, by_name)
         return None
-    with local_copy(path) as local_path:
+    with local_copy(check_regular(path)) as local_path:
         if path.endswith(".keras"):
             with Archive(local_path, path) as archive, archive.open_weights() as file:
                 return _read_weights(model, file, by_name, skip_mismatch)

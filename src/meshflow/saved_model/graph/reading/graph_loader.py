@@ -183,7 +183,9 @@ class _SignatureLoader:
         self._digest = hashlib.sha256(data).digest()
         prefix = gfile.join(path, VARIABLES, VARIABLES)
         self._bundle = BundleReader(prefix, path) if is_bundle(prefix) else None
-        self._library = FunctionLibrary(meta.graph_def.library.function)
+        self._library = FunctionLibrary(
+            meta.graph_def.library.function, gfile.join(path, GRAPH_FILE)
+        )
         self._nodes = {n.name: Node(n) for n in meta.graph_def.node}
         self._variables: dict[str, Variable] = {}
 

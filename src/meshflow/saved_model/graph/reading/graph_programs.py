@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
+from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ValueNeededError
 from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
@@ -117,7 +117,15 @@ class GraphProgram:
 
         Raises:
           UnimplementedError: If an op is not supported. The error names the op and its node.
+          DataLossError: If the graph is damaged. The error names the file and the node.
         """
+        try:
+            return self._call(tensors)
+        except DataLossError as error:
+            source = self._library.source
+            raise error if source in str(error) else DataLossError(f"{source}: {error}") from None
+
+    def _call(self, tensors: Sequence[Tensor]) -> PyTree:
         if not self._runs_on_host and all(t.dtype.name != "string" for t in tensors):
             try:
                 return self._call_compiled(tensors)

@@ -176,9 +176,11 @@ class FunctionLibrary:
 
     Args:
       protos: Their `FunctionDef`s.
+      source: File of the graph, or an empty string.
     """
 
-    def __init__(self, protos: Iterable[Message]) -> None:
+    def __init__(self, protos: Iterable[Message], source: str = "") -> None:
+        self.source = source
         self._protos = {p.signature.name: p for p in protos}
         self._functions: dict[str, GraphFunction] = {}
 

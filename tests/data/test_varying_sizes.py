@@ -1,0 +1,103 @@
+"""Functions of elements whose sizes vary: one trace, and no program for each size."""
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+LENGTHS = (5, 9, 12, 7, 31, 5, 18)
+
+
+def make_elements():
+    for length in LENGTHS:
+        yield np.random.RandomState(length).randint(0, 100, length).astype("int32")
+
+
+def make_dataset():
+    signature = tf.TensorSpec([None], tf.int32)
+    return tf.data.Dataset.from_generator(make_elements, output_signature=signature)
+
+
+FUNCTIONS = [
+    (lambda x: x[::-1] * 2, lambda x: x[::-1] * 2),
+    (lambda x: tf.cast(x, tf.float32) / 8, lambda x: x.astype("float32") / 8),
+    (
+        lambda x: tf.concat([x, tf.cumsum(x)], 0),
+        lambda x: np.concatenate([x, np.cumsum(x, dtype=x.dtype)]),
+    ),
+    (lambda x: x[: tf.size(x) // 2], lambda x: x[: len(x) // 2]),
+    (lambda x: tf.one_hot(x % 7, 7), lambda x: np.eye(7, dtype="float32")[x % 7]),
+    (lambda x: tf.sort(x), np.sort),
+    (lambda x: tf.gather(tf.range(100) * 3, x), lambda x: x * 3),
+    (lambda x: x + 1 if x.shape[0] > 8 else x - 1, lambda x: x + 1 if len(x) > 8 else x - 1),
+    (lambda x: tf.reshape(x, [1, -1]) * tf.size(x), lambda x: x[None] * len(x)),
+]
+
+
+@pytest.mark.parametrize(("function", "expected"), FUNCTIONS)
+def test_maps_compile_no_program(function, expected, programs):
+    results = list(make_dataset().map(function))
+    for result, element in zip(results, make_elements(), strict=True):
+        np.testing.assert_array_equal(result, expected(element))
+        assert result.dtype.as_numpy_dtype == expected(element).dtype
+    assert programs == []
+
+
+def test_functions_are_traced_once():
+    sizes = []
+
+    def double(x):
+        sizes.append(x.shape[0])
+        return x * 2
+
+    dataset = make_dataset().map(double)
+    sizes.clear()
+    assert [len(x) for x in dataset] == [len(x) for x in dataset] == list(LENGTHS)
+    assert [str(size) for size in sizes] == ["d0"]
+
+
+def test_functions_that_need_a_size_are_traced_for_each():
+    dataset = make_dataset().map(lambda x: tf.stack([x[i] for i in range(int(x.shape[0]))][::-1]))
+    for result, element in zip(dataset, make_elements(), strict=True):
+        np.testing.assert_array_equal(result, element[::-1])
+
+
+def test_filters_and_scans_of_varying_sizes():
+    long = make_dataset().filter(lambda x: tf.size(x) > 8)
+    assert [len(x) for x in long] == [n for n in LENGTHS if n > 8]
+    sums = make_dataset().scan(0, lambda state, x: (state + tf.reduce_sum(x), state))
+    totals = np.cumsum([0, *(x.sum() for x in make_elements())])[:-1]
+    np.testing.assert_array_equal(list(sums.as_numpy_iterator()), totals)
+
+
+def test_large_elements_are_compiled(programs):
+    signature = tf.TensorSpec([None, 700], tf.float32)
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([np.ones((700, 700), "float32")] * 2), output_signature=signature
+    )
+    product = data.map(lambda x: tf.linalg.matmul(tf.linalg.matmul(x, x), tf.linalg.matmul(x, x)))
+    assert all(float(x[0, 0]) == pytest.approx(700.0**3) for x in product)
+    assert len(programs) == 1
+
+
+def test_random_functions_repeat_with_their_seeds():
+    def draw():
+        tf.random.set_seed(3)
+        dataset = make_dataset().map(lambda x: tf.random.uniform(tf.shape(x), seed=1))
+        return [x.numpy() for x in dataset]
+
+    for first, second in zip(draw(), draw(), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_threads_compute_what_one_thread_computes():
+    function = lambda x: tf.cumsum(tf.cast(x, tf.float32)) / tf.cast(tf.size(x), tf.float32)
+    several = make_dataset().repeat(5).map(function, num_parallel_calls=4)
+    for result, expected in zip(several, make_dataset().repeat(5).map(function), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_indices_out_of_range_raise():
+    dataset = make_dataset().map(lambda x: tf.gather(tf.range(3), x))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+        list(dataset)
