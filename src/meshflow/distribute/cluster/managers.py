@@ -64,7 +64,7 @@ def _expand_host(part: str) -> list[str]:
         if not first.isdigit() or (dash and not last.isdigit()):
             raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
         numbers = range(int(first), int(last or first) + 1)
-        _check_count(len(middles) + len(numbers), part)
+        _check_count(len(middles) + numbers.stop - numbers.start, part)
         middles += [str(n).zfill(len(first)) for n in numbers]
     tails = _expand_host(suffix) if suffix else [""]
     _check_count(len(middles) * len(tails), part)
