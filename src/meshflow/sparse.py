@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
@@ -17,8 +18,8 @@ from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
+    INVALID,
     add_elements,
-    check_bounds,
     get_row_ids,
     get_static_indices,
     has_static_indices,
@@ -59,7 +60,7 @@ def to_dense(
     Args:
       sp_input: A sparse tensor.
       default_value: Value of the elements that are not stored; default 0.
-      validate_indices: Whether to check the indices; traced indices are not checked.
+      validate_indices: Whether to check the order of the indices; it is not checked in compiled functions.
       name: Ignored.
 
     Raises:
@@ -73,16 +74,16 @@ def to_dense(
        [ 6 -1]]
     """
     shape = sp_input.shape.as_list()
+    indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):
-        check_bounds(sp_input)
-        _check_order(np.asarray(sp_input.indices.array), shape)
+        _check_order(np.asarray(indices.array), shape)
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
         empty = array.fill(shape, convert_to_tensor(default_value, dtype=sp_input.dtype))
     if sp_input.dtype is string:
         return array.tensor_scatter_nd_update(empty, sp_input.indices, sp_input.values)
-    return add_elements(empty, sp_input.indices, sp_input.values, True)
+    return add_elements(empty, indices, sp_input.values, True)
 
 
 def _check_order(indices: np.ndarray, shape: list[int]) -> None:
@@ -139,7 +140,7 @@ def sparse_dense_matmul(
       name: Ignored.
 
     Raises:
-      InvalidArgumentError: Indices are out of bounds; traced indices are not checked.
+      InvalidArgumentError: Indices are out of bounds.
 
     Example:
       >>> import meshflow as tf
@@ -158,13 +159,11 @@ def sparse_dense_matmul(
     if not hasattr(b, "_keras_history"):
         b = convert_to_tensor(b, dtype=sp_a.dtype)
     shape = sp_a.shape.as_list()
-    if len(shape) == len(b.shape) == 2:
-        num_rows, size = reversed(shape) if adjoint_a else shape
-        if b.shape[1 if adjoint_b else 0] == size:
-            check_bounds(sp_a)
-            if adjoint_b:
-                b = array.transpose(b, conjugate=True)
-            return multiply_elements(sp_a.indices, sp_a.values, b, num_rows, adjoint_a)
+    are_matrices = len(shape) == len(b.shape) == 2
+    if are_matrices and b.shape[1 if adjoint_b else 0] == shape[0 if adjoint_a else 1]:
+        if adjoint_b:
+            b = array.transpose(b, conjugate=True)
+        return multiply_elements(sp_a, b, adjoint_a)
     # This raises an error that names the shapes.
     return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
 
@@ -206,7 +205,13 @@ def _reduce(
     kept = tuple(d for d in range(rank) if d not in axes)
     shape = tuple(1 if d in axes else n for d, n in enumerate(sizes) if keepdims or d not in axes)
     if not is_sparse:
-        return reduce_elements(sparse.indices, sparse.values, tuple(sizes), kept, shape, reduction)
+        message = "Obtained a write index of {item} which is outside of bounds of [0, {bound})"
+        # Indices along the other axes have no effect.
+        limits = np.iinfo(np.int64)
+        lower = tuple(0 if d in kept else limits.min for d in range(rank))
+        upper = tuple(n if d in kept else limits.max for d, n in enumerate(sizes))
+        checked = sparse.check_indices(message, lower=lower, upper=upper, error="InternalError")
+        return reduce_elements(checked, sparse.values, tuple(sizes), kept, shape, reduction)
     indices = get_static_indices(sparse, f"reduce_{reduction}")
     rows, owner = unique_rows(indices[:, kept])
     count = len(rows)
@@ -292,14 +297,14 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
 
     def change_indices(xp: ModuleType, indices: Array) -> Array:
         ids = get_row_ids(xp, indices, old)
-        # The first index has no limit, so elements outside of the shape remain outside.
         if not new:
             return indices[:, :0]
         columns = [
             ids // strides[0],
             *[ids // s % n for s, n in zip(strides[1:], new[1:], strict=True)],
         ]
-        return xp.stack(columns, 1)
+        padding = is_padding(indices, old)[:, None]
+        return xp.where(padding, np.maximum(new, PADDING_INDEX), xp.stack(columns, 1))
 
     return SparseTensor(map_indices(change_indices, sp_input.indices), sp_input.values, new)
 

@@ -18,7 +18,9 @@ def test_rows_become_a_tensor():
 
 
 def test_rows_out_of_range():
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"row 7 is out of range.*\(3, 1\)"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"segment_ids\[1\] = 7 is out of range \[0, 3\)"
+    ):
         tf.convert_to_tensor(tf.IndexedSlices([[1.0], [2.0]], [0, 7], dense_shape=[3, 1]))
     with pytest.raises(ValueError, match="without dense_shape"):
         tf.convert_to_tensor(tf.IndexedSlices([[1.0]], [0]))

@@ -168,7 +168,7 @@ def test_image_ops():
     )
     first = tf.image.stateless_random_flip_left_right(x, [1, 2])
     assert_close(first, tf.image.stateless_random_flip_left_right(x, [1, 2]))
-    with pytest.raises(ValueError, match="inside"):
+    with pytest.raises(ValueError, match="must be >= target"):
         tf.image.crop_to_bounding_box(x, 4, 0, 4, 4)
 
 

@@ -32,6 +32,31 @@ def scatter(kind, tensor=V):
     )
 
 
+def multiply(**flags):
+    b = tf.ones([2, 2] if "adjoint_a" in flags else [2, 3] if flags else [3, 2])
+    return lambda i: tf.sparse.sparse_dense_matmul(make_sparse(i), b, **flags)
+
+
+def make_sparse(indices, shape=(2, 3)):
+    return tf.SparseTensor(tf.cast(indices, tf.int64), tf.ones([2]), shape)
+
+
+def apply_rows(make_optimizer):
+    v = tf.Variable(tf.ones([3, 2]))
+    optimizer = make_optimizer()
+
+    def update(i):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([2, 2]), i), v)])
+        return v.value()
+
+    return update
+
+
+OPTIMIZERS = ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"]
+UNUSED_COLUMN, UNUSED_ROW = i32([0, 0], [1, 3]), i32([0, 0], [2, 1])
+OUTSIDE = "indices[1] = [2,1] is out of bounds: need 0 <= index < [2,3]"
+INVALID_INDICES = "Indices are not valid (out of bounds).  Shape: [2,3]"
+
 # Operation, indices, and TensorFlow 2.21's message on CPUs, which is the same in functions.
 RAISES = {
     "gather": (
@@ -166,6 +191,103 @@ RAISES = {
     "permutation": (lambda i: tf.math.invert_permutation(i), i32(0, 2), ""),
     "class": (lambda i: tf.math.confusion_matrix([0, 1], i, 2), i32(0, 2), "`predictions`"),
     "count": (lambda i: tf.math.bincount(i, minlength=3, maxlength=3), i32(0, -1), "non-negative"),
+    "sparse matmul k": (multiply(), UNUSED_COLUMN, "k (3) from index[1,1] out of bounds (>=3)"),
+    "sparse matmul m": (multiply(), i32([-1, 0], [1, 1]), "m (-1) from index[0,0] out of bounds"),
+    "sparse adjoint": (
+        multiply(adjoint_a=True),
+        UNUSED_COLUMN,
+        "m (3) from index[1,1] out of bounds (>=3)",
+    ),
+    "dense adjoint": (multiply(adjoint_b=True), UNUSED_ROW, "m (2) from index[1,0] out of bounds"),
+    "dense by sparse": (
+        lambda i: tf.sparse.sparse_dense_matmul(tf.ones([2, 2]), make_sparse(i)),
+        UNUSED_ROW,
+        "k (2) from index[1,0] out of bounds (>=2)",
+    ),
+    "to_dense": (lambda i: tf.sparse.to_dense(make_sparse(i)), UNUSED_ROW, OUTSIDE),
+    "to_dense unordered": (
+        lambda i: tf.sparse.to_dense(make_sparse(i), validate_indices=False),
+        UNUSED_COLUMN,
+        INVALID_INDICES,
+    ),
+    "sparse vector": (
+        lambda i: tf.sparse.to_dense(make_sparse(i, [4])),
+        i32([0], [4]),
+        "indices[1] = [4] is out of bounds: need 0 <= index < [4]",
+    ),
+    "sparse and dense": (
+        lambda i: tf.sparse.add(make_sparse(i), tf.ones([2, 3])),
+        UNUSED_COLUMN,
+        "invalid index on dimension 1: a_indices(1,1) = 3, dense tensor shape: 2 3",
+    ),
+    "sparse by dense": (
+        lambda i: (make_sparse(i) * tf.ones([2, 3])).values,
+        UNUSED_ROW,
+        "Provided indices are out-of-bounds w.r.t. dense side with broadcasted shape",
+    ),
+    "sparse maximum": (
+        lambda i: tf.sparse.maximum(make_sparse(i), make_sparse(i)).indices,
+        UNUSED_COLUMN,
+        "Sparse index tuple indices[1, :] = [1, 3] is out of bounds",
+    ),
+    "empty rows": (
+        lambda i: tf.sparse.fill_empty_rows(make_sparse(i), 0.0)[0].indices,
+        UNUSED_ROW,
+        "indices(1, 0) is invalid: 2 >= 2",
+    ),
+    "indicator": (
+        lambda i: tf.sparse.to_indicator(tf.SparseTensor([[0, 0], [1, 1]], i, [2, 2]), 3),
+        np.array([1, 7]),
+        INVALID_INDICES,
+    ),
+    "slices": (
+        lambda i: tf.convert_to_tensor(tf.IndexedSlices(TABLE[:2], i, [3, 4])),
+        i32(0, 3),
+        "segment_ids[1] = 3 is out of range [0, 3)",
+    ),
+    **{
+        name: (
+            apply_rows(getattr(keras.optimizers, name)),
+            i32(0, last),
+            f"indices[1] = {last} is not in [0, 3)",
+        )
+        for name, last in zip(OPTIMIZERS, [3, -1] * 5, strict=False)
+    },
+    "crop height": (
+        lambda i: tf.image.crop_to_bounding_box(tf.ones([4, 6, 1]), i[0], i[1], 2, 2),
+        i32(3, 0),
+        "height must be >= target + offset.",
+    ),
+    "crop width": (
+        lambda i: tf.image.crop_to_bounding_box(tf.ones([2, 4, 6, 1]), i[0], i[1], 2, 2),
+        i32(0, 5),
+        "width must be >= target + offset.",
+    ),
+    "crop negative": (
+        lambda i: tf.image.crop_to_bounding_box(tf.ones([4, 6, 1]), i[0], i[1], 2, 2),
+        i32(0, -1),
+        "offset_width must be >= 0.",
+    ),
+    "crop sizes": (
+        lambda i: tf.image.crop_to_bounding_box(tf.ones([4, 6, 1]), 1, 1, i[0], i[1]),
+        i32(4, 2),
+        "height must be >= target + offset.",
+    ),
+    "crop empty": (
+        lambda i: tf.image.crop_to_bounding_box(tf.ones([4, 6, 1]), 1, 1, i[0], i[1]),
+        i32(2, 0),
+        "target_width must be > 0.",
+    ),
+    "pad": (
+        lambda i: tf.image.pad_to_bounding_box(tf.ones([4, 6, 1]), i[0], i[1], 5, 7),
+        i32(2, 0),
+        "height must be <= target - offset",
+    ),
+    "slice size": (
+        lambda b: tf.slice(TABLE, b, [2, 5]),
+        i32(0, 0),
+        "Expected size[1] in [0, 4], but got 5",
+    ),
     "index": (
         lambda i: tf.constant(TABLE)[1, i],
         i32(4),
@@ -195,6 +317,31 @@ ALLOWED = {
     "no nan": (lambda d: tf.math.divide_no_nan(ROW, d), i32(0, 1, 2), [0, 20, 15]),
     "one hot": (lambda i: tf.one_hot(i, 3), i32(-1, 5), np.zeros((2, 3))),
     "whole slice": (lambda b: tf.slice(TABLE, b, [3, 2]), i32(0, 2), TABLE[:, 2:]),
+    "negative slice": (
+        lambda i: tf.convert_to_tensor(tf.IndexedSlices(V[:2], i, [3])),
+        i32(2, -1),
+        [0, 0, 1],
+    ),
+    "unused sparse columns": (
+        lambda i: tf.sparse.reduce_sum(make_sparse(i), axis=1),
+        UNUSED_COLUMN,
+        [1, 1],
+    ),
+    "joined sparse": (
+        lambda i: tf.sparse.concat(1, [make_sparse(i), make_sparse(i)]).indices,
+        UNUSED_ROW,
+        [[0, 0], [0, 3], [2, 1], [2, 4]],
+    ),
+    "crop": (
+        lambda i: tf.image.crop_to_bounding_box(TABLE[..., None], i[0], i[1], 2, 2)[..., 0],
+        i32(1, 2),
+        TABLE[1:, 2:],
+    ),
+    "crop or pad": (
+        lambda i: tf.image.resize_with_crop_or_pad(TABLE[..., None], i[0], i[1])[..., 0],
+        i32(1, 6),
+        [[0, 4, 5, 6, 7, 0]],
+    ),
     "float zero": (
         lambda d: tf.constant(V) // tf.cast(d, tf.float32),
         i32(0, 1, 2),
@@ -238,6 +385,67 @@ def test_box_indices_have_tensorflows_error_class():
             tf.errors.OutOfRangeError, match=r"box_index has values outside \[0, batch_size\)"
         ):
             np.asarray(function(tf.constant([3])))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "max"])
+def test_sparse_reductions_have_tensorflows_error_class(reduction):
+    reduce = lambda i: getattr(tf.sparse, f"reduce_{reduction}")(make_sparse(i), axis=1)
+    for function in (reduce, tf.function(reduce)):
+        with pytest.raises(tf.errors.InternalError, match=r"write index of 2 which is outside of"):
+            np.asarray(function(tf.constant(UNUSED_ROW)))
+
+
+def test_batch_scatter_updates_slices():
+    v = tf.Variable(np.arange(12.0).reshape(2, 3, 2))
+    values = np.arange(8.0).reshape(2, 2, 2) + 100
+
+    def update(i):
+        return v.batch_scatter_update(tf.IndexedSlices(values, i)).value()
+
+    expected = [
+        [[100, 101], [2, 3], [102, 103]],
+        [[6, 7], [106, 107], [10, 11]],
+    ]
+    for function in (update, tf.function(update)):
+        np.testing.assert_array_equal(function(tf.constant([[0, 2], [1, 1]])), expected)
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=r"indices\[0,1\] = \[0, 3\] does not index into shape \[2,3,2\]",
+        ):
+            function(tf.constant([[0, 3], [1, 1]]))
+        np.testing.assert_array_equal(v, expected)
+    with pytest.raises(TypeError, match="Argument `sparse_delta` must be"):
+        v.batch_scatter_update(tf.ones([2]))
+
+
+@pytest.mark.parametrize("wrap", [lambda o: o, keras.mixed_precision.LossScaleOptimizer])
+def test_sparse_updates_raise_before_they_change_anything(wrap):
+    v = tf.Variable(tf.ones([3, 2]))
+    optimizer = wrap(keras.optimizers.Adam(0.1, weight_decay=0.1, clipnorm=1.0))
+
+    def update(i):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([2, 2]), i, [3, 2]), v)])
+
+    for function in (update, tf.function(update)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"indices\[1\] = 3 is not in"):
+            function(tf.constant([0, 3]))
+        np.testing.assert_array_equal(v, np.ones((3, 2)))
+        assert int(optimizer.iterations) == 0
+
+
+def test_gradients_of_gathers_are_checked_once():
+    table = tf.Variable(tf.ones([5, 2]))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build([table])
+
+    @tf.function
+    def step(i):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, i) * tf.nn.embedding_lookup(table, i))
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+
+    program = step.get_concrete_function(tf.TensorSpec([3], tf.int32)).graph
+    assert str(program).count("bounds_check") == 2
 
 
 def test_truncated_division_has_tensorflows_error_class():

@@ -143,13 +143,11 @@ def test_layers_with_bad_pixels():
     assert sum(map(count, images)) == 16
 
 
-# In this gradient TensorFlow omits weights of zero, with which NaN spreads here.
-EXCLUDED = ("image", "grad_bicubic_4_5_1")
 RESIZED = dict(np.load(Path(__file__).parents[1] / "reference" / "resized_nans.npz"))
 
 
 @pytest.mark.nan_expected
-@pytest.mark.parametrize("name", [n for n in RESIZED if n not in EXCLUDED])
+@pytest.mark.parametrize("name", [n for n in RESIZED if n != "image"])
 def test_nan_and_infinity_spread_as_in_tensorflow(name):
     method, height, width, antialias = name.removeprefix("grad_").split("_")
     x = tf.constant(RESIZED["image"])
@@ -165,3 +163,46 @@ def test_nan_and_infinity_spread_as_in_tensorflow(name):
     is_finite = np.isfinite(RESIZED[name])
     np.testing.assert_array_equal(np.isfinite(result), is_finite)
     np.testing.assert_allclose(np.asarray(result)[is_finite], RESIZED[name][is_finite], 1e-4, 1e-5)
+
+
+# For a NaN in each element of the gradient of a row: the input pixels that receive it in TensorFlow 2.21.
+NAN_PATTERNS = {
+    "7_5_bicubic_1": "1110000 1110100 1111110 1111111 0001111",
+    "14_10_bicubic_1": "11100000000000 11101000000000 11111100000000 11111111000000 00011111100000 00010111110000 "
+    "00000011111100 00000000111110 00000000011111 00000000001111",
+    "4_4_bicubic_0": "1110 1111 0111 0011",
+    "4_4_lanczos3_0": "1111 1111 1111 1111",
+    "4_4_gaussian_1": "1100 1110 1111 0011",
+    "4_4_mitchellcubic_0": "1100 1110 1111 0011",
+}
+
+
+@pytest.mark.parametrize("name", NAN_PATTERNS)
+def test_gradients_skip_weights_that_are_zero_in_tensorflow(name):
+    old, new, method, antialias = name.split("_")
+    old, new = int(old), int(new)
+    x = tf.zeros([new, 1, old, 1])
+    gradient = np.zeros((new, new), "float32")
+    np.fill_diagonal(gradient, np.nan)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.image.resize(x, (1, new), method, antialias=antialias == "1")
+    found = tape.gradient(y, x, tf.constant(gradient[:, None, :, None])).numpy()[:, 0, :, 0]
+    expected = [[digit == "1" for digit in row] for row in NAN_PATTERNS[name].split()]
+    np.testing.assert_array_equal(np.isnan(found), expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("gaussian", [0.119203, 1.213014, 4.213014, 8.403985]),
+        ("mitchellcubic", [0.058824, 1.111111, 4.111112, 8.705881]),
+        ("lanczos3", [0, 1, 4, 9]),
+        ("bicubic", [0, 1, 4, 9]),
+        ("area", [0, 1, 4, 9]),
+    ],
+)
+def test_images_of_the_same_size_are_filtered(method, expected):
+    x = tf.constant([0.0, 1.0, 4.0, 9.0])[:, None]
+    y = tf.image.resize(x[None], (1, 4), method)
+    np.testing.assert_allclose(y[0, :, 0], expected, atol=1e-5)

@@ -71,7 +71,7 @@ def test_wrong_matrices():
     _, sparse, _ = make_matrix()
     with pytest.raises(tf.errors.InvalidArgumentError, match="Matrix size-incompatible"):
         tf.sparse.sparse_dense_matmul(sparse, np.ones((5, 3), np.float32))
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[9,0\] is out of bounds"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"m \(9\) from index\[0,0\] out of"):
         tf.sparse.sparse_dense_matmul(tf.SparseTensor([[9, 0]], [1.0], [2, 2]), [[1.0], [1.0]])
 
 

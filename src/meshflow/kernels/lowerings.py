@@ -449,19 +449,25 @@ def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> H
     return sum_columns
 
 
-def _is_unsharded(context: mlir.LoweringRuleContext) -> bool:
-    """Check whether operands are complete arrays on one device; XLA cannot partition handler calls."""
+def is_sharded(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether XLA splits operands over devices; it cannot partition handler calls."""
     axes: Any = context.module_context.axis_context
     if hasattr(axes, "num_devices"):
-        return axes.num_devices == 1
+        return axes.num_devices > 1
     mesh = getattr(axes, "mesh", None)
-    return mesh is None or mesh.size == 1 or axes.manual_axes == frozenset(mesh.axis_names)
+    if mesh is None or mesh.size == 1:
+        return False
+    return axes.manual_axes != frozenset(mesh.axis_names)
+
+
+def is_exported(context: mlir.LoweringRuleContext) -> bool:
+    """Check whether a program is exported: it must run without the library."""
+    return context.module_context.lowering_parameters.for_export
 
 
 def can_use_handlers(context: mlir.LoweringRuleContext) -> bool:
-    """Check whether handlers may run: not in exported programs, which must run without the library."""
-    exported = context.module_context.lowering_parameters.for_export
-    return not exported and _is_unsharded(context)
+    """Check whether handlers may run on complete arrays of one device."""
+    return not is_exported(context) and not is_sharded(context)
 
 
 def override_lowering(

@@ -233,9 +233,12 @@ def _wrap_in_list(function: Callable[[], Any]) -> Callable[[], list[Any]]:
 class LoopVariableInvariants(LoopInvariants):
     """Error factory for the loop variables of `tf.while_loop`, `map_fn`, `scan` and folds."""
 
-    def __init__(self, op: str, value_name: str = "loop_vars") -> None:
+    def __init__(
+        self, op: str, value_name: str = "loop_vars", allows_shape_changes: bool = False
+    ) -> None:
         self.op = op
         self.value_name = value_name
+        self.allows_shape_changes = allows_shape_changes
 
     def make_change_error(self, position: int, aspect: str, before: str, after: str) -> Exception:
         advice = {
@@ -243,7 +246,8 @@ class LoopVariableInvariants(LoopInvariants):
             "tf.TensorArray.",
             "dtype": " Start with a value of the final dtype, or use tf.cast.",
         }.get(aspect, "")
-        return ValueError(
+        runs_op_by_op = self.allows_shape_changes and aspect == "shape"
+        return (errors.ShapeGrowthError if runs_op_by_op else ValueError)(
             f"{self.op}: {self.value_name}[{position}] must keep its {aspect}, got {before} before and {after} "
             f"after one iteration.{advice}"
         )
@@ -279,7 +283,7 @@ def while_loop(
       cond: Maps the loop variables to a scalar bool.
       body: Maps the loop variables to new ones of the same structure, dtypes and shapes.
       loop_vars: A list or tuple of (nested) tensors.
-      shape_invariants: Ignored; shapes are always invariant under XLA.
+      shape_invariants: With a value, loop variables may change their shapes; the function then runs op by op.
       parallel_iterations: Ignored.
       back_prop: Whether gradients flow through the loop.
       swap_memory: Ignored.
@@ -299,7 +303,7 @@ def while_loop(
       >>> int(total)
       10
     """
-    del shape_invariants, parallel_iterations, swap_memory
+    del parallel_iterations, swap_memory
     for label, function in (("cond", cond), ("body", body)):
         if not callable(function):
             raise TypeError(f"tf.while_loop: {label} must be callable, got {function!r}.")
@@ -312,7 +316,10 @@ def while_loop(
     if context.trace is None:
         result = _run_eager_while(test, step, init, maximum_iterations)
     else:
-        result = _stage_while(test, step, init, maximum_iterations)
+        invariants = LoopVariableInvariants(
+            "tf.while_loop", allows_shape_changes=shape_invariants is not None
+        )
+        result = _stage_while(test, step, init, maximum_iterations, invariants)
     return result if back_prop else nest.map_structure(_block_gradient, result)
 
 
@@ -357,6 +364,7 @@ def _stage_while(
     step: Callable[..., PyTree],
     init: PyTree,
     limit: TensorLike | None,
+    invariants: LoopVariableInvariants,
 ) -> PyTree:
     static_limit = None
     if limit is not None and not scalar_logic.is_symbolic(limit):
@@ -378,7 +386,6 @@ def _stage_while(
     state = list(init)
     if static_limit is None and limit is not None:
         state.append(convert_to_tensor(0, dtype=convert_to_tensor(limit).dtype))
-    invariants = LoopVariableInvariants("tf.while_loop")
     needed = [True] * len(state)
     result = loops.while_loop(run_test, run_step, state, needed, invariants, static_limit)[:count]
     return nest.pack_sequence_as(init, nest.flatten(result))

@@ -1,7 +1,7 @@
 """Computation on coordinate lists: the indices [n, rank] and values [n] of sparse tensors.
 
 Indices may be traced, then only the number of elements is static. No function creates an array of
-the dense shape. Elements with an index outside of the shape are padding, which has no effect.
+the dense shape.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.bounds_checks import is_padding
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 
 __all__ = [
+    "INVALID",
     "add_elements",
-    "check_bounds",
     "get_row_ids",
     "get_static_indices",
     "has_static_indices",
-    "is_inside",
     "map_indices",
     "multiply_elements",
     "reduce_elements",
@@ -34,6 +33,10 @@ __all__ = [
     "take_elements",
     "unique_rows",
 ]
+
+
+# The error message of ops that do not name the index.
+INVALID = "Indices are not valid (out of bounds).  Shape: [{sizes}]"
 
 
 def has_static_indices(sparse: SparseTensor) -> bool:
@@ -50,24 +53,6 @@ def get_static_indices(sparse: SparseTensor, op_name: str) -> np.ndarray:
     return sparse.indices.require_value(
         f"indices of the argument of tf.sparse.{op_name} (they determine the number of elements)"
     )
-
-
-def check_bounds(sparse: SparseTensor) -> None:
-    """Check that static indices are within the dense shape.
-
-    Raises:
-      InvalidArgumentError: If they are not; traced indices are not checked.
-    """
-    if not has_static_indices(sparse):
-        return
-    indices, shape = np.asarray(sparse.indices.array), sparse.shape.as_list()
-    is_outside = np.any((indices < 0) | (indices >= shape), axis=1)
-    if is_outside.any():
-        i = is_outside.argmax()
-        location, bounds = (",".join(map(str, v)) for v in (indices[i], shape))
-        raise InvalidArgumentError(
-            f"indices[{i}] = [{location}] is out of bounds: need 0 <= index < [{bounds}]"
-        )
 
 
 def map_indices(compute: Callable[..., Array], *indices: Tensor) -> Tensor:
@@ -108,12 +93,6 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return different, owner.reshape(-1)
 
 
-def is_inside(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
-    """Check for each element whether its index is within the dense shape."""
-    limits = xp.asarray(np.array(sizes, np.int64))
-    return ((indices >= 0) & (indices < limits)).all(1)
-
-
 def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
     """Return the row-major positions of elements in a dense tensor."""
     ids = xp.zeros(indices.shape[0], np.int64)
@@ -122,11 +101,19 @@ def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
     return ids
 
 
+def multiply_elements(sparse: SparseTensor, b: TensorLike, is_adjoint: bool = False) -> Tensor:
+    """Multiply a sparse matrix or its adjoint with a dense matrix."""
+    names = ("k", "m") if is_adjoint else ("m", "k")
+    message = "{name} ({item}) from index[{index},{column}] out of bounds (>={bound})"
+    indices = sparse.check_indices(message, names=names)
+    num_rows = sparse.shape.as_list()[is_adjoint]
+    return _multiply_elements(indices, sparse.values, b, num_rows, is_adjoint)
+
+
 @op(same=("values", "b"), name="sparse_dense_matmul")
-def multiply_elements(
+def _multiply_elements(
     indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
 ) -> Tensor:
-    """Multiply the elements of a sparse matrix or its adjoint with a dense matrix."""
     rows, columns = indices.T[::-1] if is_adjoint else indices.T
     values = jnp.conj(values) if is_adjoint else values
     products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
@@ -154,8 +141,9 @@ def reduce_elements(
     """
     kept_sizes = [sizes[axis] for axis in kept]
     count = int(np.prod(kept_sizes, dtype=np.int64))
-    ids = get_row_ids(jnp, indices[:, np.array(kept, np.int64)], kept_sizes)
-    ids = jnp.where(is_inside(jnp, indices, sizes), ids, count)
+    indices, padding = indices[:, np.array(kept, np.int64)], is_padding(indices, sizes)
+    is_inside = ((indices >= 0) & (indices < np.array(kept_sizes, np.int64))).all(1)
+    ids = jnp.where(is_inside & ~padding, get_row_ids(jnp, indices, kept_sizes), count)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)
     largest = jax.ops.segment_max(values, ids, count)

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
@@ -22,12 +23,11 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import (
+    INVALID,
     add_elements,
-    check_bounds,
     get_row_ids,
     get_static_indices,
     has_static_indices,
-    is_inside,
     map_indices,
     sort_elements,
     take_elements,
@@ -75,6 +75,15 @@ def _combine(
     return SparseTensor(indices, combine(left, right), a.shape.as_list())
 
 
+def _compare(
+    a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
+) -> SparseTensor:
+    for operand, label in ((a, "sp_a"), (b, "sp_b")):
+        message = "Sparse index tuple indices[{index}, :] = [{value}] is out of bounds"
+        _check_sparse(operand, label).check_indices(message)
+    return _combine(a, b, combine, name)
+
+
 def _replace_by_ones(a: SparseTensor) -> SparseTensor:
     return a.with_values(array.ones([a.values.shape[0]], "int32"))
 
@@ -118,8 +127,11 @@ def add(
     dense = convert_to_tensor(dense, dtype_hint=sparse.dtype)
     if dense.shape != sparse.shape:
         raise InvalidValueError(f"Operands' shapes do not match: {dense.shape} and {sparse.shape}.")
-    check_bounds(sparse)
-    return add_elements(dense, sparse.indices, sparse.values, False)
+    message = (
+        "Sparse tensor has an invalid index on dimension {name}: a_indices({index},{name}) = {item}, "
+        f"dense tensor shape: {' '.join(map(str, sparse.shape.as_list()))}"
+    )
+    return add_elements(dense, sparse.check_indices(message), sparse.values, False)
 
 
 def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -131,9 +143,7 @@ def maximum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.maximum(a, b)).numpy())
       [6 0 0]
     """
-    return _combine(
-        _check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.maximum, "maximum"
-    )
+    return _compare(sp_a, sp_b, math.maximum, "maximum")
 
 
 def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -145,9 +155,7 @@ def minimum(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> 
       >>> print(tf.sparse.to_dense(tf.sparse.minimum(a, b)).numpy())
       [ 4 -1  0]
     """
-    return _combine(
-        _check_sparse(sp_a, "sp_a"), _check_sparse(sp_b, "sp_b"), math.minimum, "minimum"
-    )
+    return _compare(sp_a, sp_b, math.minimum, "minimum")
 
 
 def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTensor:
@@ -255,15 +263,16 @@ def concat(
         )
     shape = shapes.max(0)
     shape[axis] = shapes[:, axis].sum()
+    padding = np.maximum(shape, PADDING_INDEX)
     starts = np.cumsum(shapes[:, axis]) - shapes[:, axis]
 
     def join(xp: ModuleType, *parts: Array) -> Array:
         offsets = np.zeros((len(parts), rank), np.int64)
         offsets[:, axis] = starts
         rows = zip(parts, shapes, offsets, strict=True)
-        # Elements outside of a part must not become elements of another one.
+        # Padding must not overflow.
         return xp.concatenate(
-            [i + xp.where(is_inside(xp, i, n)[:, None], o, shape) for i, n, o in rows]
+            [xp.where(is_padding(i, n)[:, None], padding, i + o) for i, n, o in rows]
         )
 
     indices = map_indices(join, *[s.indices for s in sp_inputs])
@@ -384,6 +393,9 @@ def fill_empty_rows(
     """
     _check_sparse(sp_input, "sp_input")
     indices, shape = get_static_indices(sp_input, "fill_empty_rows"), sp_input.shape.as_list()
+    message = "indices({index}, 0) is invalid: {item} >= {bound}"
+    upper = (shape[0], *[np.iinfo(np.int64).max] * (len(shape) - 1))
+    sp_input.check_indices(message, upper=upper)
     rows = np.setdiff1d(np.arange(shape[0]), indices[:, 0])
     extra = np.zeros((len(rows), len(shape)), np.int64)
     extra[:, 0] = rows
@@ -442,8 +454,10 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
     indices = array.concat(
         [sp_input.indices[:, :-1], math.cast(sp_input.values, int64)[:, None]], 1
     )
-    is_in_vocabulary = map_indices(lambda xp, i: i[:, -1] >= 0, indices)
-    return add_elements(array.zeros(shape, "bool"), indices, is_in_vocabulary, True)
+    is_stored = SparseTensor(indices, array.ones([indices.shape[0]], "bool"), shape)
+    return add_elements(
+        array.zeros(shape, "bool"), is_stored.check_indices(INVALID), is_stored.values, True
+    )
 
 
 def bincount(

@@ -388,3 +388,52 @@ def test_a_worker_that_is_killed_between_two_servers(strategy, coordinator, tmp_
     # Both parts are of the worker that died after the first server had done its own.
     assert int(a) == int(b) != kept
     assert int(a) != 0
+
+
+X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+LABELS = {"a": (X[:, 0] > 0).astype("int32"), "b": (np.arange(64) % 3).astype("int32")}
+WEIGHTS = {"a": {0: 1.0, 1: 3.0}, "b": {0: 0.0, 1: 2.0, 2: 1.0}}
+
+
+def make_two_outputs(rate):
+    tf.keras.utils.set_random_seed(1)
+    inputs = tf.keras.Input((3,))
+    outputs = [
+        tf.keras.layers.Dense(len(WEIGHTS[name]), "softmax", name=name)(inputs) for name in WEIGHTS
+    ]
+    model = tf.keras.Model(inputs, outputs)
+    model.compile(tf.keras.optimizers.SGD(rate), "sparse_categorical_crossentropy")
+    return model
+
+
+@pytest.mark.parametrize(
+    "class_weight",
+    [WEIGHTS, list(WEIGHTS.values()), {"b": WEIGHTS["b"]}, {"a": None, "b": WEIGHTS["b"]}],
+)
+def test_class_weights_of_several_outputs(strategy, class_weight):
+    entries = (
+        dict(zip(LABELS, class_weight, strict=True))
+        if isinstance(class_weight, list)
+        else class_weight
+    )
+    expected = {}
+    model = make_two_outputs(0.0)
+    for (name, labels), probabilities in zip(LABELS.items(), model.predict(X), strict=True):
+        losses = -np.log(probabilities[np.arange(64), labels])
+        weights = entries.get(name) or dict.fromkeys(range(3), 1.0)
+        expected[f"{name}_loss"] = np.mean(losses * np.vectorize(weights.get)(labels))
+    expected["loss"] = sum(expected.values())
+    data = tf.data.Dataset.from_tensor_slices((X, LABELS)).batch(64).repeat()
+    with strategy.scope():
+        model = make_two_outputs(0.0)
+    history = model.fit(data, steps_per_epoch=4, verbose=0, class_weight=class_weight).history
+    assert history.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(history[name], [value], rtol=1e-5)
+    with strategy.scope():
+        model = make_two_outputs(0.1)
+    weights = model.get_layer("a").get_weights()
+    model.fit(data, steps_per_epoch=4, verbose=0, class_weight={"a": {0: 0.0, 1: 0.0}})
+    for before, after in zip(weights, model.get_layer("a").get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+    assert (model.get_layer("b").get_weights()[1] != 0).any()

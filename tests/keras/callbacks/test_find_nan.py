@@ -157,6 +157,26 @@ def test_many_steps_and_random_layers():
     assert finder.report.step == 500 and finder.report.rows == [0]
 
 
+class RawLoss(tf.keras.Sequential):
+    def train_step(self, data):
+        super().train_step(data)
+        return {"loss": tf.reduce_mean(tf.math.log(data[1]))}
+
+
+@pytest.mark.parametrize("model_class", [tf.keras.Sequential, RawLoss])
+@pytest.mark.parametrize("bad_step", [3, 290, 599])
+def test_losses_that_do_not_reach_the_weights(model_class, bad_step):
+    model = model_class([Dense(1)])
+    loss = lambda y, p: tf.reduce_mean(0.1 * p + tf.math.log(y), -1)
+    model.compile("sgd", loss if model_class is tf.keras.Sequential else "mse")
+    x, y = np.ones((600, 1), "float32"), np.ones((600, 1), "float32")
+    y[bad_step] = -1.0
+    finder = tf.keras.callbacks.FindNaN()
+    model.fit(x, y, batch_size=1, epochs=2, shuffle=False, verbose=0, callbacks=[finder])
+    assert (finder.report.step, finder.report.op) == (bad_step, "log")
+    assert (finder.report.epoch, finder.report.batch) == (0, bad_step)
+
+
 def test_training_without_nan_is_unchanged():
     histories = []
     for debug in (None, "nan"):

@@ -123,14 +123,13 @@ def set_loop_options(
 ) -> None:
     """Set options of the loop that starts with this call.
 
-    Outside of a staged loop it does nothing. Only `maximum_iterations` has an effect: XLA schedules
-    iterations itself, and shapes are always invariant.
+    Outside of a staged loop it does nothing.
 
     Args:
       parallel_iterations: Ignored.
       swap_memory: Ignored.
       maximum_iterations: Maximum number of iterations of a staged loop.
-      shape_invariants: Ignored.
+      shape_invariants: With a value, loop variables may change their shapes; the function then runs op by op.
 
     Example:
       >>> import meshflow as tf

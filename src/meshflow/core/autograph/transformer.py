@@ -287,7 +287,7 @@ class _FunctionTransformer(ExpressionTransformer):
                 options = {
                     k.arg: self.rewrite_expression(k.value)
                     for k in keywords
-                    if k.arg == "maximum_iterations"
+                    if k.arg in ("maximum_iterations", "shape_invariants")
                 }
                 return options, rest or [ast.Pass()]
         return {}, body

@@ -17,6 +17,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
+from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -50,6 +51,8 @@ def _gather_broadcast(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 
 
 _gather_elements = Op("gather_nd", _gather_broadcast)
+
+_OUT_OF_BOUNDS = "indices[{index}] = [{values}] is out of bounds: need 0 <= index < [{sizes}]"
 
 
 class IndexedSlices:
@@ -137,13 +140,9 @@ class IndexedSlices:
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
-        rows, indices = self.shape[0], self._indices.array
-        is_known = isinstance(indices, np.ndarray) and not hasattr(self._indices, "_has_padding")
-        if is_known and indices.size and indices.max() >= rows:
-            raise InvalidArgumentError(
-                f"IndexedSlices: row {indices.max()} is out of range for dense_shape {self.shape}."
-            )
-        return apply(_sum_rows, (self._values, self._indices), (rows,))
+        rows = self.shape[0]
+        indices = check_segment_ids(self._indices, rows, allows_padding=True)
+        return apply(_sum_rows, (self._values, indices), (rows,))
 
     def with_values(self, new_values: TensorLike) -> IndexedSlices:
         """Return the same row indices with other values."""
@@ -152,7 +151,10 @@ class IndexedSlices:
     def concatenate(self, other: IndexedSlices) -> IndexedSlices:
         """Return the rows of both, those of `self` first."""
         values = apply(_concatenate, ([self._values, other.values],))
-        indices = apply(_concatenate, ([self._indices, other.indices],))
+        parts = [self._indices, other.indices]
+        indices = apply(_concatenate, (parts,))
+        if all(hasattr(part, "_skips_bounds_check") for part in parts):
+            indices._skips_bounds_check = True
         return IndexedSlices(values, indices, self._dense_shape)
 
     def __neg__(self) -> IndexedSlices:
@@ -268,6 +270,8 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
     """
     count: Any = indices.shape.num_elements()
     values, flat_indices = apply(_flatten_rows, (gradient, indices), count)
+    # The forward pass has checked the indices.
+    flat_indices._skips_bounds_check = True
     shape = table.array.shape
     sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
     return IndexedSlices(values, flat_indices, sizes(shape, np.int32))
@@ -457,6 +461,24 @@ class SparseTensor:
         """Return the shape of the full tensor."""
         return self.shape
 
+    def check_indices(self, message: str = _OUT_OF_BOUNDS, **options: Any) -> Tensor:
+        """Check that the elements are within the dense shape, and return their indices.
+
+        Args:
+          message: The error message, see `BoundsCheck`.
+          **options: Other fields of the check.
+
+        Raises:
+          InvalidArgumentError: An index is out of bounds.
+        """
+        sizes = tuple(self.shape.as_list())
+        if None in sizes or not sizes:
+            return self._indices
+        columns = tuple(map(str, range(len(sizes))))
+        defaults = {"lower": (0,) * len(sizes), "upper": sizes, "sizes": sizes, "names": columns}
+        check = BoundsCheck(message, is_replaced=False, **{**defaults, **options})
+        return check_bounds(self._indices, check, allows_padding=True)
+
     def with_values(self, new_values: TensorLike) -> SparseTensor:
         """Return the same coordinates with other elements."""
         return SparseTensor(self._indices, new_values, self._dense_shape)
@@ -484,7 +506,8 @@ class SparseTensor:
             raise InvalidArgumentError(
                 f"SparseTensor: a dense operand of shape {dense.shape} does not broadcast to {self.shape}."
             )
-        factors = apply(_gather_elements, (dense, self._indices))
+        message = "Provided indices are out-of-bounds w.r.t. dense side with broadcasted shape"
+        factors = apply(_gather_elements, (dense, self.check_indices(message)))
         return self.with_values(combine(self._values, factors))
 
     def __mul__(self, other: Any) -> SparseTensor:

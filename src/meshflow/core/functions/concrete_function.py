@@ -309,8 +309,8 @@ class ConcreteFunction(SignedFunction):
         closed = self.traced.closed_jaxpr
         if not compiles:
             return apply_installed_passes(closed)
-        if self._has_bounds_checks and self._donated:
-            closed = self.early_checks.replace_checks(closed)
+        if self._has_bounds_checks:
+            closed = self.early_checks.replace_checks(closed, bool(self._donated))
         return apply_all_passes(closed, self.traced.allows_simplification)
 
     @functools.cached_property
@@ -539,6 +539,11 @@ class ConcreteFunction(SignedFunction):
             if translated is None:
                 raise
             raise translated from error
+        checks_bounds = self.early_checks.leaves_checks
+        if checks_bounds and _is_on_several_cpus(outputs):
+            jax.block_until_ready(outputs)
+            if not self._donated:
+                raise_recorded_failure()
         count = len(traced.writes)
         with lock:
             if self._file_variables:
@@ -546,7 +551,7 @@ class ConcreteFunction(SignedFunction):
             for index, (variable, value) in enumerate(zip(traced.writes, outputs, strict=False)):
                 if self._file_variables.is_output(index):
                     variable._value = value
-        if self._has_bounds_checks and self._donated:
+        if checks_bounds and self._donated:
             raise_recorded_failure()
         return list(outputs[count:])
 
@@ -576,6 +581,11 @@ def _reads_all(jaxpr: Jaxpr, operands: Sequence[int]) -> bool:
 def is_in_host_memory(value: object) -> bool:
     """Check whether a capture is a variable that is in host memory between programs."""
     return isinstance(value, Variable) and value._in_host_memory
+
+
+def _is_on_several_cpus(arrays: Sequence[jax.Array]) -> bool:
+    devices: set[Any] = arrays[0].sharding.device_set if arrays else set()
+    return len(devices) > 1 and next(iter(devices)).platform == "cpu"
 
 
 def _make_named_program(

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.bounds_checks import (
+    ERROR_OR_RECORD,
     NONE,
     RECORD,
     BoundsCheck,
@@ -58,7 +59,12 @@ class EarlyChecks:
     Args:
       closed: The program.
       num_arguments: Number of arguments; the other inputs are captures.
+
+    Attributes:
+      leaves_checks: Whether the program from `replace_checks` contains checks.
     """
+
+    leaves_checks = False
 
     def __init__(self, closed: ClosedJaxpr, num_arguments: int) -> None:
         self._checks: list[_EarlyCheck] = []
@@ -127,16 +133,29 @@ class EarlyChecks:
             if failure is not None:
                 raise failure
 
-    def replace_checks(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """Replace the checks in a program that must not fail: by nothing for arguments, else by records."""
+    def replace_checks(self, closed: ClosedJaxpr, must_not_fail: bool = True) -> ClosedJaxpr:
+        """Replace the checks in a program.
+
+        Args:
+          closed: The program.
+          must_not_fail: Whether to remove the checks of arguments, and to record failures of others.
+        """
+        self.leaves_checks = False
 
         def rewrite(_: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
-            return [self._replace(e) if e.primitive is bounds_check_p else e for e in eqns]
+            checks = (e.primitive is bounds_check_p for e in eqns)
+            return [
+                self._replace(e, must_not_fail) if is_check else e
+                for e, is_check in zip(eqns, checks, strict=True)
+            ]
 
         return rewrite_equations(closed, rewrite, (bounds_check_p.name,))
 
-    def _replace(self, eqn: JaxprEqn) -> JaxprEqn:
-        mode = NONE if eqn.outvars[0] in self._checked_results else RECORD
+    def _replace(self, eqn: JaxprEqn, must_not_fail: bool) -> JaxprEqn:
+        mode = ERROR_OR_RECORD
+        if must_not_fail:
+            mode = NONE if eqn.outvars[0] in self._checked_results else RECORD
+        self.leaves_checks |= mode != NONE
         return eqn.replace(params={**eqn.params, "mode": mode})
 
 
@@ -145,7 +164,8 @@ def _is_on_host(array: Any) -> bool:
         return True
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
         return False
-    return len(array.sharding.device_set) == 1 and next(iter(array.devices())).platform == "cpu"
+    on_cpu = next(iter(array.devices())).platform == "cpu"
+    return on_cpu and array.is_fully_addressable
 
 
 class _Conversion:

@@ -33,7 +33,9 @@ from meshflow.kernels import library, lowerings
 
 __all__ = [
     "ERROR",
+    "ERROR_OR_RECORD",
     "NONE",
+    "PADDING_INDEX",
     "RECORD",
     "BoundsCheck",
     "BoundsChecking",
@@ -46,13 +48,18 @@ __all__ = [
     "check_indices",
     "check_segment_ids",
     "check_slice_index",
+    "is_padding",
     "raise_recorded_failure",
     "translate_bounds_failure",
 ]
 
 # A program reports a failure as an error that ends it, as a record that is raised after the program has written the
-# variables of which it took over the buffers, or not at all.
-ERROR, RECORD, NONE = "error", "record", "none"
+# variables of which it took over the buffers, or not at all. On several devices, an error of one device would leave the
+# others waiting for it, so programs report failures there only if their callers raise records.
+ERROR, RECORD, NONE, ERROR_OR_RECORD = "error", "record", "none", "error or record"
+
+# The index of padding in sparse tensors and rows, or the size of a larger dimension. It fits into 32 bits.
+PADDING_INDEX = int(np.iinfo(np.int32).max)
 
 _MIN_INT64, _MAX_INT64 = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _ERROR_CLASSES: dict[str, type[OpError]] = {
@@ -77,7 +84,8 @@ class BoundsCheck(NamedTuple):
 
     Attributes:
       message: The error message, in which {position}, {index} (the position without brackets), {value} and {sizes} are
-        replaced.
+        replaced. [{value}] and [{values}] are all coordinates, at a position that is that of the row; {item}, {bound}
+        and {name} are a single coordinate, its limit and the name of its column {column}.
       lower: Smallest allowed value; a value for each column (the last axis) of coordinates.
       upper: Values above the largest allowed one. Without limits, only 0 is not allowed.
       num_negative: Added to negative values in the message.
@@ -86,6 +94,7 @@ class BoundsCheck(NamedTuple):
       sizes: Integers that replace {sizes} in the messages.
       is_replaced: Whether a program that records a failure continues with an allowed value. Scatters ignore the others.
       error: Name of the error class.
+      names: Names of the columns of coordinates.
     """
 
     message: str
@@ -97,6 +106,7 @@ class BoundsCheck(NamedTuple):
     sizes: tuple[int, ...] = ()
     is_replaced: bool = True
     error: str = "InvalidArgumentError"
+    names: tuple[str, ...] = ()
 
     def find_failure(self, array: np.ndarray) -> OpError | None:
         """Return the error for the first element that is not allowed, or None."""
@@ -142,9 +152,12 @@ class BoundsCheck(NamedTuple):
         value: Any = int(values[0])
         if self.num_negative and value < 0:
             value += self.num_negative
+        coordinates = [str(int(v)) for v in values]
+        column = offset % max(len(values), 1)
         if "[{value}]" in self.message:
-            # Coordinates: the position of a row, and the row.
-            position, value = position[:-1], ", ".join(str(int(v)) for v in values)
+            value = ", ".join(coordinates)
+        if self.names or "[{value" in self.message:
+            position = position[:-1]
         is_alternative = self.alternative and 0 <= int(values[0]) <= self.total
         message = self.alternative if is_alternative else self.message
         index = ",".join(map(str, position))
@@ -155,17 +168,30 @@ class BoundsCheck(NamedTuple):
             "remaining": self.total - int(values[0]),
             "total": self.total,
             "sizes": ",".join(map(str, self.sizes)),
+            "values": ",".join(coordinates),
+            "item": coordinates[column],
+            "bound": self.upper[column] if self.upper else 0,
+            "column": column,
+            "name": self.names[column] if self.names else "",
         }
         for name, word in words.items():
             message = message.replace(f"{{{name}}}", str(word))
         return _ERROR_CLASSES[self.error](message)
 
 
-def check_indices(indices: Any, size: int, is_gather: bool = True) -> Any:
+def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
+    """Check for each row index, or element of a sparse tensor, whether it is padding, which no op uses."""
+    padding = indices >= np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
+    return padding.any(1) if indices.ndim == 2 else padding
+
+
+def check_indices(
+    indices: Any, size: int, is_gather: bool = True, allows_padding: bool = False
+) -> Any:
     """Check that the indices of a gather or scatter are in [0, size), and return them."""
     message = "indices{position} = {value} is not in [0, {sizes})"
     check = BoundsCheck(message, (0,), (size,), sizes=(size,), is_replaced=is_gather)
-    return check_bounds(indices, check)
+    return check_bounds(indices, check, allows_padding)
 
 
 def check_columns(indices: Any, shape: Sequence[int], is_gather: bool = False) -> Any:
@@ -205,11 +231,12 @@ def check_slice_index(index: Any, size: int, axis: int) -> Any:
     return check_bounds(index, BoundsCheck(message, (-size,), (size,), num_negative=size))
 
 
-def check_segment_ids(ids: Any, num_segments: int) -> Any:
+def check_segment_ids(ids: Any, num_segments: int, allows_padding: bool = False) -> Any:
     """Check that segment ids, which may be negative, are below a number of segments; return them."""
     message = "segment_ids{position} = {value} is out of range [0, {sizes})"
     limits = (_MIN_INT64,), (num_segments,)
-    return check_bounds(ids, BoundsCheck(message, *limits, sizes=(num_segments,)))
+    check = BoundsCheck(message, *limits, sizes=(num_segments,))
+    return check_bounds(ids, check, allows_padding)
 
 
 def check_exponent(exponent: Any) -> Any:
@@ -244,22 +271,43 @@ def check_divisor(divisor: Any, is_truncated: bool = False) -> Any:
     return check_bounds(divisor, BoundsCheck("Integer division by zero"))
 
 
-def check_bounds(values: Any, check: BoundsCheck) -> Any:
+def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) -> Any:
     """Check integers and return them: an array, or a tensor.
+
+    Args:
+      values: The integers.
+      check: Range of the allowed integers.
+      allows_padding: Whether padding is allowed: see `is_padding`.
 
     Raises:
       OpError: If a known value is not allowed.
     """
     array = getattr(values, "array", values)
+    if hasattr(values, "_skips_bounds_check"):
+        return values
     is_symbolic = not all(isinstance(size, int) for size in (*array.shape, *check.upper))
     if is_symbolic and context.exporting:
         return values  # Other runtimes have no checks.
     if isinstance(array, jax.core.Tracer):
         is_disabled = context.exporting or BoundsChecking.mode is False
-        if is_disabled or not array.size or hasattr(values, "_has_padding"):
+        if is_disabled or not array.size:
             return values
-        checked = bounds_check_p.bind(_lookup(values), check=check, mode=ERROR)
+        operand = _lookup(values)
+        if not allows_padding:
+            checked = bounds_check_p.bind(operand, check=check, mode=ERROR)
+        elif 0 in check.sizes:
+            return values
+        else:
+            padding = is_padding(operand, check.sizes).reshape(-1, *[1] * (operand.ndim - 1))
+            visible = bounds_check_p.bind(jnp.where(padding, 0, operand), check=check, mode=ERROR)
+            checked = jnp.where(padding, operand, visible)
         return checked if array is values else type(values)(checked)
+    if allows_padding:
+        array = np.asarray(array)
+        padding = is_padding(array, check.sizes)
+        if padding.any():
+            array = np.where(padding.reshape(-1, *[1] * (array.ndim - 1)), 0, array)
+            array = array if 0 not in check.sizes else array[:0]
     _check_concrete(array, check=check, mode=ERROR)
     return values
 
@@ -275,11 +323,14 @@ def _lookup(values: Any) -> Any:
 bounds_check_p = jex_core.Primitive("bounds_check")
 
 
-def _call_handler(values: jax.Array, *, check: BoundsCheck, records: bool) -> jax.Array:
+def _call_handler(
+    values: jax.Array, *, check: BoundsCheck, records: bool, is_sharded: bool = False
+) -> jax.Array:
     result = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    # XLA would remove the check of an index into a dimension of size 1.
+    # XLA would remove the check of an index into a dimension of size 1, but it only partitions calls without side
+    # effects: each device then checks all values.
     call = jax.ffi.ffi_call(
-        library.BOUNDS_CHECK, result, input_output_aliases={0: 0}, has_side_effect=True
+        library.BOUNDS_CHECK, result, input_output_aliases={0: 0}, has_side_effect=not is_sharded
     )
     limits = {n: np.array(getattr(check, n), np.int64) for n in ("lower", "upper")}
     return call(
@@ -313,15 +364,18 @@ def _lower(
     rule_context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str
 ) -> Any:
     loaded = library.load() if mode != NONE else None
+    is_sharded = lowerings.is_sharded(rule_context)
     if (
         loaded is None
         or not loaded.has_handler(library.BOUNDS_CHECK)
         or BoundsChecking.mode is False
-        or not lowerings.can_use_handlers(rule_context)
+        or lowerings.is_exported(rule_context)
+        or (is_sharded and mode == ERROR)
     ):
         return [values]
     run = mlir.lower_fun(_call_handler, multiple_results=False)
-    return run(rule_context, values, check=check, records=mode == RECORD)
+    records = mode == RECORD or is_sharded
+    return run(rule_context, values, check=check, records=records, is_sharded=is_sharded)
 
 
 def _lower_elsewhere(
@@ -374,7 +428,7 @@ def translate_bounds_failure(error: object) -> OpError | None:
         return None
     offset, values, shape, description = found.groups()
     fields = json.loads(description)
-    limits = {name: tuple(fields[name]) for name in ("lower", "upper", "sizes")}
+    limits = {name: tuple(fields[name]) for name in ("lower", "upper", "sizes", "names")}
     check = BoundsCheck(**{**fields, **limits})
     sizes = [int(n) for n in shape.split(",") if n]
     return check.make_error(sizes, int(offset), [int(v) for v in values.split(",")])

@@ -369,5 +369,9 @@ class ListGrowthError(ValueNeededError, ValueError):
     """A list grows in a staged block by a number of elements that only the running program knows."""
 
 
+class ShapeGrowthError(ValueNeededError, ValueError):
+    """A loop variable of a staged loop changes its shape, which `shape_invariants` allow."""
+
+
 class InaccessibleTensorError(ValueError, TypeError):
     """A tensor created during the trace of a function is used outside that function."""

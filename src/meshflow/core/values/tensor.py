@@ -96,12 +96,12 @@ class Tensor(_Operators):
     __slots__ = (
         "__weakref__",
         "_assign_slice",
-        "_has_padding",
         "_keras_logits",
         "_keras_mask",
         "_known_value",
         "_owner",
         "_sizes",
+        "_skips_bounds_check",
         "_value",
     )
     # NumPy's operators defer to those of tensors: `np_array + tensor` is a tensor.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import jax
+import jax.numpy as jnp
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -65,6 +66,29 @@ class RowScatterMethods:
         """Divide rows by `tf.IndexedSlices`."""
         return self._apply_scatter("scatter_div", sparse_delta)
 
+    def batch_scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Replace slices along the last dimension of the indices, for each entry of the others.
+
+        Args:
+          sparse_delta: Slices with indices of shape [d1, ..., dn, k]: `values[i1, ..., in, j]`
+            replaces `variable[i1, ..., in, indices[i1, ..., in, j]]`.
+          use_locking: Ignored.
+          name: Ignored.
+
+        Raises:
+          InvalidArgumentError: If an index is out of range.
+
+        Example:
+          >>> import meshflow as tf
+          >>> v = tf.Variable([[1, 2, 3], [4, 5, 6]])
+          >>> print(v.batch_scatter_update(tf.IndexedSlices([[10], [60]], [[0], [2]])).numpy())
+          [[10  2  3]
+           [ 4  5 60]]
+        """
+        return self.scatter_update(sparse_delta)
+
 
 class VariableRowMethods(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
@@ -101,6 +125,17 @@ class VariableRowMethods(RowScatterMethods):
         with suspend_autocast():
             self._set(apply(op, (self._as_tensor(), convert_to_tensor(indices), values)))
         return self
+
+    def batch_scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Self:
+        """Replace slices along the last dimension of the indices, for each entry of the others."""
+        if not isinstance(sparse_delta, IndexedSlices):
+            raise TypeError(
+                f"Argument `sparse_delta` must be a `tf.IndexedSlices`. Received arg: {sparse_delta}"
+            )
+        coordinates = apply(_add_batch_coordinates, (sparse_delta.indices,))
+        return self.scatter_nd_update(coordinates, sparse_delta.values)
 
     def scatter_nd_add(
         self, indices: TensorLike, updates: TensorLike, name: str | None = None
@@ -149,6 +184,16 @@ class VariableRowMethods(RowScatterMethods):
 
 # Functions that read and replace parts of a value. `meshflow.ops` sets them, because they are ops.
 part_ops: dict[str, Callable[..., Tensor]] = {}
+
+
+def _stack_coordinates(operands: Sequence[jax.Array], _: object) -> jax.Array:
+    indices = operands[0]
+    axes = range(indices.ndim - 1)
+    batch = [jax.lax.broadcasted_iota(indices.dtype, indices.shape, axis) for axis in axes]
+    return jnp.stack([*batch, indices], -1)
+
+
+_add_batch_coordinates = Op("stack", _stack_coordinates, differentiable=False)
 
 
 def _make_scatter_op(kind: str) -> Op:

@@ -135,14 +135,13 @@ class Dense(Layer):
 
     def _call_sparse(self, inputs: SparseTensor) -> Tensor:
         """Compute the output for a sparse matrix from its elements only."""
-        rows, *sizes = inputs.shape.as_list()
-        if len(sizes) != 1:
+        if len(inputs.shape) != 2:
             raise ValueError(
                 f"{type(self).__name__}(name={self.name!r}): a sparse input must be a matrix, got shape "
                 f"{inputs.shape}. Reshape it with tf.sparse.reshape."
             )
         kernel = math.cast(self.kernel, inputs.dtype)
-        return self._activate(multiply_elements(inputs.indices, inputs.values, kernel, rows, False))
+        return self._activate(multiply_elements(inputs, kernel))
 
     def _activate(self, outputs: Tensor) -> Tensor:
         """Add the bias and apply the activation function."""

@@ -106,7 +106,7 @@ class Embedding(Layer):
         if isinstance(inputs, SparseTensor):
             vectors = self.call(inputs.values)
             zeros = array.zeros([*inputs.shape.as_list(), self.output_dim], vectors.dtype)
-            return add_elements(zeros, inputs.indices, vectors, True)
+            return add_elements(zeros, inputs.check_indices(), vectors, True)
         if not inputs.dtype.is_integer:
             inputs = math.cast(inputs, "int32")
         return nn.embedding_lookup(self.embeddings, inputs)

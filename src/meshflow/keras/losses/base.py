@@ -110,7 +110,7 @@ class Loss:
             sample_weight = (
                 weights
                 if sample_weight is None
-                else _multiply(convert_to_tensor(sample_weight), weights)
+                else multiply_weights(convert_to_tensor(sample_weight), weights)
             )
         return reduce_weighted(losses, sample_weight, self.reduction)
 
@@ -152,7 +152,8 @@ class Loss:
         return cls(**config)
 
 
-def _multiply(a: TensorLike, b: TensorLike) -> TensorLike:
+def multiply_weights(a: TensorLike, b: TensorLike) -> TensorLike:
+    """Multiply weights by others of the same shape except for last axes that are missing in one of them."""
     a = math.cast(a, b.dtype)
     a, b = match_rank(a, b), match_rank(b, a)
     return a * b

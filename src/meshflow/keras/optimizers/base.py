@@ -30,7 +30,7 @@ from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment.types import PyTree
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_accumulation_steps
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
-from meshflow.keras.optimizers.hooks import UpdateHooks, get_device_and_dtype
+from meshflow.keras.optimizers.hooks import UpdateHooks, check_gradient_rows, get_device_and_dtype
 from meshflow.keras.optimizers.hyperparameters import check_number
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
 from meshflow.keras.optimizers.state import GradientPairs
@@ -323,6 +323,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
 
         Raises:
           ValueError: If there is no gradient at all.
+          InvalidArgumentError: If a sparse gradient contains a row that its variable lacks.
 
         Example:
           >>> import meshflow as tf
@@ -332,7 +333,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           -0.5
         """
         with suspend_tapes():
-            pairs = _filter_gradients(grads_and_vars)
+            pairs = check_gradient_rows(_filter_gradients(grads_and_vars))
             if not pairs:
                 return self.iterations
             variables = [v for _, v in pairs]

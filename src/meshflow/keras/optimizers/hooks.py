@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.bounds_checks import check_indices
 from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
@@ -152,6 +153,19 @@ def _inspect_accepts(function: Callable[..., Any], name: str, position: int) -> 
     return by_keyword or len(positional) > position or inspect.Parameter.VAR_POSITIONAL in kinds
 
 
+def check_gradient_rows(pairs: Iterable[tuple[Any, Variable]]) -> list[tuple[Any, Variable]]:
+    """Check that the rows of sparse gradients are rows of their variables; return the pairs."""
+    checked = []
+    for gradient, var in pairs:
+        if isinstance(gradient, IndexedSlices):
+            indices = check_indices(gradient.indices, var.shape[0], False, allows_padding=True)
+            if indices is not gradient.indices:
+                indices._skips_bounds_check = True
+                gradient = IndexedSlices(gradient.values, indices, gradient.dense_shape)
+        checked.append((gradient, var))
+    return checked
+
+
 def densify_gradient(slices: IndexedSlices, var: Variable) -> Tensor:
     """Convert a gradient of some rows to a dense tensor of the variable's shape."""
     return convert_to_tensor(IndexedSlices(slices.values, slices.indices, list(var.shape)))
@@ -172,7 +186,7 @@ def _sum_duplicates(
     # The number of unique indices is unknown in a trace. The unused ones are past the end of the
     # variable, where writes have no effect.
     unique_indices, total = apply(_SUM_ROWS, (convert_to_tensor(grad), indices), (var.shape[0],))
-    unique_indices._has_padding = True
+    unique_indices._skips_bounds_check = True
     return total, var, unique_indices
 
 

@@ -22,6 +22,7 @@ from meshflow.distribute.strategy import get_strategy
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
+from meshflow.keras.optimizers.hooks import check_gradient_rows
 from meshflow.keras.optimizers.loss_scale import ScaleState, are_finite
 from meshflow.keras.optimizers.wrapping_optimizer import (
     CheckpointNode,
@@ -247,7 +248,7 @@ class LossScaleOptimizer(WrappingOptimizer):
         # scope.
         _check_strategy()
         self._warn_of_omissions()
-        pairs = [(g, v) for g, v in grads_and_vars]
+        pairs = check_gradient_rows(grads_and_vars)
         variables = [v for g, v in pairs if g is not None]
         with suspend_tapes():
             # Gradients are summed first, so that an overflow on one replica skips the step on all
@@ -290,6 +291,7 @@ class LossScaleOptimizer(WrappingOptimizer):
             if row_variables:
                 end = array.fill(gradient.indices.shape, variable.shape[0])
                 rows = array.where(finite, gradient.indices, math.cast(end, gradient.indices.dtype))
+                rows._skips_bounds_check = True
                 pairs[i] = IndexedSlices(gradient.values, rows, gradient.dense_shape), variable
             for row_variable in row_variables:
                 state.pop(id(row_variable), None)

@@ -17,7 +17,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.runtime.bounds_checks import check_indices
+from meshflow.core.runtime.bounds_checks import PADDING_INDEX, check_indices
 from meshflow.core.runtime.errors import DtypeMismatchError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -53,7 +53,7 @@ def _mask_foreign_rows(
     rows = gradient.reshape(flat.size, *gradient.shape[indices.ndim :])
     is_local = (flat < count).reshape(-1, *[1] * (rows.ndim - 1))
     # The rows of other shards are zero, so that norms of gradients do not count them.
-    return jnp.where(is_local, rows, 0), flat
+    return jnp.where(is_local, rows, 0), jnp.where(flat < count, flat, PADDING_INDEX)
 
 
 _LOCAL_ROW_GRADIENT = Op("gather", _mask_foreign_rows, is_foldable=False)
@@ -65,7 +65,6 @@ def _compute_row_gradient(
     table, indices = operands
     shape: Any = table.array.shape
     values, flat = apply(_LOCAL_ROW_GRADIENT, (convert_to_tensor(gradient), indices), shape[0])
-    flat._has_padding = True
     return IndexedSlices(values, flat, np.array(shape, np.int32))
 
 

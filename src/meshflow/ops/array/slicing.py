@@ -70,6 +70,9 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
             f"slice: begin and size must have {tensor.ndim} numbers for a tensor of shape "
             f"{tuple(tensor.shape)}, got size {list(sizes)}."
         )
+    for dim, (s, n) in enumerate(zip(sizes, tensor.array.shape, strict=True)):
+        if isinstance(s, int) and isinstance(n, int) and s > n:
+            raise InvalidValueError(f"Expected size[{dim}] in [0, {n}], but got {s}")
     try:
         begins = to_static_value(begin, "begin")
     except TypeError:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.staging.scalar_logic import is_symbolic
@@ -79,7 +80,8 @@ def _resize(images: TensorLike, height: int, width: int, method: str, antialias:
         columns = _find_nearest(width, images.shape[-2])
         return jnp.take(jnp.take(images, rows, axis=-3), columns, axis=-2)
     wide = images if images.dtype in (jnp.float32, jnp.float64) else images.astype(jnp.float32)
-    if wide.shape == shape:
+    # The other kernels smooth images of the same size, too, or read their neighbors.
+    if wide.shape == shape and (method == "area" or (method == "bilinear" and not antialias)):
         return wide.astype(jnp.float32)
     for axis, new in ((-2, width), (-3, height)):
         wide = _resize_axis(wide, axis, new, method, antialias)
@@ -213,7 +215,7 @@ def resize(
 def _check_target_size(height: object, width: object) -> None:
     for size, name in ((height, "target_height"), (width, "target_width")):
         if isinstance(size, int) and size <= 0:
-            raise ValueError(f"{name} must be > 0, got {size}.")
+            raise InvalidValueError(f"{name} must be > 0. Got {size}.")
 
 
 @defer_host_values()
@@ -280,7 +282,7 @@ def crop_to_bounding_box(
       target_width: Number of columns.
 
     Raises:
-      ValueError: If the window is not inside the image.
+      InvalidArgumentError: If the window is empty or not inside the image (also a `ValueError`).
 
     Example:
       >>> import meshflow as tf
@@ -292,6 +294,10 @@ def crop_to_bounding_box(
     image = convert_to_tensor(image)
     target_height = to_static_value(target_height, "target_height")
     target_width = to_static_value(target_width, "target_width")
+    _check_target_size(target_height, target_width)
+    height, width = image.shape[-3], image.shape[-2]
+    offset_height = _check_offset(offset_height, target_height, height, "height")
+    offset_width = _check_offset(offset_width, target_width, width, "width")
     if is_symbolic(offset_height) or is_symbolic(offset_width):
         before = [0] * (image.ndim - 3)
         return slice(
@@ -299,20 +305,26 @@ def crop_to_bounding_box(
             [*before, offset_height, offset_width, 0],
             [*image.shape[:-3], target_height, target_width, image.shape[-1]],
         )
-    if (
-        min(offset_height, offset_width) < 0
-        or offset_height + target_height > image.shape[-3]
-        or offset_width + target_width > image.shape[-2]
-    ):
-        raise ValueError(
-            f"crop_to_bounding_box: the box at ({offset_height}, {offset_width}) of size ({target_height}, {target_width}) is not inside an image of shape {tuple(image.shape)}."
-        )
     return image[
         ...,
         offset_height : offset_height + target_height,
         offset_width : offset_width + target_width,
         :,
     ]
+
+
+def _check_offset(offset: Any, size: int, limit: int, name: str) -> Any:
+    """Check the offset of a window of some size along an axis, and return it."""
+    negative, too_large = f"offset_{name} must be >= 0.", f"{name} must be >= target + offset."
+    if is_symbolic(offset):
+        if isinstance(limit, int) and size > limit:
+            raise InvalidValueError(too_large)
+        return check_classes(convert_to_tensor(offset), limit - size + 1, negative, too_large)
+    if offset < 0:
+        raise InvalidValueError(negative)
+    if offset + size > limit:
+        raise InvalidValueError(too_large)
+    return offset
 
 
 def pad_to_bounding_box(
@@ -328,7 +340,7 @@ def pad_to_bounding_box(
       target_width: Width of the result.
 
     Raises:
-      ValueError: If the image does not fit.
+      InvalidArgumentError: If the image does not fit (also a `ValueError`).
 
     Example:
       >>> import meshflow as tf
@@ -344,10 +356,14 @@ def pad_to_bounding_box(
         target_height - offset_height - image.shape[-3],
         target_width - offset_width - image.shape[-2],
     )
-    if min(offset_height, offset_width, below, right) < 0:
-        raise ValueError(
-            f"pad_to_bounding_box: an image of shape {tuple(image.shape)} at ({offset_height}, {offset_width}) does not fit into ({target_height}, {target_width})."
-        )
+    for name, offset, rest in (("width", offset_width, right), ("height", offset_height, below)):
+        if offset < 0:
+            raise InvalidValueError(f"offset_{name} must be >= 0, got {offset}.")
+        if rest < 0:
+            raise InvalidValueError(
+                f"{name} must be <= target - offset: pad_to_bounding_box of an image of shape {tuple(image.shape)} at "
+                f"({offset_height}, {offset_width}) to ({target_height}, {target_width})."
+            )
     edges = [(offset_height, below), (offset_width, right), (0, 0)]
     return pad(image, edges if image.ndim == 3 else [(0, 0), *edges])
 
@@ -369,6 +385,7 @@ def resize_with_crop_or_pad(image: TensorLike, target_height: int, target_width:
        [1. 1.]
        [0. 0.]]
     """
+    target_height, target_width = to_static_value((target_height, target_width), "target size")
     _check_target_size(target_height, target_width)
     image = convert_to_tensor(image)
     height, width = min(target_height, image.shape[-3]), min(target_width, image.shape[-2])

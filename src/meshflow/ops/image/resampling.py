@@ -32,11 +32,14 @@ def _triangle(x: np.ndarray) -> np.ndarray:
 
 
 def _cubic(x: np.ndarray, b: float, c: float) -> np.ndarray:
-    """Evaluate the cubics of 'Reconstruction Filters in Computer Graphics' (1988)."""
+    """Evaluate the cubics of 'Reconstruction Filters in Computer Graphics' (1988).
+
+    Horner's method is exact where a float32 weight is 0, which matters for NaN.
+    """
     x = np.abs(x)
-    near = (12 - 9 * b - 6 * c) * x**3 + (-18 + 12 * b + 6 * c) * x**2 + 6 - 2 * b
-    far = (-b - 6 * c) * x**3 + (6 * b + 30 * c) * x**2 + (-12 * b - 48 * c) * x + 8 * b + 24 * c
-    return np.where(x < 1, near, np.where(x < 2, far, 0.0)) / 6
+    near = ((2 - 1.5 * b - c) * x - (3 - 2 * b - c)) * x * x + (1 - b / 3)
+    far = ((-(b / 6 + c) * x + (b + 5 * c)) * x - (2 * b + 8 * c)) * x + (4 / 3 * b + 4 * c)
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
 def _lanczos(x: np.ndarray, radius: float) -> np.ndarray:

@@ -329,7 +329,9 @@ def nextafter(x1: TensorLike, x2: TensorLike, name: str | None = None) -> Tensor
       1.0000000000000002
     """
     constant = jax.lax.stop_gradient(x1)
-    return jnp.nextafter(constant, jax.lax.stop_gradient(x2)) + (x1 - constant)
+    following = jnp.nextafter(constant, jax.lax.stop_gradient(x2))
+    # The difference has the gradient of x1, but would be NaN for infinities.
+    return following + jnp.where(jnp.isinf(constant), 0, x1 - constant)
 
 
 @op(kinds="fc")
@@ -400,7 +402,7 @@ def igamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.math.igamma(1.0, [0.0, 1.0]).numpy().round(3))  # 1 - e^-x
       [0.    0.632]
     """
-    return jax.scipy.special.gammainc(a, x)
+    return jnp.where((a == 0) & (x > 0), jnp.nan, jax.scipy.special.gammainc(a, x))
 
 
 @op(kinds="f")
@@ -417,7 +419,7 @@ def igammac(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.math.igammac(1.0, [0.0, 1.0]).numpy().round(3))  # e^-x
       [1.    0.368]
     """
-    return jax.scipy.special.gammaincc(a, x)
+    return jnp.where((a == 0) & (x > 0), jnp.nan, jax.scipy.special.gammaincc(a, x))
 
 
 @op(kinds="f")
@@ -435,7 +437,11 @@ def zeta(x: TensorLike, q: TensorLike, name: str | None = None) -> Tensor:
       [1.645 1.082]
     """
     # As in TensorFlow, only q has a gradient.
-    return jax.scipy.special.zeta(jax.lax.stop_gradient(x), q)
+    x = jax.lax.stop_gradient(x)
+    # The two-sided limit at a pole exists for even x only.
+    is_pole = (q <= 0) & (q == jnp.floor(q)) & ~(x <= 1)
+    at_pole = jnp.where(jnp.mod(x, 2) == 0, jnp.inf, jnp.nan)
+    return jnp.where(is_pole, at_pole, jax.scipy.special.zeta(x, q))
 
 
 @op(kinds="f")
@@ -452,7 +458,10 @@ def polygamma(a: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
       >>> print(tf.math.polygamma([0.0, 1.0], 1.0).numpy().round(3))
       [-0.577  1.645]
     """
-    return jax.scipy.special.polygamma(a.astype(jnp.int32), x)
+    result = jax.scipy.special.polygamma(a.astype(jnp.int32), x)
+    a = jax.lax.stop_gradient(a)
+    is_pole = (x <= 0) & (x == jnp.floor(x)) & (jnp.mod(a, 2) == 0)
+    return jnp.where((a == jnp.floor(a)) & ~is_pole, result, jnp.nan)
 
 
 @op(kinds="f")
@@ -465,4 +474,6 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, name: str | None = None
       [0.  0.5 1. ]
     """
     # As in TensorFlow, only x has a gradient.
-    return jax.scipy.special.betainc(jax.lax.stop_gradient(a), jax.lax.stop_gradient(b), x)
+    a, b = jax.lax.stop_gradient(a), jax.lax.stop_gradient(b)
+    is_valid = (a > 0) & (b > 0) & jnp.isfinite(a) & jnp.isfinite(b)
+    return jnp.where(is_valid, jax.scipy.special.betainc(a, b, x), jnp.nan)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.operation import is_inexact
 from meshflow.core.runtime.bounds_checks import check_divisor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -79,9 +80,14 @@ def _guard_divisor(y: Any, is_truncated: bool = False) -> Any:
     return check_divisor(y, is_truncated) if is_traced and y.dtype.is_integer else y
 
 
+def divide_and_round_down(x: Array, y: Array) -> Array:
+    """Divide arrays as TensorFlow does, which rounds the quotient of floats before it rounds down."""
+    return jnp.floor(x / y) if is_inexact(x) else jnp.floor_divide(x, y)
+
+
 @op(kinds="if", name="floordiv", differentiable=False)
 def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
-    return jnp.floor_divide(x, y)
+    return divide_and_round_down(x, y)
 
 
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

@@ -92,9 +92,8 @@ def _compute_dawsn(x: jax.Array) -> jax.Array:
     nearest_node = 2 * jnp.round(x / (2 * step))
     odd = np.arange(-41, 42, 2)
     distance = (x - nearest_node * step)[..., None] - odd * step
-    return jnp.sum(jnp.exp(-jnp.square(distance)) / (nearest_node[..., None] + odd), -1) / np.sqrt(
-        np.pi
-    )
+    total = jnp.sum(jnp.exp(-jnp.square(distance)) / (nearest_node[..., None] + odd), -1)
+    return jnp.where(jnp.isinf(x), 0.0, total / np.sqrt(np.pi))
 
 
 def _compute_fresnel(x: jax.Array) -> tuple[Any, Any]:
@@ -163,7 +162,8 @@ def _compute_bessel_y(x: jax.Array, order: int) -> jax.Array:
     value = jnp.where(
         x <= _HANKEL_MIN, inner, _compute_hankel_series(jnp.maximum(x, _HANKEL_MIN), order)[1]
     )
-    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, -jnp.inf, value))
+    # As in TensorFlow, not NaN for negative numbers.
+    return jnp.where(x <= 0, -jnp.inf, value)
 
 
 def _compute_scaled_bessel_k(x: jax.Array, order: int) -> jax.Array:
@@ -178,7 +178,12 @@ def _compute_scaled_bessel_k(x: jax.Array, order: int) -> jax.Array:
     # exponent.
     heights = jnp.exp(-2 * safe[..., None] * jnp.square(half)) * jnp.cosh(order * t)
     total = (jnp.sum(heights, -1) - heights[..., 0] / 2) * end / 400
-    return jnp.where(x < 0, jnp.nan, jnp.where(x == 0, jnp.inf, total))
+    # As in TensorFlow, not NaN for negative numbers.
+    return jnp.where(x <= 0, jnp.inf, jnp.where(x == jnp.inf, 0.0, total))
+
+
+def _compute_bessel_k(x: jax.Array, order: int) -> jax.Array:
+    return jnp.exp(-jnp.maximum(x, 0)) * _compute_scaled_bessel_k(x, order)
 
 
 dawsn = _define_special(
@@ -190,7 +195,9 @@ dawsn = _define_special(
 )
 expint = _define_special(
     "expint",
-    lambda x: jnp.where(x < 0, jnp.nan, jax.scipy.special.expi(jnp.maximum(x, 0))),
+    lambda x: jnp.where(
+        x == 0, -jnp.inf, jnp.where(x < 0, jnp.nan, jax.scipy.special.expi(jnp.maximum(x, 0)))
+    ),
     lambda x, y: jnp.exp(x) / x,
     "Compute the exponential integral Ei of positive numbers; NaN for others.",
     "[0.454 4.954]",
@@ -236,14 +243,14 @@ bessel_y0 = _define_special(
     "bessel_y0",
     lambda x: _compute_bessel_y(x, 0),
     lambda x, y: -_FLOAT64_FUNCTIONS["bessel_y1"](x),
-    "Compute the Bessel function of the second kind of order 0; NaN for negative numbers.",
+    "Compute the Bessel function of the second kind of order 0; infinite for negative numbers.",
     "[-0.445  0.51 ]",
 )
 bessel_y1 = _define_special(
     "bessel_y1",
     lambda x: _compute_bessel_y(x, 1),
     lambda x, y: _FLOAT64_FUNCTIONS["bessel_y0"](x) - y / x,
-    "Compute the Bessel function of the second kind of order 1; NaN for negative numbers.",
+    "Compute the Bessel function of the second kind of order 1; infinite for negative numbers.",
     "[-1.471 -0.107]",
 )
 bessel_k0e = _define_special(
@@ -262,15 +269,15 @@ bessel_k1e = _define_special(
 )
 bessel_k0 = _define_special(
     "bessel_k0",
-    lambda x: jnp.exp(-x) * _compute_scaled_bessel_k(x, 0),
+    lambda x: _compute_bessel_k(x, 0),
     lambda x, y: -_FLOAT64_FUNCTIONS["bessel_k1"](x),
-    "Compute the modified Bessel function of the second kind of order 0; NaN for negative numbers.",
+    "Compute the modified Bessel function of the second kind of order 0; infinite for negative numbers.",
     "[0.924 0.114]",
 )
 bessel_k1 = _define_special(
     "bessel_k1",
-    lambda x: jnp.exp(-x) * _compute_scaled_bessel_k(x, 1),
+    lambda x: _compute_bessel_k(x, 1),
     lambda x, y: -_FLOAT64_FUNCTIONS["bessel_k0"](x) - y / x,
-    "Compute the modified Bessel function of the second kind of order 1; NaN for negative numbers.",
+    "Compute the modified Bessel function of the second kind of order 1; infinite for negative numbers.",
     "[1.656 0.14 ]",
 )

@@ -146,13 +146,15 @@ def safe_embedding_lookup_sparse(
     """
     shape = sparse_ids.shape.as_list()
     count = int(np.prod(shape[:-1], dtype=int))
-    indices, row_ids = sparse_ids.indices.numpy(), sparse_ids.values.numpy()
+    op_name = "tf.nn.safe_embedding_lookup_sparse"
+    indices = sparse_ids.indices.require_value(f"indices of {op_name}")
+    row_ids = sparse_ids.values.require_value(f"ids of {op_name}")
     segments = np.zeros(len(indices), np.int64)
     for dimension, size in enumerate(shape[:-1]):
         segments = segments * size + indices[:, dimension]
     weights = np.ones(len(row_ids), np.float32)
     if sparse_weights is not None:
-        weights = sparse_weights.values.numpy()
+        weights = sparse_weights.values.require_value(f"weights of {op_name}")
     is_valid = row_ids >= 0
     if sparse_weights is not None and combiner != "sum":
         is_valid &= weights > 0

@@ -207,3 +207,64 @@ def test_sparse_ids_and_texts():
     texts = tf.constant([["a b b"], ["c"]])
     np.testing.assert_array_equal(model.predict(texts, verbose=0), [[2], [1]])
     model.fit(texts, tf.constant([[1.0], [0.0]]), verbose=0)
+
+
+PADDED = {
+    "matmul": lambda x, w: tf.sparse.sparse_dense_matmul(x, w),
+    "dense": lambda x, w: tf.sparse.to_dense(x) @ w,
+    "joined": lambda x, w: tf.sparse.to_dense(tf.sparse.concat(1, [x, x]))[:, 6:] @ w,
+    "reshaped": lambda x, w: tf.sparse.to_dense(tf.sparse.reshape(x, [5, 2, 6]))[:, 0] @ w,
+    "added": lambda x, w: tf.sparse.add(x, tf.zeros([10, 6])) @ w,
+    "reduced": lambda x, w: tf.sparse.reduce_sum(x * tf.transpose(w), 1, keepdims=True),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_of_batches_passes_bounds_checks(name):
+    # 18 elements, which are padded to 32.
+    data = scipy_sparse.random(10, 6, 0.3, "csr", random_state=0, dtype=np.float32)
+    compute = PADDED[name]
+    dense = data.toarray().reshape(5, 2, 6)[:, 0] if name == "reshaped" else data.toarray()
+    expected = (dense @ np.ones((6, 1), np.float32)).mean()
+
+    class Summary(K.Model):
+        def __init__(self, wrap):
+            super().__init__()
+            self.w = self.add_weight(name="w", shape=(6, 1), initializer="ones")
+            self.compute = wrap(compute)
+
+        def call(self, x):
+            return tf.reduce_mean(self.compute(x, self.w)) + tf.zeros([10, 1])
+
+    for wrap in (tf.function, lambda f: f):
+        for run_eagerly in (False, True):
+            model = Summary(wrap)
+            model.compile("sgd", "mae", run_eagerly=run_eagerly)
+            loss = model.evaluate(data, np.zeros((10, 1)), 10, verbose=0)
+            np.testing.assert_allclose(loss, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_elements_outside_of_the_shape(method):
+    model = compile_model(K.Sequential([dense(1)]))
+    x = tf.SparseTensor([[0, 1], [3, 7]], [1.0, 2.0], [10, 6])
+    arguments = (x,) if method == "predict" else (x, np.ones((10, 1)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3,7\] is out of bounds"):
+        getattr(model, method)(*arguments, verbose=0)
+
+
+class ToDense(K.layers.Layer):
+    def build(self, shape):
+        self.w = self.add_weight(name="w", shape=(shape[-1], 1), initializer="ones")
+
+    def call(self, x):
+        return tf.sparse.to_dense(x) @ self.w
+
+
+def test_sequential_models_build_on_sparse_tensors():
+    x = tf.SparseTensor([[0, 1], [3, 5], [9, 2]], [1.0, 2.0, 3.0], [10, 6])
+    model = compile_model(K.Sequential([ToDense()]))
+    assert model(x).numpy()[:4, 0].tolist() == [1, 0, 0, 2]
+    model = compile_model(K.Sequential([ToDense()]))
+    loss = model.fit(x, np.ones((10, 1)), batch_size=10, verbose=0).history["loss"]
+    np.testing.assert_allclose(loss, [1.2], rtol=1e-6)

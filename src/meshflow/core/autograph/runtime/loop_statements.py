@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from meshflow.core.autograph.runtime.structure_template import (
 )
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ListGrowthError
+from meshflow.core.runtime.errors import ListGrowthError, ShapeGrowthError
 from meshflow.core.staging import loops
 from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
@@ -47,19 +48,32 @@ def while_stmt(
     set_: Set,
     template: StructureTemplate,
     maximum_iterations: int | Tensor | None = None,
+    shape_invariants: Sequence[Any] | None = None,
 ) -> None:
-    """Run a `while` statement, if staged at most `maximum_iterations` times (`set_loop_options`)."""
+    """Run a `while` statement, if staged with the options of `set_loop_options`."""
     iterations = 0
     while True:
         condition = test()
         is_constant = isinstance(condition, Tensor) and context.trace is not None
         if is_symbolic(condition) or (is_constant and iterations >= MAX_UNROLLED):
-            _stage_while(test, body, get, set_, template, maximum_iterations, iterations)
+            with _shape_change_scope(shape_invariants):
+                _stage_while(test, body, get, set_, template, maximum_iterations, iterations)
             return
         if not condition:
             return
         body()
         iterations += 1
+
+
+@contextlib.contextmanager
+def _shape_change_scope(shape_invariants: Sequence[Any] | None) -> Iterator[None]:
+    """Let the function run op by op if a loop variable changes its shape and this is allowed."""
+    try:
+        yield
+    except _LoopShapeError as error:
+        if shape_invariants is None:
+            raise
+        raise ShapeGrowthError(str(error)) from None
 
 
 def _stage_while(
@@ -107,6 +121,7 @@ def for_stmt(
     template: StructureTemplate,
     get_appended: Get,
     maximum_iterations: int | Tensor | None = None,
+    shape_invariants: Sequence[Any] | None = None,
 ) -> None:
     """Run a `for` statement.
 
@@ -119,6 +134,7 @@ def for_stmt(
       template: Description of the state.
       get_appended: Returns the values of the variables that the body uses only to append to a list.
       maximum_iterations: Maximum number of iterations if the loop is staged.
+      shape_invariants: With a value, the state may change its shapes.
     """
     elements = get_staged_elements(iterated)
     if isinstance(elements, loops.LoopStream):
@@ -137,7 +153,10 @@ def for_stmt(
         can_unroll = isinstance(elements.count, int) and extra_test is None
         lists = GrowingLists(get_appended() if can_unroll else ())
         try:
-            _stage_for(elements, extra_test, body, get, set_, template, maximum_iterations, lists)
+            with _shape_change_scope(shape_invariants):
+                _stage_for(
+                    elements, extra_test, body, get, set_, template, maximum_iterations, lists
+                )
         except ListGrowthError:
             if not can_unroll or elements.count > MAX_LIST_ITERATIONS or maximum_iterations:
                 raise
@@ -306,6 +325,10 @@ def _list_needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[boo
     ]
 
 
+class _LoopShapeError(TypeError):
+    """A loop variable changes its shape."""
+
+
 class _StatementInvariants(LoopInvariants):
     """Loop invariants with errors that name the variable and the line of the loop."""
 
@@ -339,7 +362,7 @@ class _StatementInvariants(LoopInvariants):
                 "decides which elements are added. Collect results in a tf.TensorArray, use tf.map_fn, or iterate over a "
                 "Python range, which is unrolled."
             )
-        return TypeError(
+        return (_LoopShapeError if aspect == "shape" else TypeError)(
             f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "
             f"loop and {after} after one iteration." + _ADVICE.get(aspect, "")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -175,14 +176,19 @@ class Sequential(Model):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
-            self._connect(batch_shape, inputs.dtype, f"{self._stack[0].name}_input")
+            name = f"{self._stack[0].name}_input"
+            self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
         self.built = True
 
     def _connect(
-        self, shape: Sequence[int | None], dtype: DTypeLike | None, name: str | None
+        self,
+        shape: Sequence[int | None],
+        dtype: DTypeLike | None,
+        name: str | None,
+        is_sparse: bool = False,
     ) -> None:
         """Call the layers on a symbolic input of a shape."""
-        self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name))
+        self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name, sparse=is_sparse))
         for layer in self._stack:
             self._output = layer(self._output)
         self._invalidate_graph()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -144,8 +145,14 @@ class SingleBatchMethods(CompileMethods):
         logs = get_scalar_logs(self._get_step(kind)(batch))
         if return_dict:
             return logs
-        values = list(logs.values())
-        return values[0] if len(values) == 1 else values
+        return list_logs(logs, self.metrics_names)
+
+
+def list_logs(logs: dict[str, Any], names: Sequence[str]) -> Any:
+    """Return the values of logs in the order of metrics, others by name; a single value without a list."""
+    keys = [n for n in names if n in logs] + sorted(logs.keys() - set(names))
+    values = [logs[key] for key in keys]
+    return values[0] if len(values) == 1 else values
 
 
 def get_scalar_logs(logs: PyTree) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from meshflow.environment.types import PyTree
 from meshflow.keras import losses as losses_module
 from meshflow.keras import metrics as metrics_module
 from meshflow.keras.engine.layer.call_errors import add_arguments
+from meshflow.keras.losses.base import multiply_weights
 from meshflow.keras.metrics import Mean
 from meshflow.ops import math
 from meshflow.ops.array import expand_dims
@@ -375,6 +376,15 @@ class MetricsContainer(OutputContainer):
         return result
 
     def _make_names_unique(self) -> None:
+        names: list[str] = self.output_names  # type: ignore[assignment]
+        prefixes = [f"{name}_" if len(names) > 1 else "" for name in names]
+        for prefix, unweighted, weighted in zip(
+            prefixes, self._unweighted, self._weighted, strict=True
+        ):
+            unweighted_names = {m.name for m in unweighted}
+            for metric in weighted:
+                if metric.name in unweighted_names:
+                    metric._name = f"{prefix}weighted_{metric.name.removeprefix(prefix)}"
         counts: dict[str, int] = {}
         for metric in self._list_metrics():
             count = counts.get(metric.name, 0)
@@ -412,6 +422,9 @@ class MetricsContainer(OutputContainer):
             for metric in unweighted:
                 arguments = {} if mask is None else {"sample_weight": cast(mask, dtypes.float32)}
                 metric.update_state(target, prediction, **arguments)
+            if mask is not None:
+                factors = cast(mask, dtypes.float32)
+                weight = factors if weight is None else multiply_weights(weight, factors)
             for metric in weighted:
                 metric.update_state(target, prediction, sample_weight=weight)
 

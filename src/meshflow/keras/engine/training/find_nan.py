@@ -20,9 +20,9 @@ class FindNaN(Callback):
     to the value. Then it stops the training; the weights and the optimizer have their values from
     before this step. `fit(debug="nan")` adds this callback.
 
-    Until then it checks the loss and the weights every 256 steps, or more often for large batches. It
-    keeps a copy of the variables that the step changes, and the batches since the last check (up to
-    256 MB).
+    Until then it checks the loss and the weights at the end of an epoch and every 256 steps, more often
+    for large batches, and about once a second for short steps. It keeps a copy of the variables that
+    the step changes, and the batches since the last check (up to 256 MB).
 
     Attributes:
       report: The `NaNReport` with the attributes `step`, `epoch`, `batch`, `layer`, `op`,

@@ -8,6 +8,7 @@ from there, with a check after each one. The step that fails is traced with labe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,15 +22,20 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
+from meshflow.keras.engine.training import training_steps
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.op_labels import OpLabels, SourceLine
-from meshflow.keras.engine.training.step import CompiledStep, as_tensors
+from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_remote
 from meshflow.passes.nan_origin import NaNOrigin, find_origin, has_non_finite
 
 __all__ = ["NaNReport", "NaNSearch"]
 
-# Number of steps between two checks, and the bytes of batches that are kept meanwhile.
+# Number of steps between two checks, and the bytes of batches that are kept meanwhile. If the steps take less than
+# `_SHORT_SECONDS` together, the number doubles, up to `_MAX_SHORT_STEPS`.
 _MAX_STEPS, _MIN_STEPS, _MAX_BYTES = 256, 4, 1 << 28
+_MAX_SHORT_STEPS, _SHORT_SECONDS = 2048, 1.0
+# NumPy checks variables on the host of up to this size faster than a program.
+_MAX_HOST_BYTES = 1 << 20
 _MAX_LISTED_ROWS = 16
 
 
@@ -103,10 +109,10 @@ class NaNSearch:
         self._model, self._run, self._on_report = model, run, on_report
         self._batches: list[PyTree] = []
         self._results: list[Any] = []
-        # Index of the first kept step, and the epoch and batch of each kept step.
+        # Index of the first kept step. Among the kept steps, index of the first one of each epoch, with its epoch and
+        # batch.
         self._first_step = 0
-        self._positions: list[tuple[int, int]] = []
-        self._epoch = self._batch = 0
+        self._starts: list[tuple[int, int, int]] = [(0, 0, 0)]
         self._num_programs = -1
         # The variables that steps write or only read, and their values before the first kept step.
         self._variables: list[Any] = []
@@ -114,37 +120,41 @@ class NaNSearch:
         self._values: list[Any] = []
         self._constants: list[Any] = []
         self._finite_before: np.ndarray = np.zeros(0, bool)
-        self._interval = 1
+        # Index of a variable that sums the losses of an epoch; if there is none, the losses are kept.
+        self._loss_index: int | None = None
+        self._interval = self._max_steps = _MAX_STEPS
+        self._start_time = 0.0
         self._is_new_epoch = False
         self._last_result: Any = None
         self._is_done = False
 
     def begin_epoch(self, epoch: int) -> None:
         """Record the index of the epoch that begins."""
-        self._epoch, self._batch, self._is_new_epoch = epoch, 0, True
+        self._starts.append((len(self._batches), epoch, 0))
+        self._is_new_epoch = True
 
     def run(self, batches: Sequence[PyTree]) -> PyTree:
         """Run the steps of one or several batches."""
         if self._is_done:
             return self._run(batches)
-        is_due = len(self._batches) >= self._interval or self._has_new_constants()
-        if is_due and self.check():
-            return self._last_result
-        if is_due or not self._batches:
-            self._save_state(batches[0])
-        for batch in batches:
-            self._batches.append(batch)
-            self._positions.append((self._epoch, self._batch))
-            self._batch += 1
-        self._last_result = self._run(batches)
-        self._results.append(_get_loss(self._last_result))
-        return self._last_result
+        if self._is_new_epoch or not 0 < len(self._batches) < self._interval:
+            is_due = bool(self._batches) and self._is_due()
+            if is_due and self.check():
+                return self._last_result
+            if is_due or not self._batches:
+                self._save_state(batches[0])
+        self._batches.extend(batches)
+        result = self._last_result = self._run(batches)
+        if self._loss_index is None:
+            self._results.append(result)
+        return result
 
-    def _has_new_constants(self) -> bool:
-        """Check whether a callback changed a variable that steps only read, such as the learning rate."""
-        is_new, self._is_new_epoch = self._is_new_epoch, False
+    def _is_due(self) -> bool:
+        """Check whether there are enough steps, or a callback changed a variable that they only read."""
+        self._is_new_epoch = False
         values = _get_values(self._read_variables)
-        return is_new and any(a is not b for a, b in zip(values, self._constants, strict=True))
+        is_new = any(a is not b for a, b in zip(values, self._constants, strict=True))
+        return is_new or len(self._batches) >= self._interval
 
     def check(self) -> bool:
         """Check the steps since the last check; if they are not finite, search and report.
@@ -154,8 +164,8 @@ class NaNSearch:
         """
         if self._is_done or not self._batches:
             return False
-        results = [r for r in self._results if r is not None]
-        if not self._has_new_nan(results):
+        losses = [loss for r in self._results if (loss := _get_loss(r)) is not None]
+        if not self._has_new_nan(losses):
             return False
         self._is_done = True
         self._on_report(self._search())
@@ -172,10 +182,20 @@ class NaNSearch:
             self._find_variables(programs, batch)
         self._constants = _get_values(self._read_variables)
         self._values = _get_values(self._variables)
-        self._first_step += len(self._batches)
-        self._batches, self._positions, self._results = [], [], []
+        count, now = len(self._batches), time.monotonic()
+        if count and now - self._start_time < _SHORT_SECONDS:
+            self._max_steps = min(2 * self._max_steps, _MAX_SHORT_STEPS)
+        self._start_time = now
+        self._first_step += count
+        self._starts = [(0, *self._get_position(count))]
+        self._batches, self._results = [], []
         size = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves(batch))
-        self._interval = max(_MIN_STEPS, min(_MAX_STEPS, _MAX_BYTES // max(size, 1)))
+        self._interval = max(_MIN_STEPS, min(self._max_steps, _MAX_BYTES // max(size, 1)))
+
+    def _get_position(self, index: int) -> tuple[int, int]:
+        """Return the epoch and batch of a kept step."""
+        first, epoch, batch = next(s for s in reversed(self._starts) if s[0] <= index)
+        return epoch, batch + index - first
 
     def _find_variables(self, programs: Sequence[TracedFunction], batch: PyTree) -> None:
         """Find the variables that steps write, and those that they only read."""
@@ -193,8 +213,22 @@ class NaNSearch:
         self._variables = list(written.values())
         self._read_variables = [c for key, c in read.items() if key not in written]
         metrics = {id(v) for metric in model.metrics for v in metric.variables}
+        totals = {id(v) for v in self._list_loss_variables()}
+        indices = [i for i, v in enumerate(self._variables) if id(v) in totals]
+        self._loss_index = indices[0] if programs and indices else None
         self._finite_before, _ = _check_values(_get_values(self._variables))
         self._finite_before &= [id(v) not in metrics for v in self._variables]
+
+    def _list_loss_variables(self) -> list[Any]:
+        """Return the variables that sum the losses of an epoch in the steps of `Model`."""
+        model = self._model
+        own_methods = any(
+            getattr(type(model), name).__module__ != training_steps.__name__
+            for name in ("train_step", "compute_metrics")
+        )
+        losses = model.compiled_loss
+        metrics = [] if own_methods or losses is None else losses.metrics
+        return [variable for metric in metrics[:1] for variable in metric.variables[:1]]
 
     def _find_step(self, batch: PyTree) -> CompiledStep | None:
         """Return the compiled step, traced for a batch, or None if the model runs op by op."""
@@ -211,10 +245,12 @@ class NaNSearch:
                 return None  # The step itself reports the error, or runs op by op.
         return compiled
 
-    def _has_new_nan(self, results: Sequence[Any]) -> bool:
-        """Check whether a result, or a variable that was finite, is not finite now."""
-        is_finite, are_results_finite = _check_values(_get_values(self._variables), results)
-        return not are_results_finite or bool((self._finite_before & ~is_finite).any())
+    def _has_new_nan(self, losses: Sequence[Any]) -> bool:
+        """Check whether a loss, or a variable that was finite, is not finite now."""
+        is_finite, are_losses_finite = _check_values(_get_values(self._variables), losses)
+        if self._loss_index is not None:
+            are_losses_finite = bool(is_finite[self._loss_index])
+        return not are_losses_finite or bool((self._finite_before & ~is_finite).any())
 
     # ---- search ------------------------------------------------------------------------------
 
@@ -244,14 +280,15 @@ class NaNSearch:
             if is_finite and not failed.size:
                 continue
             self._restore(before)
-            report = NaNReport(self._first_step + index, *self._positions[index])
+            report = NaNReport(self._first_step + index, *self._get_position(index))
             try:
                 self._explain(report, batch, [self._variables[i] for i in failed], is_finite)
             except Exception as error:
                 report.details.append(f"The op could not be found: {type(error).__name__}: {error}")
             self._restore(before)
             return report
-        report = NaNReport(self._first_step + len(self._batches) - 1, *self._positions[-1])
+        last = len(self._batches) - 1
+        report = NaNReport(self._first_step + last, *self._get_position(last))
         report.details.append(
             f"Repeating the steps from {self._first_step} did not lead to a NaN: they depend on state outside of the model."
         )
@@ -341,24 +378,33 @@ def _set_values(variables: Sequence[Any], values: Sequence[Any]) -> None:
         variable._value = value
 
 
-def _check_values(values: list[Any], results: Sequence[Any] = ()) -> tuple[np.ndarray, bool]:
-    """Return whether each value is finite, and whether all results of steps are."""
+def _check_values(values: list[Any], losses: Sequence[Any] = ()) -> tuple[np.ndarray, bool]:
+    """Return whether each value is finite, and whether all losses of steps are."""
     floats = [i for i, v in enumerate(values) if jnp.issubdtype(v.dtype, jnp.inexact)]
-    # A fixed number of results does not require several programs.
-    count = 1 if len(results) <= 1 else _MAX_STEPS
-    last = results[-1] if results else np.float32(0.0)
-    padded = [*results, *[last] * (count - len(results))]
-    flags = np.asarray(_find_non_finite([values[i] for i in floats], padded))
+    arrays = [values[i] for i in floats]
     is_finite = np.ones(len(values), bool)
-    is_finite[floats] = ~flags[: len(floats)]
-    return is_finite, not flags[len(floats) :].any()
+    if sum(a.nbytes for a in arrays) <= _MAX_HOST_BYTES and not any(map(is_remote, arrays)):
+        is_finite[floats] = [np.isfinite(np.asarray(a)).all() for a in arrays]
+        numbers = [np.asarray(loss).reshape(-1) for loss in losses]
+        return is_finite, not numbers or bool(np.isfinite(np.concatenate(numbers)).all())
+    are_losses_finite = True
+    for start in range(0, len(losses) or 1, _MAX_STEPS):
+        part = losses[start : start + _MAX_STEPS] or [np.float32(0.0)]
+        # A fixed number of losses does not require several programs.
+        count = 1 if len(losses) <= 1 else _MAX_STEPS
+        padded = [*part, *[part[-1]] * (count - len(part))]
+        *flags, flag = np.asarray(_find_non_finite([] if start else arrays, padded))
+        are_losses_finite &= not flag
+        if not start:
+            is_finite[floats] = ~np.array(flags, bool)
+    return is_finite, are_losses_finite
 
 
 @jax.jit
-def _find_non_finite(values: list[Any], results: list[Any]) -> Array:
-    """Return for each value, and for the results together, whether it is not finite."""
+def _find_non_finite(values: list[Any], losses: list[Any]) -> Array:
+    """Return for each value, and for the losses together, whether it is not finite."""
     flags = [has_non_finite(value) for value in values]
-    return jnp.stack([*flags, jnp.stack([has_non_finite(jnp.asarray(r)) for r in results]).any()])
+    return jnp.stack([*flags, jnp.stack([has_non_finite(jnp.asarray(x)) for x in losses]).any()])
 
 
 def _get_loss(result: PyTree) -> Array | None:

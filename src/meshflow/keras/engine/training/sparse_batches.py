@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.values import nest
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras import settings
 from meshflow.ops.ragged import RaggedTensor, concatenate_ranges
+from meshflow.ops.sparse_elements import retain
 
 __all__ = [
     "RaggedBatch",
@@ -30,8 +33,8 @@ __all__ = [
 class SparseBatch(NamedTuple):
     """A sparse batch as arrays.
 
-    The number of elements is a power of two, so that few programs are compiled. Padding has indices
-    outside of the shape, which the ops of sparse tensors ignore.
+    The number of elements is a power of two, so that few programs are compiled. The ops of sparse
+    tensors ignore padding, see `is_padding`.
 
     Attributes:
       shape: Array of shape [*dense shape, 0], which holds no data.
@@ -47,7 +50,7 @@ class SparseBatch(NamedTuple):
     def pad(cls, indices: np.ndarray, values: np.ndarray, shape: tuple[int, ...]) -> SparseBatch:
         """Create a batch from elements, with padding."""
         count = max(1, 1 << max(len(values) - 1, 0).bit_length()) - len(values)
-        outside = np.broadcast_to(np.array(shape, np.int64), (count, len(shape)))
+        outside = np.broadcast_to(np.maximum(shape, PADDING_INDEX), (count, len(shape)))
         empty = np.empty((*shape, 0), np.int8)
         return cls(
             empty,
@@ -77,7 +80,7 @@ class SparseRows:
 
     def __init__(self, value: Any) -> None:
         if isinstance(value, SparseTensor):
-            indices, values = value.indices.numpy(), value.values.numpy()
+            indices, values = value.check_indices().numpy(), value.values.numpy()
             self.shape = tuple(value.shape.as_list())
         else:
             matrix = value.tocoo()
@@ -151,7 +154,10 @@ def join_batch(batch: PyTree) -> PyTree:
         return RaggedTensor.from_row_lengths(batch.values, batch.lengths)
     if isinstance(batch, SparseBatch):
         shape = np.array(batch.shape.shape[:-1], np.int64)
-        return SparseTensor(batch.indices, batch.values, shape)
+        sparse = SparseTensor(batch.indices, batch.values, shape)
+        if isinstance(sparse.indices.array, jax.core.Tracer):
+            return sparse
+        return retain(sparse, ~is_padding(np.asarray(sparse.indices.array), shape.tolist()))
     if isinstance(batch, dict):
         return type(batch)((key, join_batch(value)) for key, value in batch.items())
     if nest.is_nested(batch) and isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):

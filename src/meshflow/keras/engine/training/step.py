@@ -323,13 +323,15 @@ class StepLoop(ConcreteFunction):
 
 def _stack_arrays(column: Sequence[Array]) -> Array:
     """Stack arrays along a new first axis; arrays of accelerators or of several devices remain there."""
-    if all(isinstance(a, jax.Array) and _is_remote(a) for a in column):
+    if all(map(is_remote, column)):
         return jax.numpy.stack(column)
     return np.stack([np.asarray(a) for a in column])
 
 
-def _is_remote(array: jax.Array) -> bool:
+def is_remote(array: Array) -> bool:
     """Check whether the host would have to wait for a device to read an array."""
+    if not isinstance(array, jax.Array):
+        return False
     devices: set[Any] = array.sharding.device_set
     return len(devices) > 1 or any(device.platform != "cpu" for device in devices)
 

@@ -26,7 +26,11 @@ from meshflow.keras.engine.training.asynchronous_training import (
     make_data_handler,
     resolve_verbosity,
 )
-from meshflow.keras.engine.training.batch_methods import SingleBatchMethods, get_scalar_logs
+from meshflow.keras.engine.training.batch_methods import (
+    SingleBatchMethods,
+    get_scalar_logs,
+    list_logs,
+)
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History
 from meshflow.keras.engine.training.class_weights import ClassWeight
 from meshflow.keras.engine.training.data_adapter import (
@@ -382,8 +386,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         logs = self._evaluate(handler, listeners)
         if return_dict:
             return logs
-        values = list(logs.values())
-        return values[0] if len(values) == 1 else values
+        return list_logs(logs, self.metrics_names)
 
     @hide_frames_of_errors
     def predict(

@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.environment.types import Array
 from meshflow.ops import array, linalg, signal
 from meshflow.ops import math as _math
@@ -96,10 +98,10 @@ def _sparse_to_dense(
 
 
 def _multiply_sparse(node: Node, indices: Array, values: Array, shape: Array, b: Array) -> Array:
-    is_adjoint, num_rows = node["adjoint_a"], as_static_ints(shape)[int(node["adjoint_a"])]
     b = _conjugate_transpose(b) if node["adjoint_b"] else b
-    elements = to_tensor(indices), to_tensor(values), to_tensor(b)
-    return multiply_elements(*elements, num_rows, is_adjoint).array
+    sizes = np.array(as_static_ints(shape), np.int64)
+    sparse = SparseTensor(to_tensor(indices), to_tensor(values), sizes)
+    return multiply_elements(sparse, to_tensor(b), node["adjoint_a"]).array
 
 
 # ---- matrices ----------------------------------------------------------------------------

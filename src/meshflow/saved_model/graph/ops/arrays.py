@@ -18,6 +18,7 @@ from jax import lax
 
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.environment.types import Array
+from meshflow.ops.math.division import divide_and_round_down
 from meshflow.saved_model.graph.format.node_attributes import (
     Node,
     SymbolicSizes,
@@ -74,7 +75,7 @@ _ELEMENTWISE_OPS: dict[str, Callable[..., Any]] = {
     "TruncateDiv": _make_elementwise(_divide_static, _divide),
     "DivNoNan": _make_elementwise(None, _divide_no_nan),
     "MulNoNan": _make_elementwise(None, lambda x, y: jnp.where(y == 0, jnp.zeros_like(y), x * y)),
-    "FloorDiv": _make_elementwise(operator.floordiv, jnp.floor_divide),
+    "FloorDiv": _make_elementwise(operator.floordiv, divide_and_round_down),
     "FloorMod": _make_elementwise(operator.mod, jnp.mod),
     "Mod": _make_elementwise(np.fmod, jnp.fmod),
     "Pow": _make_elementwise(None, lambda x, y: jnp.power(x, y).astype(x.dtype)),
