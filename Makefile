@@ -13,15 +13,17 @@ OLDEST_PYTHON := 3.11
 endif
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
+FUZZ_STAMP := $(VENV)/.fuzz
 DEMO_ARGS ?=
-CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts
+FUZZ_ARGS ?=
+CODE := conftest.py hatch_build.py src tests examples benchmarks docs scripts fuzz
 
 AREA ?=
 FOUND := $(foreach a,$(AREA),$(wildcard tests/$(a) src/meshflow/$(a) src/meshflow/$(a).py))
 WHERE = $(if $(AREA),$(or $(FOUND),$(error no tests or modules called "$(AREA)")),tests src/meshflow)
 PYTEST := $(PYTHON) -m pytest -n 2 --dist worksteal --doctest-modules --ignore=tests/reference
 
-.PHONY: demo quick test test-newest test-internals test-all check format docs hooks lock wheel bench clean venv
+.PHONY: demo quick test test-newest test-internals test-all fuzz check format docs hooks lock wheel bench clean venv
 
 venv: $(STAMP)
 
@@ -51,8 +53,17 @@ test-internals: $(STAMP)
 	@$(PYTEST) -m "not long" $(INTERNALS:%=tests/%) tests/distribute/test_loops_over_input.py tests/distribute/test_strategies.py
 
 # Run all tests, including those marked `soak` and the long rounds of the others.
-test-all: $(STAMP)
+test-all: $(STAMP) $(FUZZ_STAMP)
 	@MESHFLOW_SOAK=1 $(PYTEST) --timeout=3600 $(WHERE)
+	@$(PYTHON) fuzz/run.py --seconds 60
+
+# Fuzz all parsers with coverage guidance for an hour, or FUZZ_ARGS="--seconds 300 models images" for less.
+fuzz: $(FUZZ_STAMP)
+	@$(PYTHON) fuzz/run.py $(or $(FUZZ_ARGS),--seconds 3600)
+
+$(FUZZ_STAMP): $(STAMP)
+	@VIRTUAL_ENV=$(VENV) uv pip install --quiet 'atheris>=3' 2>/dev/null || $(PYTHON) -m pip install --quiet 'atheris>=3'
+	@touch $@
 
 check: $(STAMP)
 	@$(VENV)/bin/ruff format --check --quiet $(CODE)

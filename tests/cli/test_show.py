@@ -75,3 +75,13 @@ def test_what_is_missing_is_said(folder, tmp_path):
     assert "takes the tensors ['x']" in said("run", folder, code=1)
     assert "all.npz:KEY" in said("run", folder, "--input", f"x={tmp_path}/all.npz", code=1)
     assert "allow_pickle" in said("run", folder, "--input", f"x={tmp_path}/object.npy", code=1)
+
+
+@pytest.mark.parametrize("option", ["--isolated", "--no-isolated"])
+def test_control_sequences_of_terminals_are_shown_as_text(tmp_path, option):
+    module = tf.Module()
+    spec = tf.TensorSpec([2], tf.float32)
+    function = tf.function(lambda x: {"y": x}, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path), signatures={"\x1b[31mred": function})
+    text = said("show", tmp_path, option)
+    assert "\x1b" not in text and "\\x1b[31mred" in text

@@ -90,3 +90,16 @@ def test_bytes_that_are_no_text_are_found(tmp_path):
         tf.errors.InvalidArgumentError, match=r"bad.csv, line 3: byte 0xff is not valid"
     ):
         tf.data.experimental.make_csv_dataset(path, 2, num_epochs=1)
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_fields_may_be_long(tmp_path, quote):
+    text = "x" * 300_000
+    path = tmp_path / "long.csv"
+    path.write_text(f"a,b\n{quote}{text}{quote},1\n")
+    ((word, number),) = tf.data.experimental.CsvDataset(str(path), [tf.string, 0], header=True)
+    assert word.numpy().decode() == text and number.numpy() == 1
+    (batch,) = E.make_csv_dataset(str(path), 1, num_epochs=1, shuffle=False)
+    assert batch["a"].numpy()[0].decode() == text
+    word, number = tf.io.decode_csv(f"{quote}{text}{quote},1", [[""], [0]])
+    assert word.numpy().decode() == text

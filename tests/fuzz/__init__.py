@@ -3,5 +3,6 @@
 FORMATS = (
     *("png", "jpeg", "gif", "bmp", "wav", "npy", "tfrecord", "protos", "csv"),
     *("models", "weights", "manifests", "bundles", "elements", "events", "tars", "graphs"),
-    *("safetensors", "saved_manifests"),
+    *("safetensors", "saved_manifests", "configurations", "texts", "traces", "requests", "states"),
+    *("litert", "modules", "journals"),
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.ops.image import codecs
 
 STORED = dict(np.load(Path(__file__).parent.parent / "reference" / "images.npz"))
 CASES = [tuple(str(e).split("|")) for e in STORED["expressions"]]
@@ -114,3 +115,13 @@ def test_images_of_all_sizes_need_no_compiling():
         tape.watch(floats)
         total = tf.reduce_sum(tf.image.resize(floats, (4, 4)))
     assert tape.gradient(total, floats).shape == floats.shape
+
+
+@pytest.mark.parametrize("height, width", [(1, 1), (1, 100), (3, 9)])
+def test_images_thinner_than_a_block_are_scaled_by_pillow(monkeypatch, height, width):
+    monkeypatch.setattr(codecs, "_decode_jpeg_pixels", lambda *_: None)
+    data = tf.io.encode_jpeg(np.full((height, width, 3), 100, np.uint8))
+    for ratio in (2, 4, 8):
+        image = tf.io.decode_jpeg(data, ratio=ratio)
+        assert image.shape == (-(-height // ratio), -(-width // ratio), 3)
+        np.testing.assert_allclose(image, 100, atol=2)

@@ -307,3 +307,20 @@ def test_errors():
         tf.random.categorical([1.0, 2.0], 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="two integers"):
         tf.random.stateless_uniform([3], [1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda value: tf.random.gamma([2], [value, 2.0]),
+        lambda value: tf.random.poisson([2], [value, 2.0]),
+        lambda value: tf.keras.random.gamma([2, 2], [value, 2.0]),
+        lambda value: tf.keras.random.beta([2, 2], [value, 2.0], 1.0),
+        lambda value: tf.keras.random.binomial([2, 2], [value, 2.0], 0.5),
+        lambda value: tf.keras.random.binomial([2, 2], 9.0, [value, 0.5]),
+    ],
+)
+@pytest.mark.parametrize("value", [-1.0, np.nan])
+def test_invalid_parameters_of_rejection_samplers_return_nan(draw, value):
+    numbers = draw(value).numpy()
+    assert np.isnan(numbers[:, 0]).all() and (numbers[:, 1] >= 0).all()

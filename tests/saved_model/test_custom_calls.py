@@ -583,7 +583,7 @@ def test_damaged_modules_of_graphs_name_the_file(tmp_path):
     (tmp_path / "manifest.json").unlink()
     path = tmp_path / "saved_model.pb"
     content = path.read_bytes()
-    prefix = foreign_modules._BYTECODE_PREFIX
+    prefix = foreign_modules.BYTECODE_PREFIX
     assert prefix in content
     path.write_bytes(content.replace(prefix, b"ML\xefX"))
     loaded = tf.saved_model.load(str(tmp_path))

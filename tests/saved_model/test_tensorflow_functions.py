@@ -61,10 +61,13 @@ def test_sizes_that_values_decide_on_follow_them(stored):
     loaded, _ = stored
     for rows in (1, 6):
         assert loaded.ranges(rows)["eye"].numpy().tolist() == np.eye(rows).tolist()
-    x = np.linspace(0, 1, 20, dtype=np.float32).reshape(5, 4)
-    found = loaded.sizes_by_values(x)
-    np.testing.assert_array_equal(found["masked"], x[x[:, 0] > 0.5])
-    np.testing.assert_array_equal(found["found"], np.argwhere(x > 0.5))
+    for low in (0, 0.2):
+        x = np.linspace(low, 1, 12, dtype=np.float32).reshape(3, 4)
+        found = loaded.sizes_by_values(x)
+        np.testing.assert_array_equal(found["masked"], x[x[:, 0] > 0.5])
+        np.testing.assert_array_equal(found["found"], np.argwhere(x > 0.5))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="do not form a valid RaggedTensor"):
+        loaded.sizes_by_values(np.ones((5, 4), np.float32))
 
 
 def test_a_model_may_not_print_into_files(tmp_path):

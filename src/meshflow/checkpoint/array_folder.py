@@ -46,7 +46,7 @@ from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
-from meshflow.files.arrays import load_array
+from meshflow.files.arrays import load_array, parse_dtype
 from meshflow.files.atomic_writes import (
     delete_folder,
     delete_leftovers,
@@ -380,7 +380,7 @@ class ArrayFolder:
             # A manifest may refer to one file many times.
             num_strings = math.prod(entry["shape"]) if has_strings else 0
             spend_load_budget(raw.nbytes + STRING_BYTES * num_strings, f"the array {key}")
-            dtype = raw.dtype if has_strings else np.dtype(entry["dtype"])
+            dtype = raw.dtype if has_strings else parse_dtype(entry["dtype"])
             raw = raw if raw.dtype == dtype else raw.view(dtype)
             checksum = _compute_checksum(raw)
             array = (

@@ -13,6 +13,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.files.arrays import can_hold
 from meshflow.placement.layout import Layout
 
 __all__ = ["assign_stored_value", "shard_array"]
@@ -58,10 +59,8 @@ def assign_stored_value(
             f"with shape {tuple(variable.shape)} and name {variable.name} (key {key} of {checkpoint.path})."
         )
     dtype = variable.dtype.dtype
-    target_kind, stored_kind = np.dtype(dtype).kind, value.dtype.kind
-    if (target_kind in "biu" and stored_kind not in "biu") or (target_kind == "O") != (
-        stored_kind == "O"
-    ):
+    are_strings = np.dtype(dtype).kind == "O", value.dtype.kind == "O"
+    if are_strings[0] != are_strings[1] or not can_hold(dtype, value.dtype):
         raise InvalidValueError(
             f"Variable {variable.name} of dtype {variable.dtype.name} cannot hold the stored dtype "
             f"{value.dtype} (key {key} of {checkpoint.path})."

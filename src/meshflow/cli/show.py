@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import numpy as np
 import typer
 
 from meshflow.core.runtime.errors import OpError
+from meshflow.core.runtime.isolation import call_isolated
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.specs import TensorSpec
-from meshflow.environment.types import PyTree
+from meshflow.environment.sandbox import choose_mechanism
+from meshflow.environment.types import Json, PyTree
+from meshflow.files.copies import local_file_or_folder
+from meshflow.files.listing import measure_folder
 from meshflow.saved_model import DEFAULT_SERVING_SIGNATURE_DEF_KEY, load
 from meshflow.saved_model.saving.function_discovery import (
     iterate_functions,
@@ -36,14 +41,38 @@ def show(
     ] = "",
     signature: Annotated[str, typer.Option(help="Show only this signature.")] = "",
     ops: Annotated[bool, typer.Option(help="Also list the TensorFlow ops of the graph.")] = False,
+    isolated: Annotated[
+        bool, typer.Option(help="Read the model in a process without network and write access.")
+    ] = choose_mechanism() is not None,
 ) -> None:
     """Show the tags, the signatures and the functions of a saved model."""
     try:
         tag_list = tags.split(",") if tags else None
-        for line in describe_saved_model(folder, tag_list, signature, ops):
-            typer.echo(line)
+        describe = _describe_in_isolation if isolated else describe_saved_model
+        for line in describe(folder, tag_list, signature, ops):
+            # Names of files of others may contain control sequences of terminals.
+            typer.echo("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
     except (OpError, ImportError, OSError, ValueError) as error:
         sys.exit(str(error))
+
+
+def _describe_in_isolation(
+    folder: str, tags: Sequence[str] | None, only: str, ops: bool
+) -> Iterator[str]:
+    """Yield the lines of `describe_saved_model`, which an isolated process computes."""
+    with local_file_or_folder(folder) as path:
+        arguments = {"folder": os.path.abspath(path), "tags": tags, "only": only, "ops": ops}
+        target = f"{__name__}:write_description"
+        content = call_isolated(target, arguments, folder, measure_folder(path))
+    yield from content.decode(errors="replace").splitlines()
+
+
+def write_description(arguments: Json, file: IO[bytes]) -> None:
+    """Write the description of a saved model; called in an isolated process."""
+    for line in describe_saved_model(
+        *(arguments[key] for key in ("folder", "tags", "only", "ops"))
+    ):
+        file.write(line.encode(errors="backslashreplace") + b"\n")
 
 
 def describe_saved_model(

@@ -9,7 +9,57 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = ["load_array"]
+__all__ = ["can_hold", "cast_weight", "load_array", "parse_dtype"]
+
+
+def can_hold(dtype: np.typing.DTypeLike, stored: np.typing.DTypeLike) -> bool:
+    """Check whether a dtype can hold stored values: integers cannot hold floats, nor floats complex numbers."""
+    return _get_rank(dtype) >= _get_rank(stored)
+
+
+def _get_rank(dtype: np.typing.DTypeLike) -> int:
+    kind = np.dtype(dtype).kind
+    return 0 if kind in "biu" else 2 if kind == "c" else 1
+
+
+def parse_dtype(name: str) -> np.dtype:
+    """Convert the name of a dtype in a file to a NumPy dtype.
+
+    Raises:
+      TypeError: If there is no such dtype.
+      ValueError: If it is no name.
+    """
+    try:
+        return np.dtype(name)
+    except SyntaxError:  # NumPy evaluates names with commas as Python literals.
+        raise ValueError(f"{name!r:.100} is not the name of a dtype") from None
+
+
+def cast_weight(value: np.ndarray, dtype: np.typing.DTypeLike, label: str) -> np.ndarray:
+    """Cast a weight to the dtype of its variable.
+
+    Args:
+      value: The weight.
+      dtype: The dtype of the variable.
+      label: Name of the weight, for errors.
+
+    Raises:
+      ValueError: If the weight is no array of numbers, or the imaginary parts of complex numbers
+        would be lost.
+
+    Example:
+      >>> cast_weight(np.arange(2), np.float32, "bias")
+      array([0., 1.], dtype=float32)
+    """
+    # The kind of bfloat16 is V; only structures have fields.
+    if value.dtype.kind not in "biufcV" or value.dtype.fields:
+        raise ValueError(f"{label} is an array of {value.dtype}, expected an array of numbers.")
+    if value.dtype.kind == "c" and np.dtype(dtype).kind != "c":
+        raise ValueError(
+            f"{label} is complex, but its variable has dtype {np.dtype(dtype)}, which would lose the imaginary parts. "
+            "Load it into a complex variable."
+        )
+    return value.astype(dtype, copy=False)
 
 
 def load_array(file: Any, mmap_mode: Literal["r+", "r", "w+", "c"] | None = None) -> np.ndarray:

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -41,6 +42,20 @@ def local_copy(path: StrPath) -> Iterator[str]:
         with translate_errors(name):
             store.get_file(name, copy)
         yield copy
+
+
+@contextlib.contextmanager
+def local_file_or_folder(path: StrPath) -> Iterator[str]:
+    """Yield a local path of a file or folder; a remote file is copied.
+
+    Raises:
+      UnimplementedError: For a folder of a store.
+    """
+    name = to_path_string(path)
+    if get_file_system(name) is not None and gfile.isdir(name):
+        raise UnimplementedError(f"{name} is a remote folder. Copy it to a local disk first.")
+    with local_copy(name) as local_path:
+        yield local_path
 
 
 def copy_folder(folder: str, target: StrPath) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment.types import PyTree, StrPath
+from meshflow.files.arrays import parse_dtype
 
 __all__ = ["read_arrays", "read_pickle"]
 
@@ -188,7 +189,7 @@ def _parse_dtype(call: object, objects: bool = False) -> np.dtype:
     text = _to_text(call.arguments[0])
     if objects and text in ("O", "O8", "|O"):
         return np.dtype(object)
-    dtype = np.dtype(text)
+    dtype = parse_dtype(text)
     if dtype.kind not in "biufcSU" or dtype.fields is not None or dtype.subdtype is not None:
         raise ValueError(f"unexpected values of dtype {dtype}")
     order = _to_text(call.state[1]) if call.state else "="

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,15 @@ from meshflow.files.atomic_writes import replace_file
 from meshflow.files.contained_files import check_contained, check_regular
 from meshflow.files.paths import to_path_string
 
-__all__ = ["INDEX_SUFFIX", "load_file", "load_sharded", "save_file", "save_sharded"]
+__all__ = [
+    "INDEX_SUFFIX",
+    "load_file",
+    "load_sharded",
+    "parse_arrays",
+    "save_file",
+    "save_sharded",
+    "write_arrays",
+]
 
 # Ending of the names of index files.
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -68,6 +76,14 @@ def save_file(
       >>> load_file(path)
       {'w': array([0., 1., 2.])}
     """
+    with replace_file(filename) as file:
+        write_arrays(file, tensors, metadata)
+
+
+def write_arrays(
+    file: IO[bytes], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the content of a safetensors file; see `save_file`."""
     arrays, end = [], 0
     header: dict[str, Any] = {}
     if metadata:
@@ -87,10 +103,9 @@ def save_file(
         end += array.nbytes
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
-    with replace_file(filename) as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in arrays:
-            file.write(array.reshape(-1).view(np.uint8).data)
+    file.write(len(encoded).to_bytes(8, "little") + encoded)
+    for array in arrays:
+        file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def save_sharded(
@@ -212,13 +227,19 @@ def load_file(filename: StrPath) -> dict[str, np.ndarray]:
       DataLossError: The file is damaged, truncated, or has another format.
     """
     with gfile.GFile(check_regular(filename), "rb") as file:
-        content = file.read()
+        return parse_arrays(file.read(), to_path_string(filename))
+
+
+def parse_arrays(content: bytes, label: str) -> dict[str, np.ndarray]:
+    """Parse the content of a safetensors file to arrays by name.
+
+    Raises:
+      DataLossError: The content is damaged; the message starts with `label`.
+    """
     try:
         return _parse_arrays(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(
-            f"{to_path_string(filename)} is damaged or not a safetensors file: {error!r}."
-        ) from None
+        raise DataLossError(f"{label} is damaged or not a safetensors file: {error!r}.") from None
 
 
 def _parse_arrays(content: bytes) -> dict[str, np.ndarray]:

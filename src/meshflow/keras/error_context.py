@@ -6,6 +6,8 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from meshflow.core.runtime.errors import OpError
+
 __all__ = ["prefix_errors"]
 
 # A damaged configuration makes Python raise these errors.
@@ -44,6 +46,8 @@ def prefix_errors(subject: str) -> Iterator[None]:
         has_text = len(error.args) == 1 and isinstance(error.args[0], str)
         if has_text and subject not in error.args[0] and not _is_raised_by_user_code(error):
             error.args = (f"{subject}: {error.args[0]}",)
+            if isinstance(error, OpError):
+                error.message = error.args[0]
         raise
 
 

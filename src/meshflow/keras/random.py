@@ -413,12 +413,18 @@ def gamma(
 
 @op(same=("alpha",), name="random_gamma")
 def _draw_gamma(key: TensorLike, alpha: TensorLike, shape: tuple[int, ...]) -> Any:
-    return jax.random.gamma(make_jax_key(key), alpha, shape, alpha.dtype)
+    is_valid = alpha >= 0
+    # JAX never accepts a number for an invalid parameter.
+    drawn = jax.random.gamma(make_jax_key(key), jnp.where(is_valid, alpha, 1), shape, alpha.dtype)
+    return jnp.where(is_valid, drawn, jnp.nan)
 
 
 @op(same=("alpha", "beta"), name="random_beta")
 def _draw_beta(key: TensorLike, alpha: TensorLike, beta: TensorLike, shape: tuple[int, ...]) -> Any:
-    return jax.random.beta(make_jax_key(key), alpha, beta, shape, alpha.dtype)
+    is_valid = (alpha >= 0) & (beta >= 0)
+    alpha, beta = (jnp.where(is_valid, a, 1) for a in (alpha, beta))
+    drawn = jax.random.beta(make_jax_key(key), alpha, beta, shape, alpha.dtype)
+    return jnp.where(is_valid, drawn, jnp.nan)
 
 
 def beta(
@@ -455,7 +461,10 @@ def beta(
 def _draw_binomial(
     key: TensorLike, counts: TensorLike, probabilities: TensorLike, shape: tuple[int, ...]
 ) -> Any:
-    return jax.random.binomial(make_jax_key(key), counts, probabilities, shape, counts.dtype)
+    is_valid = (counts >= 0) & jnp.isfinite(counts) & (probabilities >= 0) & (probabilities <= 1)
+    counts, probabilities = (jnp.where(is_valid, a, 0) for a in (counts, probabilities))
+    drawn = jax.random.binomial(make_jax_key(key), counts, probabilities, shape, counts.dtype)
+    return jnp.where(is_valid, drawn, jnp.nan)
 
 
 def binomial(

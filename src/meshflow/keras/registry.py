@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Config
 
 T = TypeVar("T")
@@ -275,6 +276,13 @@ class ObjectRegistry:
         )
 
 
+# Messages of Python about arguments that a class does not have, or needs.
+_WRONG_NAMES = re.compile(
+    r" missing \d+ |unexpected keyword argument|keywords must be strings|takes no arguments|argument after \*\*|"
+    r"multiple values for (keyword )?argument"
+)
+
+
 def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects) -> Any:
     """Create an object with `from_config`; report missing entries of our own classes as damage."""
     if not hasattr(cls, "from_config"):
@@ -288,13 +296,17 @@ def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects
         # The nested configurations may name custom objects, too.
         with custom_object_scope(custom_objects or {}):
             return cls.from_config(config)
-    except (LookupError, AttributeError, TypeError) as error:
-        # A TypeError about wrong values, unlike one about missing arguments, has a clear message of
-        # its own.
-        has_own_message = isinstance(error, TypeError) and " missing " not in str(error)
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        # A TypeError about wrong values, unlike one about the names of arguments, has a clear message
+        # of its own.
+        has_own_message = isinstance(error, TypeError) and not _WRONG_NAMES.search(str(error))
         if has_own_message or not cls.__module__.startswith("meshflow."):
             raise
-        raise ValueError(f"The configuration of a {cls.__name__} is damaged: {error!r}.") from error
+        message = f"The configuration of a {cls.__name__} is damaged: {error!r}."
+        # An unknown argument is also a TypeError, as in Python.
+        is_unknown = isinstance(error, TypeError) and " missing " not in str(error)
+        error_class = InvalidValueError if is_unknown else ValueError
+        raise error_class(message) from error
 
 
 def create_registry(item_name: str, module: str, table: dict[str, Any]) -> ObjectRegistry:

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import ArrayLike
+from meshflow.files.arrays import cast_weight
 
 __all__ = ["WeightValues", "set_weights"]
 
@@ -85,4 +86,5 @@ def set_weights(name: str, variables: Sequence[Variable], weights: Sequence[Arra
                 f"compatible with provided weight shape {tuple(np.shape(value))}."
             )
     for variable, value in zip(variables, weights, strict=True):
-        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+        label = f'Layer "{name}" weight {variable.name}'
+        variable.assign(cast_weight(np.asarray(value), variable.dtype.dtype, label))

@@ -4,6 +4,7 @@
 // computation, and logical dimensions and strides of every operand. A primitive is created once per
 // descriptor and element types, and cached. Layouts other than the caller's are reordered in scratch memory.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <list>
@@ -47,29 +48,56 @@ bool settled(Descriptor& d, uint32_t code) {
   return true;
 }
 
+// Maximum elements of an array, and maximum stride: products of a few sizes fit into 64 bits.
+constexpr int64_t kMaxElements = int64_t{1} << 40;
+// Maximum stride, dilation or padding of a window.
+constexpr int64_t kMaxWindow = int64_t{1} << 24;
+// Maximum sizes of an axis: oneDNN computes with 32 bits, and with products of sizes in convolutions.
+constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1, kMaxConvolutionSize = int64_t{1} << 24;
+
+memory::desc described(const Dims& dims, Type type, const Dims& strides, int64_t limit) {
+  int64_t count = 1;
+  for (int64_t size : dims) {
+    if (size < 1 || size > limit || size > kMaxElements / count) throw std::invalid_argument("the size of an operand is not supported");
+    count *= size;
+  }
+  for (int64_t stride : strides)
+    if (stride < 0 || stride > kMaxElements) throw std::invalid_argument("the stride of an operand is not supported");
+  return memory::desc(dims, type, strides);
+}
+
 // Convolutions: descriptor = computation, spatial rank, groups, then dims and strides of image, kernel and
 // result, the strides, dilations (minus one) and paddings, whether the gradient of a bias is computed, and
 // the epilogue.
 void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& descriptor, const std::vector<Type>& types) {
   bool flipped = computation == kFlipped;
   if (flipped) computation = kForward;
-  size_t n = descriptor.next();
+  if (computation < kForward || computation > kKernelGradient) throw std::invalid_argument("unknown computation");
+  const size_t n = descriptor.next();
+  if (n < 1 || n > 3) throw std::invalid_argument("a convolution has one to three spatial dimensions");
   size_t grouped = descriptor.next() > 1;
   Dims x_dims = descriptor.list(n + 2), x_strides = descriptor.list(n + 2);
   Dims w_dims = descriptor.list(n + 2 + grouped), w_strides = descriptor.list(n + 2 + grouped);
   Dims y_dims = descriptor.list(n + 2), y_strides = descriptor.list(n + 2);
   Dims strides = descriptor.list(n), dilations = descriptor.list(n), low = descriptor.list(n), high = descriptor.list(n);
+  for (const Dims& values : {strides, dilations, low, high})
+    for (int64_t value : values)
+      if (value < 0 || value > kMaxWindow) throw std::invalid_argument("the window of a convolution is not supported");
+  if (std::count(strides.begin(), strides.end(), 0)) throw std::invalid_argument("the stride of a window is zero");
   bool bias = descriptor.next();
   EpilogueOps epilogue(descriptor, types);
 
   // Order of the buffers: forward x, w, operands of the epilogue, y; gradients y', w, x' and x, y', w',
   // (bias').
   size_t count = types.size();
+  if (count < 3u + bias) throw std::invalid_argument("a convolution has more operands");
   Type x_type = computation == kInputGradient ? types[2] : types[0];
   Type w_type = computation == kKernelGradient ? types[2] : types[1];
   Type y_type = computation == kForward ? types[count - 1]
                 : computation == kInputGradient ? types[0] : types[1];
-  memory::desc x(x_dims, x_type, x_strides), w(w_dims, w_type, w_strides), y(y_dims, y_type, y_strides);
+  memory::desc x = described(x_dims, x_type, x_strides, kMaxConvolutionSize);
+  memory::desc w = described(w_dims, w_type, w_strides, kMaxConvolutionSize);
+  memory::desc y = described(y_dims, y_type, y_strides, kMaxConvolutionSize);
   memory::desc b;
   if (bias) b = memory::desc({y_dims[1]}, types[3], Dims{1});
 
@@ -138,12 +166,16 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
 // Matrix products: descriptor = rank, then dims and strides of left, right and result, and the epilogue; the
 // last two dimensions are the matrix.
 void matmul(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
-  size_t n = descriptor.next();
+  const size_t n = descriptor.next();
+  if (n < 2 || n > DNNL_MAX_NDIMS) throw std::invalid_argument("the rank of a product is not supported");
+  if (types.size() < 3) throw std::invalid_argument("a product has more operands");
   Dims a_dims = descriptor.list(n), a_strides = descriptor.list(n);
   Dims b_dims = descriptor.list(n), b_strides = descriptor.list(n);
   Dims c_dims = descriptor.list(n), c_strides = descriptor.list(n);
   EpilogueOps epilogue(descriptor, types);
-  memory::desc a(a_dims, types[0], a_strides), b(b_dims, types[1], b_strides), c(c_dims, types.back(), c_strides);
+  memory::desc a = described(a_dims, types[0], a_strides, kMaxSize);
+  memory::desc b = described(b_dims, types[1], b_strides, kMaxSize);
+  memory::desc c = described(c_dims, types.back(), c_strides, kMaxSize);
   if (!epilogue.empty()) {
     if (n == 2 && by_rows(kernel, a, b, c, epilogue)) return;
     throw std::invalid_argument("there is no fast code with this epilogue");
@@ -165,9 +197,11 @@ std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const
 
 // Packs the weights of a computation. The codes of its types, and their number, follow its descriptor.
 Kernel packer(Descriptor descriptor) {
-  std::vector<Type> types(descriptor.back());
+  const int64_t count = descriptor.back();
   descriptor.pop_back();
-  if (descriptor.size() <= types.size()) throw std::invalid_argument("the descriptor is too short");
+  if (count < 0 || static_cast<size_t>(count) >= descriptor.size())
+    throw std::invalid_argument("the descriptor is too short");
+  std::vector<Type> types(count);
   for (size_t i = types.size(); i > 0; --i, descriptor.pop_back()) types[i - 1] = type_of(descriptor.back());
   descriptor[0] -= kPack;
   auto of = make(descriptor.data(), descriptor.size(), types);

@@ -136,6 +136,7 @@ class Reader {
     return data_[at_++];
   }
   std::vector<int64_t> list(size_t n) {
+    if (n > size_ - at_) throw std::invalid_argument("the descriptor is too short");
     std::vector<int64_t> values(n);
     for (auto& value : values) value = next();
     return values;

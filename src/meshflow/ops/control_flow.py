@@ -143,9 +143,7 @@ def case(
                 f"tf.case: exclusive=True, but {len(true)} of {len(pairs)} predicates are True."
             )
         if not true and default is None:
-            raise errors.InvalidArgumentError(
-                "tf.case: no predicate is True and there is no default."
-            )
+            raise errors.InvalidValueError("tf.case: no predicate is True and there is no default.")
         return convert_if_enabled(true[0] if true else default)()  # type: ignore[arg-type]
     if default is None:
         *pairs, (_, default) = pairs

@@ -122,25 +122,42 @@ def _to_array(value: TensorLike) -> TensorLike:
 def _assert_condition(
     holds: Tensor, message: _Message, data: Sequence[TensorLike], summarize: int = 3
 ) -> None:
-    tensors = [d for d in data if is_tensor(d)]
     if context.trace is None or isinstance(holds.array, np.ndarray):
         if not bool(np.all(np.asarray(holds.array))):
             _raise_failure(message, [_to_array(d) for d in data], summarize)
+        return
+    trace = context.trace
+    values = [trace.lookup(convert_to_tensor(d)) if is_tensor(d) else d for d in data]
+    assert_arrays(trace.lookup(holds), message, values, summarize)
+
+
+def assert_arrays(holds: Array, message: _Message, data: Sequence[Any], summarize: int = 3) -> None:
+    """Raise an error unless all elements of an array hold; if JAX traces it, when the program runs.
+
+    Args:
+      holds: Booleans.
+      message: Message of the error, or a function that returns it for the first value of `data`.
+      data: Arrays and strings for the message.
+      summarize: Maximum number of elements of each array in the message.
+
+    Raises:
+      InvalidArgumentError: If an element is false.
+    """
+    is_traced = [isinstance(d, jax.core.Tracer) for d in data]
+    if context.exporting:
         return
 
     def verify(holds: np.ndarray, *arrays: np.ndarray) -> None:
         if not np.all(holds):
             remaining = iter(arrays)
-            _raise_failure(
-                message, [next(remaining) if is_tensor(d) else d for d in data], summarize
-            )
+            shown = [next(remaining) if t else d for t, d in zip(is_traced, data, strict=True)]
+            _raise_failure(message, shown, summarize)
 
-    values = [context.trace.lookup(convert_to_tensor(t)) for t in tensors]
-    if context.exporting:
+    arrays = [d for t, d in zip(is_traced, data, strict=True) if t]
+    if not isinstance(holds, jax.core.Tracer):
+        verify(np.asarray(holds), *map(np.asarray, arrays))
         return
-    jax.debug.callback(
-        host_callbacks.make_check_callback(verify), context.trace.lookup(holds), *values
-    )
+    jax.debug.callback(host_callbacks.make_check_callback(verify), holds, *arrays)
 
 
 def _make_comparison_check(
@@ -326,13 +343,19 @@ def check_numerics(tensor: TensorLike, message: str, name: str | None = None) ->
       InvalidArgumentError: the loss : Tensor had NaN values
     """
     tensor = convert_to_tensor(tensor)
+    holds = math.reduce_all(math.is_finite(tensor))
+    _assert_condition(holds, make_numerics_message(message), [tensor])
+    return tensor
+
+
+def make_numerics_message(message: str) -> Callable[[np.ndarray], str]:
+    """Return a function that describes the infinities and NaNs of an array."""
 
     def format_message(value: np.ndarray) -> str:
         names = [n for n, test in (("Inf", np.isinf), ("NaN", np.isnan)) if np.any(test(value))]
         return f"{message} : Tensor had {' and '.join(names)} values"
 
-    _assert_condition(math.reduce_all(math.is_finite(tensor)), format_message, [tensor])
-    return tensor
+    return format_message
 
 
 def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:

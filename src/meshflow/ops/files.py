@@ -12,7 +12,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshflow.core.dispatch.operands import get_strings
-from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from meshflow.core.runtime.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    InvalidValueError,
+    ResourceExhaustedError,
+)
 from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.specs import TensorSpec
@@ -265,7 +270,7 @@ def decode_compressed(
       b'text'
     """
     if compression_type not in ("", "GZIP", "ZLIB"):
-        raise ValueError(
+        raise InvalidValueError(
             f"compression_type must be '', 'GZIP' or 'ZLIB', got {compression_type!r}."
         )
     words = to_host_strings(bytes, "a compressed string")

@@ -14,7 +14,7 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
 from meshflow.core.staging.merged_operands import MergedOperands
 from meshflow.core.tracing.trace import trace, trace_shapes
@@ -52,7 +52,9 @@ def _convert_elements(op: str, elems: PyTree) -> tuple[PyTree, int]:
         raise ValueError(f"tf.{op}: elements in elems must be 1+ dimensional tensors, not scalars.")
     counts = list(dict.fromkeys(map(_get_length, flat)))
     if len(counts) > 1:
-        raise ValueError(f"tf.{op}: elems must have the same size in dimension 0, got {counts}.")
+        raise InvalidValueError(
+            f"tf.{op}: elems must have the same size in dimension 0, got {counts}."
+        )
     return tensors, counts[0]
 
 

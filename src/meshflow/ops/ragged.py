@@ -130,6 +130,10 @@ class RaggedTensor(_Operators):
     ) -> RaggedTensor:
         """Create rows from the row of each value, in ascending order."""
         ids = _read_integers(value_rowids, "value_rowids")
+        if (np.diff(ids) < 0).any() or (ids < 0).any():
+            raise InvalidValueError(
+                f"Arguments to from_value_rowids do not form a valid RaggedTensor: expected ascending rows from 0, got {ids.tolist()}."
+            )
         count = int(ids[-1]) + 1 if nrows is None and ids.size else int(nrows or 0)
         return cls.from_row_lengths(values, np.bincount(ids, minlength=count))
 
@@ -730,6 +734,10 @@ def constant(
     splits: list[np.ndarray] = []
     level = list(pylist)
     for _ in np.arange(max(rank, 0)):
+        if not all(hasattr(row, "__len__") for row in level):
+            raise ValueError(
+                "tf.ragged.constant: expected values with the same depth, got a list next to a scalar."
+            )
         splits.append(np.cumsum([0, *[len(row) for row in level]]))
         level = [item for row in level for item in row]
     values: PyTree = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,6 +42,9 @@ __all__ = [
 
 _len = len
 
+# A character in UTF-8: a byte with the continuation bytes that follow it.
+_CHARACTER = re.compile(rb".[\x80-\xbf]*", re.DOTALL)
+
 _USE_DESCRIPTION = "a string (string ops need known values)"
 
 
@@ -72,7 +76,7 @@ def _change_case(op: str, input: TensorLike, change: Callable[[str], str], encod
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
     code = encoding or "latin-1"
     if encoding:
-        return map_strings(op, lambda s: change(s.decode(code)).encode(code), input)
+        return map_strings(op, lambda s: change(s.decode(code, "replace")).encode(code), input)
     # Without an encoding only ASCII letters are changed.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
     return map_strings(op, change_bytes, input)
@@ -141,7 +145,10 @@ def length(input: TensorLike, unit: str = "BYTE", name: str | None = None) -> Te
     """
     _check_unit(unit)
     return map_strings(
-        "length", lambda s: _len(s) if unit == "BYTE" else _len(s.decode()), input, np.int32
+        "length",
+        lambda s: _len(s) if unit == "BYTE" else _len(_split_characters(s)),
+        input,
+        np.int32,
     )
 
 
@@ -178,13 +185,18 @@ def substr(
     )
     result = []
     for word, start, count in zip(words.flat, starts.flat, counts.flat, strict=True):
-        text = word if unit == "BYTE" else word.decode()
+        text = word if unit == "BYTE" else _split_characters(word)
         if not -_len(text) <= start <= _len(text):
             raise InvalidArgumentError(f"pos {start} out of range for string {word!r} [Op:Substr]")
         start = start if start >= 0 else _len(text) + start
         part = text[start : start + count]
-        result.append(part if isinstance(part, bytes) else part.encode())
+        result.append(b"".join(part) if isinstance(part, list) else part)
     return make_string_tensor(result, words.shape)
+
+
+def _split_characters(word: bytes) -> list[bytes]:
+    """Split UTF-8 into characters; like TensorFlow, accept invalid bytes."""
+    return _CHARACTER.findall(word)
 
 
 @defer_strings(string)
@@ -265,7 +277,7 @@ def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None
             return dtype.as_numpy_dtype(int(text)) if dtype.is_integer else float(text)
         except (ValueError, OverflowError):
             raise InvalidArgumentError(
-                f"could not correctly convert string: {text.decode()} [Op:StringToNumber]"
+                f"could not correctly convert string: {text.decode(errors='backslashreplace')} [Op:StringToNumber]"
             ) from None
 
     return map_strings("to_number", parse, input, dtype.dtype)
@@ -350,7 +362,7 @@ def join(inputs: Sequence[TensorLike], separator: str = "", name: str | None = N
     texts = [get_host_strings(i, "join") for i in inputs]
     shapes = {a.shape for a in texts if a.ndim}
     if len(shapes) > 1:
-        raise InvalidArgumentError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
+        raise InvalidValueError(f"Input shapes do not match: {sorted(shapes)} [Op:StringJoin]")
     arrays = np.broadcast_arrays(*texts)
     if not arrays:
         return make_string_tensor([b""], ())

@@ -15,6 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.limits import get_unpacked_limit
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.files import to_host_strings
 
@@ -201,6 +202,8 @@ def make_reader(text: Iterable[str], field_delim: str, use_quote_delim: bool) ->
     """
     if len(field_delim) != 1:
         raise InvalidValueError(f"field_delim must be one character, got {field_delim!r}.")
+    # Python's limit, which holds for all readers of a process, is 128 kB.
+    csv.field_size_limit(max(csv.field_size_limit(), get_unpacked_limit(0)))
     return csv.reader(
         text,
         delimiter=field_delim,

@@ -35,8 +35,25 @@ def _decode_string(word: bytes, encoding: str, errors: str) -> str:
         raise ValueError(f"errors must be one of {_ERROR_MODES}, got {errors!r}.")
     try:
         return word.decode(encoding, errors)
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise InvalidArgumentError(f"Invalid formatting on input string: {error}") from None
+    except LookupError:
+        raise _make_encoding_error(encoding) from None
+
+
+def _encode_string(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except UnicodeError as error:
+        raise InvalidArgumentError(f"Invalid code points: {error}") from None
+    except LookupError:
+        raise _make_encoding_error(encoding) from None
+
+
+def _make_encoding_error(encoding: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"Expected the name of an encoding, such as 'UTF-8' or 'UTF-16-BE', got {encoding!r:.100}."
+    )
 
 
 def unicode_decode(
@@ -98,7 +115,7 @@ def unicode_encode(
     array = get_host_array(input)
     rows = array.reshape(-1, array.shape[-1])
     texts = ["".join(_to_character(int(p), errors, replacement_char) for p in row) for row in rows]
-    return make_string_tensor([t.encode(output_encoding) for t in texts], array.shape[:-1])
+    return make_string_tensor([_encode_string(t, output_encoding) for t in texts], array.shape[:-1])
 
 
 def _to_character(point: int, errors: str, replacement: int) -> str:
@@ -133,7 +150,9 @@ def unicode_split(
 
     def split_one(word: bytes) -> list[bytes]:
         text = _decode_string(word, input_encoding, errors)
-        return [c.encode(input_encoding) for c in text.replace("\ufffd", chr(replacement_char))]
+        return [
+            _encode_string(c, input_encoding) for c in text.replace("\ufffd", chr(replacement_char))
+        ]
 
     return split_each(input, "unicode_split", split_one)
 
@@ -171,14 +190,14 @@ def unicode_transcode(
             text = "".join(
                 chr(replacement_char) if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text
             )
-        return text.encode(output_encoding)
+        return _encode_string(text, output_encoding)
 
     return map_strings("unicode_transcode", transcode, input)
 
 
 def _compute_offsets(text: str, encoding: str) -> Tensor:
     """Return the byte offset of each character."""
-    sizes = [len(c.encode(encoding)) for c in text]
+    sizes = [len(_encode_string(c, encoding)) for c in text]
     return Tensor(np.cumsum([0, *sizes[:-1]], dtype=np.int64)[: len(text)])
 
 

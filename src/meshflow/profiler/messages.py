@@ -7,7 +7,8 @@ values.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.environment import optional_packages
@@ -22,6 +23,8 @@ __all__ = ["ProfileRequest", "ProfileResponse", "load_grpc", "pack", "unpack"]
 SERVICE = "tensorflow.ProfilerService"
 # Tool in a request that makes a Meshflow server return the files instead of writing them.
 RETURN_FILES_TOOL = "meshflow"
+
+_T = TypeVar("_T")
 
 
 def load_grpc() -> Any:
@@ -71,6 +74,27 @@ def unpack(message: bytes) -> dict[int, list[Any]]:
     return values
 
 
+def _get_integer(values: Mapping[int, list[Any]], field: int, default: int = 0) -> int:
+    return _check_type(values.get(field, [default])[-1], int, field)
+
+
+def _get_bytes(values: Mapping[int, list[Any]], field: int) -> bytes:
+    return _check_type(values.get(field, [b""])[-1], bytes, field)
+
+
+def _get_text(values: Mapping[int, list[Any]], field: int) -> str:
+    try:
+        return _get_bytes(values, field).decode()
+    except UnicodeDecodeError as error:
+        raise DataLossError(f"Field {field} of a message is not text: {error}.") from None
+
+
+def _check_type(value: Any, expected: type[_T], field: int) -> _T:
+    if not isinstance(value, expected):
+        raise DataLossError(f"Field {field} of a message must be {expected.__name__}.")
+    return value
+
+
 class ProfileRequest(NamedTuple):
     """Request of a client to record a profile.
 
@@ -114,23 +138,16 @@ class ProfileRequest(NamedTuple):
     def from_bytes(cls, message: bytes) -> ProfileRequest:
         """Decode a request."""
         values = unpack(message)
-        options = unpack(values.get(4, [b""])[-1])
-
-        def read_text(field: int) -> str:
-            return values.get(field, [b""])[-1].decode()
-
-        def read_number(field: int, default: int) -> int:
-            return int(options.get(field, [default])[-1])
-
+        options = unpack(_get_bytes(values, 4))
         return cls(
-            int(read_number(9, 0) or values.get(1, [0])[-1]),
-            read_number(2, 2),
-            read_number(4, 0),
-            read_number(3, 1),
-            read_number(8, 0),
-            read_text(5),
-            read_text(6),
-            read_text(7),
+            _get_integer(options, 9) or _get_integer(values, 1),
+            _get_integer(options, 2, 2),
+            _get_integer(options, 4, 0),
+            _get_integer(options, 3, 1),
+            _get_integer(options, 8),
+            _get_text(values, 5),
+            _get_text(values, 6),
+            _get_text(values, 7),
             RETURN_FILES_TOOL.encode() in values.get(3, []),
         )
 
@@ -156,7 +173,6 @@ class ProfileResponse(NamedTuple):
     def from_bytes(cls, message: bytes) -> ProfileResponse:
         """Decode a response."""
         values = unpack(message)
-        files = {}
-        for item in map(unpack, values.get(6, [])):
-            files[item[1][0].decode()] = item.get(2, [b""])[0]
-        return cls(bool(values.get(7, [0])[-1]), files)
+        items = [unpack(_check_type(item, bytes, 6)) for item in values.get(6, [])]
+        files = {_get_text(item, 1): _get_bytes(item, 2) for item in items}
+        return cls(bool(_get_integer(values, 7)), files)

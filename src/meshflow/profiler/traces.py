@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 from collections import defaultdict
@@ -22,6 +21,7 @@ from meshflow.core.runtime.annotations import (
     WAITING,
 )
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.ops.files import decompress
 
 __all__ = ["WorkerTrace", "read_trace"]
 
@@ -165,7 +165,8 @@ def read_trace(content: bytes, name: str) -> WorkerTrace:
         else:
             planes = _read_planes(jax.profiler.ProfileData.from_serialized_xspace(content))
         return _read_trace(planes)
-    except (ValueError, RuntimeError, KeyError, EOFError, OSError, UnicodeDecodeError) as error:
+    # A damaged trace may contain values of any type in any place.
+    except Exception as error:
         raise DataLossError(
             f"The trace {name} cannot be read: it is cut off, or not a trace ({error}). Record it again."
         ) from error
@@ -190,7 +191,7 @@ class _Event(NamedTuple):
 
 
 def _read_json_planes(content: bytes) -> Iterator[_Plane]:
-    text = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    text = decompress(content, "GZIP") if content[:2] == b"\x1f\x8b" else content
     processes: dict[Any, str] = {}
     threads: dict[Any, str] = {}
     events: dict[Any, dict[Any, list[_Event]]] = defaultdict(lambda: defaultdict(list))

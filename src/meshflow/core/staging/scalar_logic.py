@@ -8,6 +8,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 
@@ -34,7 +35,7 @@ def to_scalar_bool(value: TensorLike, use: str = "a condition") -> Tensor:
     tensor = convert_to_tensor(value)
     shape = tuple(tensor.shape)
     if int(np.prod(shape)) != 1:
-        raise ValueError(
+        raise InvalidValueError(
             f"The truth value of a tensor of shape {tensor.shape} is ambiguous when used as {use}: expected "
             "a scalar. Use tf.reduce_any or tf.reduce_all, or tf.where to choose element by element."
         )

@@ -19,7 +19,7 @@ from jax.export import is_symbolic_dim
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import resolve_device
-from meshflow.core.runtime.errors import DtypeMismatchError
+from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DType, DTypeLike
@@ -232,7 +232,7 @@ def _to_string_array(value: TensorLike, array: np.ndarray, dtype: DType | None) 
     flat = array.ravel().tolist()
     if not all(isinstance(item, (str, bytes)) for item in flat):
         kinds = sorted({type(item).__name__ for item in flat})
-        raise ValueError(
+        raise InvalidValueError(
             f"Attempt to convert a value ({value!r}) with an unsupported type "
             f"({type(value).__name__}, holding {', '.join(kinds)}) to a Tensor."
         )

@@ -272,7 +272,11 @@ def as_dtype(type_value: object) -> DType:
         if type_value is None:  # NumPy would interpret None as float64.
             raise TypeError
         return from_numpy_dtype(np.dtype(type_value))  # type: ignore[call-overload]
-    except (TypeError, ValueError):
+    except (
+        TypeError,
+        ValueError,
+        SyntaxError,
+    ):  # NumPy evaluates names with commas as Python literals.
         raise TypeError(
             f"Cannot convert {type_value!r} to a dtype. Expected a tf.DType, a name such as "
             f"'float32', or a NumPy dtype; the names are {sorted(_BY_NAME)}."

@@ -25,6 +25,9 @@ __all__ = [
 # The addresses of a job: a list, or a dictionary from task ids.
 _Tasks: TypeAlias = list[str] | dict[int, str]
 
+# Maximum number of hosts or tasks of a Slurm job.
+_MAX_HOSTS = 1 << 17
+
 
 def _make_cluster_spec(jobs: Mapping[str, object]) -> ClusterSpec:
     """Create the `ClusterSpec` of addresses by job."""
@@ -61,12 +64,16 @@ def _expand_host(part: str) -> list[str]:
         if not first.isdigit() or (dash and not last.isdigit()):
             raise InvalidValueError(f"{part!r} is not a list of Slurm hosts, such as 'n[1-3,7]'.")
         numbers = range(int(first), int(last or first) + 1)
+        _check_count(len(middles) + numbers.stop - numbers.start, part)
         middles += [str(n).zfill(len(first)) for n in numbers]
-    return [prefix + middle + tail for middle in middles for tail in _expand_suffix(suffix)]
+    tails = _expand_host(suffix) if suffix else [""]
+    _check_count(len(middles) * len(tails), part)
+    return [prefix + middle + tail for middle in middles for tail in tails]
 
 
-def _expand_suffix(suffix: str) -> list[str]:
-    return _expand_host(suffix) if suffix else [""]
+def _check_count(count: int, text: str) -> None:
+    if count > _MAX_HOSTS:
+        raise InvalidValueError(f"{text!r:.100} has more than {_MAX_HOSTS} hosts or tasks.")
 
 
 def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
@@ -86,7 +93,9 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
             raise InvalidValueError(
                 f"{tasks_per_node!r} are not tasks per node, such as '3(x2),1': {part!r}."
             )
-        counts += [int(match[1])] * int(match[2] or 1)
+        repetitions = int(match[2] or 1)
+        _check_count(len(counts) + repetitions, tasks_per_node)
+        counts += [int(match[1])] * repetitions
     return counts
 
 

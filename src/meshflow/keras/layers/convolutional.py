@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -32,7 +33,7 @@ def parse_sizes(value: int | Sequence[int], rank: int, name: str) -> tuple[int, 
     """Return one positive size per axis."""
     result = (value,) * rank if isinstance(value, int) else tuple(int(v) for v in value)
     if len(result) != rank or any(v <= 0 for v in result):
-        raise ValueError(
+        raise InvalidValueError(
             f"The `{name}` argument must be a tuple of {rank} positive integers. Received: {value}"
         )
     return result
@@ -102,6 +103,10 @@ class Conv(Layer):
         if filters is not None and (not isinstance(filters, int) or filters <= 0):
             raise ValueError(
                 f"Invalid value for argument `filters`. Expected a strictly positive value. Received filters={filters}."
+            )
+        if not isinstance(groups, int) or groups <= 0:
+            raise ValueError(
+                f"Invalid value for argument `groups`. Expected a strictly positive value. Received groups={groups}."
             )
         if filters is not None and filters % groups:
             raise ValueError(

@@ -309,6 +309,15 @@ class Dot(Merge):
 
     def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not isinstance(axes, int):
+            if not isinstance(axes, (list, tuple)):
+                raise TypeError(
+                    f"Invalid type for argument `axes`: expected int or list, got {axes!r}."
+                )
+            if len(axes) != 2 or not all(isinstance(axis, int) for axis in axes):
+                raise ValueError(
+                    f"Invalid format for argument `axes`: expected two integers, got {axes}."
+                )
         self.axes, self.normalize = axes, normalize
 
     def call(self, inputs: _Inputs) -> Tensor:
@@ -319,6 +328,12 @@ class Dot(Merge):
             )
         a, b = inputs
         pair = (self.axes, self.axes) if isinstance(self.axes, int) else tuple(self.axes)
+        for axis, operand in zip(pair, (a, b), strict=True):
+            rank = len(operand.shape)
+            if not -rank <= axis < rank or axis % rank == 0:
+                raise ValueError(
+                    f"Dot(name={self.name!r}): axis {axis} is no axis after the batch of an input of shape {operand.shape}."
+                )
         i, j = pair[0] % len(a.shape), pair[1] % len(b.shape)
         if self.normalize:
             a, b = math.l2_normalize(a, axis=i), math.l2_normalize(b, axis=j)

@@ -533,6 +533,10 @@ class UnitNormalization(Layer):
 
     def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if not isinstance(axis, (int, list, tuple)):
+            raise TypeError(
+                f"Invalid value for `axis` argument: expected an integer or a list of integers, got {axis!r}."
+            )
         self.axis = axis
         self.supports_masking = True
 

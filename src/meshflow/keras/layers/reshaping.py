@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
@@ -89,14 +90,14 @@ class Reshape(Layer):
 
     def _resolve_sizes(self, sizes: list[Any]) -> list[int | None]:
         if self.target_shape.count(-1) > 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"There must be at most one unknown dimension in target_shape. Received: target_shape={self.target_shape}"
             )
         if None in sizes:
             return [None if s == -1 else s for s in self.target_shape]
         total, known = math.prod(sizes), math.prod(s for s in self.target_shape if s != -1)
         if (-1 not in self.target_shape and known != total) or known == 0 or total % known:
-            raise ValueError(
+            raise InvalidValueError(
                 f"total size of new array must be unchanged, input_shape = {sizes}, output_shape = {list(self.target_shape)} (layer {self.name})"
             )
         return [total // known if s == -1 else s for s in self.target_shape]

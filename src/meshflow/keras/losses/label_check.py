@@ -44,7 +44,9 @@ def to_class_indices(labels: TensorLike, reject_nan: bool = False) -> Tensor:
     if not labels.dtype.is_floating:
         return math.cast(labels, "int64")
     is_nan = math.is_nan(labels)
-    if reject_nan and not isinstance(is_nan.array, jax.core.Tracer):
+    # Keras tensors have no values.
+    is_symbolic = not isinstance(is_nan, Tensor) or isinstance(is_nan.array, jax.core.Tracer)
+    if reject_nan and not is_symbolic:
         known = np.asarray(is_nan.array)
         if known.any():
             raise InvalidArgumentError(

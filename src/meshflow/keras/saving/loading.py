@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
 
 from meshflow import saved_model
 from meshflow.checkpoint.array_folder import ArrayFolder, is_array_folder, read_folder
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import load_budget_scope
-from meshflow.environment.types import Config, StrPath
+from meshflow.environment.types import Config, Json, StrPath
 from meshflow.files import gfile
 from meshflow.files.contained_files import check_regular
 from meshflow.files.copies import local_copy
@@ -31,7 +34,7 @@ from meshflow.keras.error_context import prefix_errors
 from meshflow.keras.registry import CustomObjects
 from meshflow.keras.safe_mode import UnsafeConfigError, is_in_safe_mode
 from meshflow.keras.safe_mode import safe_mode_scope as safe_mode_scope
-from meshflow.keras.saving import tensorflow_models
+from meshflow.keras.saving import isolated_loading, tensorflow_models
 from meshflow.keras.saving.restored_model import RestoredModel
 from meshflow.keras.weight_values import set_weights
 from meshflow.saved_model.loader import is_tensorflow_saved_model
@@ -50,6 +53,7 @@ def load_model(
     compile: bool = True,
     options: object = None,
     safe_mode: bool = True,
+    isolated: bool = False,
     **kwargs: Any,
 ) -> Model:
     """Load a model of `save_model`, a file of Keras 2, or a SavedModel of TensorFlow.
@@ -61,6 +65,9 @@ def load_model(
       options: Ignored.
       safe_mode: Whether to refuse models with code, such as `Lambda` layers with unnamed functions,
         and models that read other files, such as vocabularies. This applies to all formats.
+      isolated: Whether to parse the file in a process without network and write access, with limits on
+        memory and time. This process receives a configuration and arrays, and creates the model from
+        its own layers.
       **kwargs: Ignored.
 
     Returns:
@@ -82,6 +89,16 @@ def load_model(
       >>> bool(tf.reduce_all(loaded(tf.ones([1, 3])) == model(tf.ones([1, 3]))))
       True
     """
+    if isolated:
+        if custom_objects or safe_mode is False or is_open_hdf5(filepath):
+            raise ValueError(
+                f"load_model({filepath}, isolated=True): an isolated model has no custom_objects, safe_mode=False or open file. "
+                "Pass a path only."
+            )
+        target = f"{__name__}:load_and_describe"
+        return isolated_loading.load_isolated(
+            to_path_string(filepath), compile, target, restore_model
+        )
     hdf5_file: Any = filepath if is_open_hdf5(filepath) else None
     path = str(hdf5_file.filename) if hdf5_file is not None else to_path_string(filepath)
     is_folder = hdf5_file is None and (gfile.isdir(path) or is_array_folder(path))
@@ -177,7 +194,31 @@ def _load_folder(path: str, custom_objects: CustomObjects, compile: bool) -> Mod
         reason = str(error).split(". ")[0]
         _log.warning("%s: loading the functions of the model without its class: %s", path, reason)
         return _load_restored_model(path, meta, custom_objects, compile)
-    stored = read_folder(path)
+    return _restore_weights(model, meta, read_folder(path), custom_objects, compile)
+
+
+def load_and_describe(arguments: Json, file: IO[bytes]) -> None:
+    """Load a model, and write its description; called in an isolated process."""
+    model = load_model(arguments["path"], compile=arguments["compile"])
+    isolated_loading.write_description(model, file)
+
+
+def restore_model(
+    meta: Config, stored: Mapping[str, tuple[str, np.ndarray]], compile: bool
+) -> Model:
+    """Create a model from its metadata and arrays, the results of `describe_model`."""
+    return _restore_weights(
+        _create_model(meta["model_config"], meta, None), meta, stored, None, compile
+    )
+
+
+def _restore_weights(
+    model: Model,
+    meta: Config,
+    stored: Mapping[str, tuple[str, np.ndarray]],
+    custom_objects: CustomObjects,
+    compile: bool,
+) -> Model:
     weights = [k for k in sorted(stored) if k.isdigit()]
     set_weights(model.name, merge_shards(model._saved_weights), [stored[k][1] for k in weights])
     if compile and meta.get("training_config"):

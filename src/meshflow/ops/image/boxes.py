@@ -304,6 +304,10 @@ def non_max_suppression_with_scores(
       [1 2] [0.75 0.25]
     """
     boxes = convert_to_tensor(boxes)
+    if boxes.shape.rank != 2 or boxes.shape[1] != 4:
+        raise InvalidValueError(
+            f"tf.image.non_max_suppression: expected boxes of shape [n, 4], got {boxes.shape}."
+        )
     max_count = _bound_output_size(max_output_size, boxes.shape[0])
     limits = _to_floats(iou_threshold, score_threshold, soft_nms_sigma)
     return _trim_selection(

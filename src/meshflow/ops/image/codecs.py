@@ -282,7 +282,12 @@ def decode_jpeg(
     image = _open_image(contents)
     if ratio > 1:
         width, height = image.size
-        image.draft(None, (width // ratio, height // ratio))
+        if min(width, height) >= ratio:
+            image.draft(None, (width // ratio, height // ratio))
+        else:
+            # Pillow cannot scale images that are thinner than a block.
+            with translate_errors("JPEG"):
+                image = image.reduce(ratio)
     return Tensor(np.ascontiguousarray(_decode_pillow_image(image, channels)))
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.symbolic_sizes import make_range
@@ -81,11 +82,13 @@ def extract_patches(
     """
     for argument, value in (("sizes", sizes), ("strides", strides), ("rates", rates)):
         if len(value) != 4 or value[0] != 1 or value[3] != 1:
-            raise ValueError(
+            raise InvalidValueError(
                 f"extract_patches: {argument} must be [1, rows, columns, 1], got {value}."
             )
     if padding not in ("VALID", "SAME"):
-        raise ValueError(f"extract_patches: padding must be 'VALID' or 'SAME', got {padding!r}.")
+        raise InvalidValueError(
+            f"extract_patches: padding must be 'VALID' or 'SAME', got {padding!r}."
+        )
     return _extract_patches(
         images, tuple(sizes[1:3]), tuple(strides[1:3]), tuple(rates[1:3]), padding
     )

@@ -190,7 +190,9 @@ def resize(
         height, width = sizes
         return _resize(images, height, width, method, antialias)
     if any(s < 0 for s in sizes):
-        raise ValueError(f"Dimension {min(sizes)} must be >= 0, got a 'size' of {list(sizes)}.")
+        raise InvalidValueError(
+            f"Dimension {min(sizes)} must be >= 0, got a 'size' of {list(sizes)}."
+        )
     height, width = sizes
     if 0 in sizes:
         raise InvalidValueError(

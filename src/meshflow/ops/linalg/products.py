@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array import expand_dims, squeeze
 from meshflow.ops.array.shaping import Axes
@@ -43,7 +44,28 @@ def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
       >>> tf.einsum("i,i->", [1.0, 2.0], [3.0, 4.0]).numpy()
       np.float32(11.0)
     """
+    if not isinstance(equation, str):
+        raise TypeError(f"tf.einsum: the equation must be a string, got {equation!r:.100}.")
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    if (
+        arrow
+        and "..." in terms
+        and "..." not in result
+        and _have_ellipsis_dimensions(terms, inputs)
+    ):
+        raise InvalidValueError(
+            f"tf.einsum: the result of {equation!r} has no ellipsis, so it would lose the dimensions of the ellipsis."
+        )
     return _einsum(list(inputs), equation.replace(" ", ""))
+
+
+def _have_ellipsis_dimensions(terms: str, inputs: Sequence[Any]) -> bool:
+    for term, operand in zip(terms.split(","), inputs, strict=False):
+        tensor = operand if hasattr(operand, "shape") else convert_to_tensor(operand)
+        rank = TensorShape(tensor.shape).rank
+        if "..." in term and rank is not None and rank > len(term.replace("...", "")):
+            return True
+    return False
 
 
 def matvec(

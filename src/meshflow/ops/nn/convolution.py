@@ -16,7 +16,6 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["atrous_conv2d", "conv1d", "conv2d", "conv3d", "convolution"]
@@ -45,6 +44,9 @@ def normalize_sizes(
     value = to_static_value(value, name)
     if value is None:
         return (1,) * rank
+    values = [value] if isinstance(value, int) else value
+    if any(size <= 0 for size in values):
+        raise InvalidValueError(f"{name} must be positive, got {value}.")
     if isinstance(value, int):
         return (value,) * rank
     if len(value) == 1:
@@ -140,9 +142,12 @@ def check_window_fits(
     dilations = dilations or (1,) * len(spatial)
     for n, k, d, (low, high) in zip(spatial, window, dilations, pairs, strict=True):
         extent = (k - 1) * d + 1
-        if has_symbolic_size((n, low, high)):
+        try:
+            # For sizes that vary, the comparison becomes a guard of the trace.
+            is_too_small = n and n + low + high < extent
+        except jax.errors.InconclusiveDimensionOperation:
             continue
-        if n and n + low + high < extent:
+        if is_too_small:
             raise InvalidValueError(
                 f"Negative dimension size caused by subtracting {extent} from {n + low + high}: a window of size "
                 f"{list(window)} (dilations {list(dilations)}) does not fit into {list(spatial)} with padding {padding}."

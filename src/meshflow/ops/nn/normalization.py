@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.math import (
@@ -279,6 +280,10 @@ def local_response_normalization(
     References:
       Krizhevsky et al., ImageNet classification with deep convolutional neural networks, 2012.
     """
+    if input.ndim != 4:
+        raise InvalidValueError(
+            f"tf.nn.lrn: expected an input of rank 4, got shape {list(input.shape)}."
+        )
     squares = jnp.pad(
         jnp.square(input), [(0, 0)] * (input.ndim - 1) + [(depth_radius, depth_radius)]
     )

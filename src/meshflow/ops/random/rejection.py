@@ -79,10 +79,12 @@ def draw_poisson(state: Array, rate: Array, indices: Array) -> Array:
       indices: Flat index of each result, as uint64; it determines the counters of the result.
     """
     counts = indices * COUNTS_PER_OUTPUT
+    is_valid = jnp.isfinite(rate) & (rate >= 0)
+    # An invalid rate would never be accepted.
+    rate = jnp.where(is_valid, rate, 0.0)
     is_small = rate < 10
     small = _draw_small_poisson(state, jnp.where(is_small, rate, 1.0), counts, is_small)
     large = _draw_large_poisson(state, jnp.where(is_small, 10.0, rate), counts, ~is_small)
-    is_valid = jnp.isfinite(rate) & (rate >= 0)
     return jnp.where(is_valid, jnp.where(is_small, small, large), jnp.nan)
 
 
@@ -230,6 +232,9 @@ def draw_gamma(state: Array, alpha: Array, indices: Array) -> Array:
     The arguments are explained in `draw_poisson`.
     """
     counts = indices * COUNTS_PER_OUTPUT
+    is_valid = alpha >= 0
+    # An invalid alpha would never be accepted.
+    alpha = jnp.where(is_valid, alpha, 1.0)
     is_below_one = alpha < 1
     d = alpha + jnp.where(is_below_one, 2 / 3, -1 / 3)
     c = 1 / 3 / jnp.sqrt(d)
@@ -262,7 +267,8 @@ def draw_gamma(state: Array, alpha: Array, indices: Array) -> Array:
     _, _, u = _draw_next(draw_uniforms, counts, used, uniforms, is_below_one)
     result = jnp.where(is_below_one, result * jnp.power(u, 1 / alpha), result)
     _, first = draw_uniforms_per_counter(state, counts)
-    return jnp.where(is_exponential, -jnp.log1p(-first), result)
+    result = jnp.where(is_exponential, -jnp.log1p(-first), result)
+    return jnp.where(is_valid, result, jnp.nan)
 
 
 def _draw_next(

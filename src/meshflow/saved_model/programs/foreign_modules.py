@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import os
 import struct
 import subprocess
@@ -19,6 +20,8 @@ from collections.abc import Sequence
 
 from meshflow.core.runtime import compilation_cache
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
+from meshflow.environment import sandbox
+from meshflow.environment.module_rewriting import BYTECODE_PREFIX, rewrite_modules
 
 __all__ = [
     "MAX_DERIVATIVES",
@@ -31,43 +34,20 @@ __all__ = [
 _TIMEOUT_SECONDS = 120
 # Address space of the child process, of which importing JAX takes two.
 _MAX_CHILD_BYTES = 16 << 30
-_BYTECODE_PREFIX = b"ML\xefR"
 # Maximum number of derivatives in the file of a program; Meshflow writes one.
 MAX_DERIVATIVES = 4
-# The input and the output are a sequence of programs, each the number of its parts and for each part its
+# The input and the output of the child are a sequence of programs, each the number of its parts and for each part its
 # length and bytes. The parts of the output are the modules of a program and of its derivatives.
 _CHILD_SOURCE = f"""
-import resource, struct, sys
+import resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, ({_MAX_CHILD_BYTES}, {_MAX_CHILD_BYTES}))
-import jax.export
-from meshflow.environment import jax_internals as internals
-
-def read_modules(data):
-    if data.startswith({_BYTECODE_PREFIX!r}):
-        return [data]
-    program = jax.export.deserialize(bytearray(data))
-    modules = [program.mlir_module_serialized]
-    while program.has_vjp() and len(modules) <= {MAX_DERIVATIVES}:
-        program = program.vjp()
-        modules.append(program.mlir_module_serialized)
-    return modules
-
-def rewrite(data):
-    with internals.mlir.make_ir_context():
-        return internals.write_portable_artifact(internals.read_portable_artifact(data))
-
-source, target = sys.stdin.buffer, sys.stdout.buffer
-while header := source.read(8):
-    data = source.read(*struct.unpack("<q", header))
-    try:
-        modules = [rewrite(module) for module in read_modules(data)]
-    except Exception as error:
-        kind = "ImportError: " if isinstance(error, ImportError) else ""
-        sys.exit(kind + (str(error).splitlines() or [repr(error)])[0])
-    target.write(struct.pack("<q", len(modules)))
-    for module in modules:
-        target.write(struct.pack("<q", len(module)) + module)
+from meshflow.environment.module_rewriting import rewrite_modules
+try:
+    rewrite_modules(sys.stdin.buffer, sys.stdout.buffer, {MAX_DERIVATIVES})
+except Exception as error:
+    kind = "ImportError: " if isinstance(error, ImportError) else ""
+    sys.exit(kind + (str(error).splitlines() or [repr(error)])[0])
 """
 # Version of the cache entries; it changes with their format.
 _FORMAT_VERSION = b"1"
@@ -124,7 +104,7 @@ def rewrite_module(data: bytes) -> bytes:
       DataLossError: If it cannot be read, with MLIR's error or the signal that ended the process.
       UnimplementedError: If no Python interpreter can be started.
     """
-    if not data.startswith(_BYTECODE_PREFIX):
+    if not data.startswith(BYTECODE_PREFIX):
         raise DataLossError("it does not begin with the prefix of MLIR bytecode")
     return data if is_own_program(data) else rewrite_programs([data])[0][0]
 
@@ -188,6 +168,12 @@ def _make_environment() -> dict[str, str]:
 
 
 def _run_child(programs: Sequence[bytes]) -> bytes:
+    content = b"".join(struct.pack("<q", len(data)) + data for data in programs)
+    if sandbox.is_isolated():
+        # This process exists to read files of others, and cannot start another one.
+        target = io.BytesIO()
+        rewrite_modules(io.BytesIO(content), target, MAX_DERIVATIVES)
+        return target.getvalue()
     if not sys.executable:
         raise UnimplementedError(
             "StableHLO programs of unknown origin are verified by another process, and sys.executable is not set."
@@ -195,7 +181,7 @@ def _run_child(programs: Sequence[bytes]) -> bytes:
     try:
         child = subprocess.run(
             [sys.executable, "-c", _CHILD_SOURCE],
-            input=b"".join(struct.pack("<q", len(data)) + data for data in programs),
+            input=content,
             capture_output=True,
             env=_make_environment(),
             timeout=_TIMEOUT_SECONDS,

@@ -477,6 +477,10 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
           >>> layer.kernel.shape
           TensorShape([3, 2])
         """
+        if "input_shape" not in config:
+            raise ValueError(
+                f"Layer {self.name}: expected a build configuration with an input_shape, got {config!r:.200}."
+            )
         shape = config["input_shape"]
         if shape is not None and not self.built:
             self._build_input_shape = map_shapes(TensorShape, shape)

@@ -12,6 +12,7 @@ import numpy as np
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.core.variables.variable import get_full_name
 from meshflow.environment.limits import spend_for_repeated_read
+from meshflow.files.arrays import cast_weight
 from meshflow.keras.engine.saving.archives import get_object_address
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.engine.saving.model_configuration import KERAS_VERSION
@@ -42,7 +43,14 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
 
     Raises:
       RuntimeError: if a name is too long for HDF5.
+      ValueError: if HDF5 cannot hold a name.
     """
+    for name in names:
+        if "\0" in name or not _is_encodable(name):
+            raise ValueError(
+                f"The name {name!r:.100} contains a NUL or half a surrogate pair, which HDF5 cannot hold. Rename the "
+                "layer, or save the model as .keras."
+            )
     data = [name.encode() for name in names]
     if any(len(name) > _MAX_ATTRIBUTE_BYTES for name in data):
         raise RuntimeError(
@@ -58,6 +66,14 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
         return
     for i, piece in enumerate(np.array_split(data, pieces)):
         group.attrs[f"{key}{i}"] = piece
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_names(group: HDF5Group, key: str) -> list[str]:
@@ -131,7 +147,8 @@ def assign_values(
                 raise ValueError(message)
             _warn_skipped(message)
             continue
-        variable.assign(np.asarray(value).astype(variable.dtype.dtype))
+        label = f"The stored value of {variable.name} in {location}"
+        variable.assign(cast_weight(np.asarray(value), variable.dtype.dtype, label))
 
 
 def _warn_skipped(message: str) -> None:
@@ -175,7 +192,7 @@ def read_dataset(dataset: HDF5Dataset) -> np.ndarray:
     Raises:
       ValueError: if it is a group, holds strings or references, or has an unknown dtype.
     """
-    if getattr(dataset, "dtype", None) is None or dataset.dtype.hasobject:
+    if getattr(dataset, "shape", None) is None or dataset.dtype.hasobject:
         raise ValueError(
             f"{dataset.name} of the file is no array of numbers. Expected a data set with the values of a weight."
         )

@@ -115,7 +115,7 @@ def _count_matching_weights(
     for path, variables in entries:
         datasets = _select_datasets(group, path, variables)
         if set(datasets) == set(variables) and all(
-            variable.shape.is_compatible_with(datasets[key].shape)
+            variable.shape.is_compatible_with(getattr(datasets[key], "shape", None))
             for key, variable in variables.items()
         ):
             count += len(variables)
@@ -126,8 +126,12 @@ def _select_datasets(
     group: HDF5Group, path: str, names: dict[str, AnyVariable]
 ) -> dict[str, HDF5Dataset]:
     """Return the data sets of a group that are weights; an unknown name belongs to a vocabulary."""
-    datasets = group.get(path, {}).items()
-    return {name: value for name, value in datasets if name.isdigit() or name in names}
+    part = group.get(path, {})
+    if not hasattr(part, "items"):
+        raise ValueError(
+            f"{path!r} of the file is an array. Expected a group with the weights of a layer."
+        )
+    return {name: value for name, value in part.items() if name.isdigit() or name in names}
 
 
 # Group of the state that Keras 2 has no slot for, such as a loss scale.
@@ -161,6 +165,6 @@ def read_optimizer(group: HDF5Group) -> tuple[list[str], list[np.ndarray]]:
     datasets = [
         part[k]
         for part in (group.get("optimizer/vars", {}), group.get(_EXTRA_STATE_GROUP, {}))
-        for k in sorted(part, key=int)
+        for k in (sorted(part, key=int) if hasattr(part, "items") else ())
     ]
     return [str(d.attrs.get("name", "")) for d in datasets], [read_dataset(d) for d in datasets]

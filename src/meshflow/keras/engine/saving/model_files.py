@@ -10,8 +10,10 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.core.variables.variable import get_full_name
@@ -117,13 +119,11 @@ def save_model(
         )
     training = get_training_config(model)
     optimizer = model.optimizer if include_optimizer and training else None
-    config = keras3_serialization.make_model_config if keras_version == 3 else make_model_config
-    meta = {
-        "model_config": _find_model_config(model) if file_format == "tf" else config(model),
-        "training_config": training if include_optimizer else None,
-        "built_shape": _get_built_shape(model),
-        "input_specs": build_config.serialize_specs(model.__dict__.get("_save_spec")),
-    }
+    make_config = (
+        keras3_serialization.make_model_config if keras_version == 3 else make_model_config
+    )
+    config = _find_model_config(model) if file_format == "tf" else make_config(model)
+    meta = _make_metadata(model, config, training if include_optimizer else None)
     with optimizer_state.model_slots_scope(optimizer, model):
         if file is not None:
             _write_h5(model, file, meta, optimizer, keras_version)
@@ -137,6 +137,48 @@ def save_model(
             state = [] if optimizer is None else optimizer_state.list_state(optimizer)
             with contextlib.nullcontext() if include_optimizer else _detach_optimizer(model):
                 _write_folder(model, path, meta, state, kwargs)
+
+
+def _make_metadata(model: Any, config: Config | None, training: Config | None) -> dict[str, Any]:
+    return {
+        "model_config": config,
+        "training_config": training,
+        "built_shape": _get_built_shape(model),
+        "input_specs": build_config.serialize_specs(model.__dict__.get("_save_spec")),
+    }
+
+
+def describe_model(model: Any) -> tuple[Config, dict[str, tuple[str, np.ndarray]]]:
+    """Return all that defines a model: its metadata, and the arrays of its weights and optimizer.
+
+    Args:
+      model: A model with a configuration.
+
+    Returns:
+      The metadata, values of JSON, and names and values of the arrays by key.
+
+    Raises:
+      NotImplementedError: If the model has no configuration.
+    """
+    training = get_training_config(model)
+    meta = _make_metadata(model, make_model_config(model), training)
+    optimizer = model.optimizer if training else None
+    with optimizer_state.model_slots_scope(optimizer, model):
+        state = [] if optimizer is None else optimizer_state.list_state(optimizer)
+        arrays = _name_arrays(_key_weights(model, state))
+    return json.loads(to_json(meta)), arrays
+
+
+def _key_weights(model: Any, state: Sequence[Any]) -> dict[str, Any]:
+    """Return weights and the state of an optimizer by their keys in a folder."""
+    weights: dict[str, Any] = {
+        f"{i:05d}": w for i, w in enumerate(merge_shards(model._saved_weights))
+    }
+    return weights | {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
+
+
+def _name_arrays(weights: Mapping[str, Any]) -> dict[str, tuple[str, np.ndarray]]:
+    return {key: (f"{get_full_name(w)}:0", w.numpy()) for key, w in weights.items()}
 
 
 _FORMATS = {
@@ -185,10 +227,8 @@ def _detach_optimizer(model: Any) -> Iterator[None]:
 def _write_folder(
     model: Any, path: str, meta: dict[str, Any], state: Sequence[Any], options: dict[str, Any]
 ) -> None:
-    variables = merge_shards(model._saved_weights)
-    weights: dict[str, Any] = {f"{i:05d}": w for i, w in enumerate(variables)}
-    weights |= {f"optimizer_{i:05d}": w for i, w in enumerate(state)}
-    arrays = {key: (f"{get_full_name(w)}:0", w.numpy()) for key, w in weights.items()}
+    weights = _key_weights(model, state)
+    arrays = _name_arrays(weights)
     manifest = json.loads(to_json({"model": meta}))
     content = saved_model.SavedModelContent(arrays, manifest)
     if options.get("save_traces", True):

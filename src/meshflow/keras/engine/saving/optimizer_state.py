@@ -18,6 +18,7 @@ import numpy as np
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.core.variables.variable import get_full_name
 from meshflow.distribute.parallel.gradient_compression import ERROR_SLOTS
+from meshflow.files.arrays import cast_weight
 from meshflow.keras.engine.saving.group_paths import AnyVariable
 from meshflow.keras.optimizers import experimental, legacy
 from meshflow.keras.optimizers.checkpoint_children import get_own_weights, get_slot_lists
@@ -101,7 +102,8 @@ class _VariableSlot:
         return np.asarray(self.variable.numpy())
 
     def assign_value(self, value: np.ndarray) -> None:
-        self.variable.assign(value.astype(self.variable.dtype.dtype))
+        label = f"The stored value of {self.name}"
+        self.variable.assign(cast_weight(value, self.variable.dtype.dtype, label))
 
 
 @dataclass

@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from meshflow.core.values.dtypes import DTypeLike
+from meshflow.files.arrays import can_hold
 from meshflow.files.safetensors import (
     INDEX_SUFFIX,
     load_file,
@@ -74,7 +72,7 @@ def read_model(model: Layer, path: str, skip_mismatch: bool, by_name: bool) -> N
         elif not weight.shape.is_compatible_with(array.shape):
             mismatches.append(f"{name} ({array.shape}, not {tuple(weight.shape)})")
             names.pop(name)
-        elif not _can_hold(weight.dtype.as_numpy_dtype, array.dtype):
+        elif not can_hold(weight.dtype.as_numpy_dtype, array.dtype):
             mismatches.append(f"{name} ({array.dtype}, not {weight.dtype.name})")
             names.pop(name)
     if mismatches and not skip_mismatch:
@@ -133,16 +131,6 @@ def _index_names(names: Iterable[str]) -> dict[tuple[str, int, str], str]:
         (layers[layer][0], ranks[layers[layer]], rest): name
         for name, (layer, _, rest) in parts.items()
     }
-
-
-def _can_hold(dtype: DTypeLike, stored: DTypeLike) -> bool:
-    """Check whether a dtype can hold stored values: integers cannot hold floats, nor floats complex numbers."""
-    return _get_rank(dtype) >= _get_rank(stored)
-
-
-def _get_rank(dtype: Any) -> int:
-    kind = np.dtype(dtype).kind
-    return 0 if kind in "biu" else 2 if kind == "c" else 1
 
 
 def _suggest_name(name: str, stored: Iterable[str]) -> str:

@@ -34,6 +34,10 @@ class History(NamedTuple):
     tensor_index: int
 
 
+class SymbolicValueError(TypeError, ValueError, AttributeError):
+    """Access to the value of a symbolic tensor, for which Keras raises `TypeError` or `ValueError`."""
+
+
 class KerasTensor(_Operators):
     """Symbolic tensor: the description of a value that a model will compute.
 
@@ -120,12 +124,17 @@ class KerasTensor(_Operators):
     def __hash__(self) -> int:
         raise TypeError("KerasTensor is unhashable. Instead, use tensor.ref() as the key.")
 
-    def _make_use_error(self, use: str) -> TypeError:
-        return TypeError(
+    def _make_use_error(self, use: str) -> SymbolicValueError:
+        return SymbolicValueError(
             f"You are using a symbolic Keras input or output as {use}, which is not supported: {self!r} "
             "has no value while the model is being built. Put the code into a keras.layers.Lambda or a "
             "custom Layer's call."
         )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("array", "require_value", "numpy"):
+            raise self._make_use_error("a tensor with a value")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._make_use_error("a NumPy array")

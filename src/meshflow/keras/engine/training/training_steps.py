@@ -11,6 +11,7 @@ from meshflow.core.dispatch.tiers import RunForecast
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.annotations import annotate_scope
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -118,7 +119,7 @@ class TrainingSteps:
         if loss is not None:
             return
         if self.compiled_loss is not None and self.loss and y is None:
-            raise TypeError(
+            raise InvalidValueError(
                 "Target data is missing. Your model was compiled with "
                 f"loss={self.loss}, and therefore expects target data to be provided in `fit()`."
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -34,7 +35,12 @@ def parse_interpolation(name: str) -> str:
 
 def as_images(layer: Layer, inputs: TensorLike) -> Tensor:
     """Convert inputs to a tensor in the compute dtype of the layer."""
-    return math.cast(convert_to_tensor(inputs), layer.compute_dtype or settings.floatx())
+    images = convert_to_tensor(inputs)
+    if images.shape.rank is not None and images.shape.rank < 3:
+        raise InvalidValueError(
+            f"{type(layer).__name__}(name={layer.name!r}): expected images of rank 3 or 4, got shape {images.shape}."
+        )
+    return math.cast(images, layer.compute_dtype or settings.floatx())
 
 
 def replace_image_size(

@@ -7,7 +7,7 @@ The ids are those of the mask token (if there is one and `output_mode` is 'int')
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -459,7 +459,12 @@ def _to_list(values: TensorLike) -> Any:
         return values
     if hasattr(values, "require_value"):
         values = read_host_values(values, "a vocabulary")
-    return values.tolist() if hasattr(values, "tolist") else list(values)
+    values = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(values, (Mapping, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"vocabulary must be a list of tokens or the path of a file, got {type(values).__name__} {values!r:.100}."
+        )
+    return list(values)
 
 
 def _read_lines(path: str) -> list[str]:

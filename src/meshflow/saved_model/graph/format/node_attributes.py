@@ -144,6 +144,7 @@ _DEFAULT_ATTRIBUTES: dict[str, Any] = {
 # The defaults of these ops differ from the ones above.
 _OP_DEFAULT_ATTRIBUTES: dict[tuple[str, str], Any] = {
     ("OneHot", "axis"): -1,
+    ("Assert", "summarize"): 3,
     ("StringFormat", "placeholder"): b"%s",
     ("Conv3D", "data_format"): b"NDHWC",
     ("MaxPool3D", "data_format"): b"NDHWC",

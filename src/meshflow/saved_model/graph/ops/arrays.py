@@ -357,8 +357,8 @@ def _mask_band(node: Node, x: Array, lower: Array, upper: Array) -> Array:
 ARRAY_OPS: dict[str, Callable[..., Any]] = {
     **_ELEMENTWISE_OPS,
     **dict.fromkeys(
-        ("Identity", "Snapshot", "StopGradient", "PreventGradient", "EnsureShape", "CheckNumerics")
-        + ("PlaceholderWithDefault", "CheckNumericsV2", "OptimizationBarrier"),
+        ("Identity", "Snapshot", "StopGradient", "PreventGradient", "PlaceholderWithDefault")
+        + ("OptimizationBarrier",),
         _return_input,
     ),
     "IdentityN": lambda node, *values: list(values),

@@ -17,7 +17,9 @@ import numpy as np
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime import errors
+from meshflow.core.values.shapes import TensorShape
 from meshflow.environment.types import Array
+from meshflow.ops import debugging
 from meshflow.saved_model.graph.format.messages import Message
 from meshflow.saved_model.graph.format.node_attributes import (
     HostRequired,
@@ -438,6 +440,26 @@ def _draw_integers(run: GraphRun, node: Node, shape: Array, low: Array, high: Ar
     return jax.random.randint(run.draw_key(), tuple(as_static_ints(shape)), low, high, low.dtype)
 
 
+def _check_assertion(run: GraphRun, node: Node, condition: Any, *data: Any) -> list[Any]:
+    debugging.assert_arrays(condition, None, data, node["summarize"])
+    return []
+
+
+def _check_numerics(run: GraphRun, node: Node, value: Any) -> Any:
+    message = debugging.make_numerics_message(node.text("message"))
+    debugging.assert_arrays(jnp.isfinite(value), message, [value])
+    return value
+
+
+def _check_shape(run: GraphRun, node: Node, value: Any) -> Any:
+    expected = TensorShape(node["shape"])
+    if not expected.is_compatible_with(np.shape(value)):
+        raise errors.InvalidValueError(
+            f"node {node.name}: expected a tensor of shape {expected}, got {TensorShape(np.shape(value))}."
+        )
+    return value
+
+
 _STATEFUL_OPS: dict[str, Callable[..., Any]] = {
     "RandomUniform": _make_random_op(jax.random.uniform),
     "RandomStandardNormal": _make_random_op(jax.random.normal),
@@ -452,7 +474,10 @@ _STATEFUL_OPS: dict[str, Callable[..., Any]] = {
     "VariableShape": lambda run, node, v: np.array(np.shape(run.read(v)), node.dtype("out_type")),
     "DisableCopyOnRead": lambda run, node, variable: [],
     "NoOp": lambda run, node, *inputs: [],
-    "Assert": lambda run, node, *inputs: [],
+    "Assert": _check_assertion,
+    "CheckNumerics": _check_numerics,
+    "CheckNumericsV2": _check_numerics,
+    "EnsureShape": _check_shape,
 }
 
 

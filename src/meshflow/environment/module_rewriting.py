@@ -1,0 +1,48 @@
+"""Reading and writing of StableHLO modules by MLIR, which trusts the bytes; for processes that may crash."""
+
+from __future__ import annotations
+
+import struct
+from typing import IO
+
+import jax.export
+
+from meshflow.environment import jax_internals
+
+__all__ = ["BYTECODE_PREFIX", "rewrite_modules"]
+
+BYTECODE_PREFIX = b"ML\xefR"
+
+
+def rewrite_modules(source: IO[bytes], target: IO[bytes], max_derivatives: int) -> None:
+    """Read programs, and write their modules and those of their derivatives.
+
+    Args:
+      source: Programs of `jax.export` or portable artifacts, each after its length in eight bytes.
+      target: File for the result: for each program the number of its modules, and the length and
+        bytes of each.
+      max_derivatives: Maximum number of derivatives of a program.
+    """
+    while header := source.read(8):
+        data = source.read(*struct.unpack("<q", header))
+        modules = [_rewrite(module) for module in _read_modules(data, max_derivatives)]
+        target.write(struct.pack("<q", len(modules)))
+        for module in modules:
+            target.write(struct.pack("<q", len(module)) + module)
+
+
+def _read_modules(data: bytes, max_derivatives: int) -> list[bytes]:
+    if data.startswith(BYTECODE_PREFIX):
+        return [data]
+    program = jax.export.deserialize(bytearray(data))
+    modules = [program.mlir_module_serialized]
+    while program.has_vjp() and len(modules) <= max_derivatives:
+        program = program.vjp()
+        modules.append(program.mlir_module_serialized)
+    return modules
+
+
+def _rewrite(data: bytes) -> bytes:
+    with jax_internals.mlir.make_ir_context():
+        module = jax_internals.read_portable_artifact(data)
+        return bytes(jax_internals.write_portable_artifact(module))

@@ -1,0 +1,87 @@
+"""Processes that parse files of others: what they cannot do, and what their parent reports."""
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+import meshflow as tf
+from isolation_attacks import ATTACKS
+from meshflow.core.runtime.isolation import call_isolated
+from meshflow.environment.sandbox import NAMESPACES, SECCOMP, choose_mechanism
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")
+# What namespaces leave possible: programs and signals of the same user, and rings for local files.
+POSSIBLE_IN_NAMESPACES = {"fork", "kill", "limit", "ring"}
+
+
+def call(name, arguments=None, mechanism=SECCOMP, size=1000, **options):
+    return call_isolated(
+        f"isolation_attacks:{name}", arguments or {}, "model.keras", size, [mechanism], **options
+    )
+
+
+def require(mechanism):
+    if choose_mechanism([mechanism]) is None:
+        pytest.skip(f"this system has no {mechanism}")
+    try:
+        call("list_secrets", mechanism=mechanism)
+    except tf.errors.UnimplementedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(params=[SECCOMP, NAMESPACES])
+def mechanism(request):
+    require(request.param)
+    return request.param
+
+
+def test_attacks_fail(mechanism, tmp_path):
+    (tmp_path / "old").write_text("old")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        attacks = set(ATTACKS) - (POSSIBLE_IN_NAMESPACES if mechanism == NAMESPACES else set())
+        arguments = {
+            "folder": str(tmp_path),
+            "port": server.getsockname()[1],
+            "attacks": sorted(attacks),
+        }
+        results = json.loads(call("try_attacks", arguments, mechanism))
+    assert results.keys() == attacks
+    assert [name for name, error in results.items() if error is None] == []
+    assert os.listdir(tmp_path) == ["old"] and (tmp_path / "old").read_text() == "old"
+    assert (tmp_path / "old").stat().st_mode & 0o777 != 0o777
+
+
+def test_the_process_has_no_secrets_and_no_files_of_its_parent(mechanism, monkeypatch, tmp_path):
+    monkeypatch.setenv("MESHFLOW_SECRET", "s")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with open(tmp_path / "private", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        names, files = json.loads(call("list_secrets", mechanism=mechanism))
+    assert not {"MESHFLOW_SECRET", "AWS_SECRET_ACCESS_KEY"} & set(names)
+    assert not any("private" in name or "socket:" in name for name in files)
+
+
+def test_failures_have_classes_and_names(mechanism):
+    with pytest.raises(tf.errors.DeadlineExceededError, match=r"model\.keras.*within 8 s"):
+        call("loop", mechanism=mechanism, seconds=8)
+    with pytest.raises(tf.errors.DataLossError, match=r"model\.keras.*SIGABRT"):
+        call("crash", mechanism=mechanism)
+    with pytest.raises(tf.errors.DataLossError, match=r"model\.keras.*KeyError"):
+        call("fail", mechanism=mechanism)
+
+
+def test_results_are_limited(monkeypatch):
+    require(SECCOMP)
+    monkeypatch.setenv("MESHFLOW_MAX_UNPACKED_BYTES", "50e6")
+    with pytest.raises(OSError, match="File too large"):
+        call("write_without_end")
+
+
+def test_a_system_without_isolation():
+    with pytest.raises(
+        tf.errors.UnimplementedError, match="cannot be read in isolation on this system"
+    ):
+        call_isolated("isolation_attacks:fail", {}, "model.keras", 0, [])

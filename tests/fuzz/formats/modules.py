@@ -1,0 +1,61 @@
+"""StableHLO modules with calls of native code, as text: what the table of calls accepts must be consistent."""
+
+import functools
+import re
+
+import jax
+import jax.lax.linalg as ll
+import jax.numpy as jnp
+
+from meshflow.environment.jax_internals import mlir, mlir_ir, read_portable_artifact
+from meshflow.saved_model.programs import custom_calls, stablehlo
+
+FUNCTIONS = (
+    (ll.lu, (3, 2)),
+    (ll.eigh, (2, 2)),
+    (lambda a: ll.svd(a, full_matrices=False), (3, 2)),
+    (lambda a: ll.qr(a, full_matrices=False), (3, 2)),
+    (ll.cholesky, (2, 2)),
+    (lambda a: jnp.where(a.sum() > 0, a, -a) @ a.T, (2, 2)),
+)
+
+
+@functools.cache
+def seeds():
+    texts = []
+    for function, shape in FUNCTIONS:
+        spec = jax.ShapeDtypeStruct(shape, "float32")
+        exported = stablehlo.export_for_platforms(function, [spec])
+        with mlir.make_ir_context():
+            texts.append(str(read_portable_artifact(exported.mlir_module_serialized)).encode())
+    return texts
+
+
+def parse(data):
+    with mlir.make_ir_context():
+        try:
+            module = mlir_ir.Module.parse(data)
+        except Exception as error:  # MLIR's parser, which reports an error without a crash
+            raise ValueError("no module") from error
+        custom_calls.has_native_calls(module)
+        custom_calls.check_module(module)
+        custom_calls.check_module(module, is_static=True)
+        custom_calls.secure_calls(module)
+        if not module.operation.verify():
+            raise AssertionError("the secured module is invalid")
+
+
+def inside(seed, change, rng):
+    """A number, a type or a name is replaced, so that most results can be parsed."""
+    text = seed.decode(errors="replace")
+    kind = rng.choice((r"\d+", r"tensor<[^>]*>", r"@[a-z_]+", r"[fisu]i?\d+", r"dense<[^>]*>"))
+    found = list(re.finditer(kind, text))
+    if not found:
+        return change(seed)
+    match = rng.choice(found)
+    other = (
+        rng.choice(found)[0]
+        if rng.random() < 0.6
+        else change(match[0].encode()).decode(errors="replace")
+    )
+    return (text[: match.start()] + other + text[match.end() :]).encode()

@@ -1,0 +1,36 @@
+"""Damaged descriptors of convolutions and products, which libFuzzer found: each is an error, not the end of the process."""
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from meshflow.kernels import library
+
+# A convolution of one pixel: spatial rank, groups, sizes and strides of three operands, window, bias, epilogue.
+ONES = [1, 1, 1]
+HUGE = [1, 1, 1 << 40]
+CASES = {
+    "a number of types that takes 16 TiB": ([80, -86, 1 << 40], "fff", "too short"),
+    "a list that takes 8 TiB": ([0, 1 << 40, 1], "fff", "spatial dimensions"),
+    "a negative rank": ([0, -1, 1], "fff", "spatial dimensions"),
+    "an unknown computation": ([7, 1, 1], "fff", "unknown computation"),
+    "a size of 41 bits": ([1, 1, 1, *ONES, *ONES, *ONES, *ONES, *HUGE, *ONES, 1, 0, 0, 0, 0, 0], "fff", "size"),
+    "a negative size": ([3, 2, -1, 1, 1, 1, *[1] * 8, 0], "fff", "size"),
+    "a negative stride": ([3, 2, 1, 1, -5, 1, *[1] * 8, 0], "fff", "stride"),
+    "no types": ([3, 2, *[1] * 12, 0], "", "operands"),
+    "two types": ([1, 1, 1, *ONES * 6, 1, 0, 0, 0, 0, 0], "ff", "operands"),
+    "a window with stride zero": ([1, 1, 1, *ONES * 6, 0, 0, 0, 0, 0, 0], "fff", "stride"),
+    "nothing": ([], "", "too short"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_damaged_descriptors_are_errors(name):
+    descriptor, types, message = CASES[name]
+    loaded = library.load()
+    if loaded is None:
+        pytest.skip("the kernels are not compiled")
+    numbers, text = np.array(descriptor, np.int64), ctypes.create_string_buffer(512)
+    failed = loaded._query(numbers.ctypes.data, len(numbers), types.encode(), text, len(text))
+    assert failed and message in text.value.decode()
