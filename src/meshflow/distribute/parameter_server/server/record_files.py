@@ -124,17 +124,20 @@ def pack_record(index: int, body: bytes, arrays: Sequence[memoryview] = ()) -> l
       body: The body.
       arrays: The bytes of arrays.
     """
-    lengths = b"".join(_LENGTH.pack(a.nbytes) for a in arrays)
-    checksum = crc32c(lengths + body)
+    sizes = [a.nbytes for a in arrays]
+    lengths = struct.pack(f"<{len(sizes)}Q", *sizes)
+    num_bytes = len(lengths) + len(body) + sum(sizes)
+    if num_bytes <= _MAX_JOINED_BYTES:
+        payload = b"".join((lengths, body, *arrays))
+        header = _RECORD_HEADER.pack(index, num_bytes, len(sizes), crc32c(payload))
+        return [memoryview(_append_checksum(header) + payload)]
+    start = lengths + body
+    checksum = crc32c(start)
     for array in arrays:
         if array.nbytes:
             checksum = crc32c(np.frombuffer(array, np.uint8), checksum)
-    num_bytes = len(lengths) + len(body) + sum(a.nbytes for a in arrays)
-    header = _append_checksum(_RECORD_HEADER.pack(index, num_bytes, len(arrays), checksum))
-    start = header + lengths + body
-    if num_bytes <= _MAX_JOINED_BYTES:
-        return [memoryview(b"".join((start, *arrays)))]
-    return [memoryview(start), *(memoryview(a).cast("B") for a in arrays if a.nbytes)]
+    header = _append_checksum(_RECORD_HEADER.pack(index, num_bytes, len(sizes), checksum))
+    return [memoryview(header + start), *(memoryview(a).cast("B") for a in arrays if a.nbytes)]
 
 
 def write_all(file: StorageFile, parts: Sequence[memoryview]) -> int:
