@@ -67,6 +67,9 @@ class Training:
         self.num_workers, self.num_steps = rng.randint(1, 4), rng.randint(1, 8)
         self.max_restarts = rng.choice([0, 1, 3])
         self.loses_peers = rng.random() < 0.5
+        # The step at which a worker hangs. Workers are monitored from their second step on.
+        hangs = self.num_steps > 3 and rng.random() < 0.3
+        self.hang_step = rng.randint(4, self.num_steps) if hangs else None
         self.step_seconds = rng.choice([0.01, 0.5])
         self.steps, self.arrivals = {}, []
         self.checkpoint = 0
@@ -107,6 +110,10 @@ class Training:
         step = self.checkpoint
         while step < self.num_steps:
             here.sleep(here.rng.random() * self.step_seconds)
+            if (start, index, step + 1) == (0, 0, self.hang_step):
+                here.note(process.name, "hangs")
+                here.services["faults"].counts["hang"] = 1
+                here.wait([])
             coordination.FunctionSettings.on_launch()
             step += 1
             self.wait_for_peers(start, index, step)

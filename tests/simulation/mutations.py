@@ -237,3 +237,18 @@ MUTATIONS = {
     **{name: ("parameter_servers", mutations) for name, mutations in _SERVER_MUTATIONS.items()},
     **{name: ("launching", mutations) for name, mutations in _LAUNCHER_MUTATIONS.items()},
 }
+
+# Schedules that have found mutations which few schedules find.
+SEEDS = {
+    "an older server is not fenced": 147,
+    "calls of lost servers are not repeated": 23,
+    "failed attempts leave others incomplete": 791,
+    "full disks end closures": 51,
+    "later attempts are not staged": 34,
+    "logs are deleted before their snapshot is complete": 201,
+    "older attempts are not refused": 146,
+    "repeated writes are applied": 288,
+    "snapshots lack the applied closures": 37,
+    "started closures are cancelled": 839,
+    "the parts of other servers are forgotten": 72,
+}

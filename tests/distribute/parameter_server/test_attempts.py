@@ -20,6 +20,7 @@ from meshflow.distribute.parameter_server.transport.messages import (
 )
 from meshflow.distribute.parameter_server.worker.server_client import (
     MAX_FORWARDED_BYTES,
+    AttemptFailedError,
     ServerClient,
 )
 
@@ -232,6 +233,20 @@ def test_a_worker_that_comes_too_late_has_the_later_attempt_finished(servers):
     # Here the other attempt's worker stands still: this one is refused, asks, and goes on with it.
     _, repeated = ServerClient(servers).push(CLOSURE, 0, 0, [push(0, 1.0), push(0, 1.0)])
     assert repeated and values(servers) == [10.0, 10.0]
+
+
+def test_a_failed_attempt_has_another_one_completed_or_none_applied(servers):
+    first = dataclasses.replace(push(0, 1.0), others={1: push(0, 2.0)})
+    servers[0].exchange(first, PullRequest())
+    client = ServerClient(servers)
+    client.settle(CLOSURE, 1, 0)
+    assert values(servers) == [1.0, 2.0]
+    client.settle(CLOSURE + 1, 1, 0)
+    late = [dataclasses.replace(push(0, 1.0), closure=CLOSURE + 1), None]
+    for attempt in (0, 2):
+        with pytest.raises(AttemptFailedError):
+            client.push(CLOSURE + 1, attempt, 0, late)
+    assert values(servers) == [1.0, 2.0]
 
 
 def test_a_push_does_not_wait_for_other_programs(servers):

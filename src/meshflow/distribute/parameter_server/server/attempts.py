@@ -13,6 +13,9 @@ The replies to the staging show which attempt has been applied on which server. 
 applied an earlier attempt, the worker has the other servers apply that attempt: the first server
 remembers its pushes, or the others have staged them. If none has, none will: after staging a
 ballot, a server refuses all lower ballots (as an acceptor does in Paxos).
+
+The worker of an attempt that fails does the same with pushes that contain nothing, under the attempt
+`FAILED`, if there may be other attempts. So the servers apply all of a closure that fails, or none.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ from meshflow.distribute.parameter_server.transport.messages import (
     Push,
 )
 
-__all__ = ["FINISHED", "AttemptLog", "AttemptState"]
+__all__ = ["FAILED", "FINISHED", "AttemptLog", "AttemptState"]
 
-# The attempt in the records of closures that are finished, and will not be attempted again.
-FINISHED = -1
+# The attempt in the records of closures that are finished, and will not be attempted again; and in
+# those of closures of which an attempt has failed and no other one was applied.
+FINISHED, FAILED = -1, -2
 
 # All fields of `AttemptLog`, as they are written to a snapshot.
 AttemptState: TypeAlias = tuple[

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import AbortedError
+from meshflow.distribute.parameter_server.server.attempts import FAILED
 from meshflow.distribute.parameter_server.transport.messages import (
     Ballot,
     CompletedAttempt,
@@ -33,9 +34,6 @@ __all__ = ["AttemptFailedError", "ServerClient", "call_outside_closure", "closur
 # If the pushes for the other servers have more bytes in total, staging costs less than forwarding
 # them to the first server.
 MAX_FORWARDED_BYTES = 1 << 18
-# Id of the attempt that servers record if they apply none, because an attempt has failed. All such
-# attempts are equal.
-FAILED = -2
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

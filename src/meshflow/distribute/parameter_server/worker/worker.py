@@ -29,6 +29,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import get_value_shape
 from meshflow.distribute.parameter_server.closures.remote_values import PerWorkerValues
+from meshflow.distribute.parameter_server.transport.connection import ConnectionLostError
 from meshflow.distribute.parameter_server.transport.gradient_compression import Compressor
 from meshflow.distribute.parameter_server.transport.memory_pools import ArrayPool
 from meshflow.distribute.parameter_server.transport.messages import (
@@ -288,6 +289,8 @@ class Worker:
             try:
                 with self._core_scope():
                     value, running, pushes = self._compute(call, clocks)
+            except ConnectionLostError:
+                raise  # This worker was replaced. The closure has not failed.
             except Exception:
                 if call.attempt or self._strategy.options.backup_closures:
                     # Another attempt may have been applied by some servers only.
