@@ -49,7 +49,7 @@ bool settled(Descriptor& d, uint32_t code) {
 }
 
 // Maximum elements of an array, and maximum stride: products of a few sizes fit into 64 bits.
-constexpr int64_t kMaxElements = int64_t{1} << 40;
+constexpr int64_t kMaxElements = int64_t{1} << 48;
 // Maximum stride, dilation or padding of a window.
 constexpr int64_t kMaxWindow = int64_t{1} << 24;
 // Maximum sizes of an axis: oneDNN computes with 32 bits, and with products of sizes in convolutions.
