@@ -1,7 +1,7 @@
 """Fuzz every parser with coverage guidance, and print executions, coverage and findings of each target.
 
-`python fuzz/run.py --seconds 60` divides a minute between all targets. A corpus grows in `--work`; `--update` merges what
-is new into `fuzz/corpora`, which is limited to `MAX_CORPUS_BYTES` for each target. A target is a format of
+`python fuzz/run.py --seconds 60` divides a minute between all targets. A corpus grows in `--work`; `--update` adds new
+inputs to the archives in `fuzz/corpora`, up to `MAX_CORPUS_BYTES` for each target. A target is a format of
 `tests/fuzz/formats` (by atheris), or a program of `native` (by libFuzzer with AddressSanitizer and UndefinedBehaviorSanitizer).
 """
 
@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -68,8 +69,9 @@ def run_target(
       environment: Environment variables of the program.
     """
     corpus, findings = work / "corpora" / target, work / "findings" / target
-    for folder in (corpus, findings, CORPORA / target):
+    for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
+    seeds = unpack_corpus(target, work)
     executions, edges, inputs, begin = 0, 0, 0, time.monotonic()
     while (left := int(seconds - (time.monotonic() - begin))) > 0:
         options = [
@@ -81,7 +83,7 @@ def run_target(
         with log.open("wb") as file:
             # A target that does not end by itself is ended after another five minutes.
             done = subprocess.run(
-                ["timeout", str(left + 300), *command, *options, str(corpus), str(CORPORA / target)],
+                ["timeout", str(left + 300), *command, *options, str(corpus), str(seeds)],
                 stderr=file, stdout=subprocess.DEVNULL, env=environment, check=False,
             )  # fmt: skip
         text = log.read_text(errors="replace")
@@ -99,17 +101,30 @@ def run_target(
     return TargetResult(target, executions, time.monotonic() - begin, edges, inputs, len(found))
 
 
+def unpack_corpus(target: str, work: Path) -> Path:
+    """Unpack the repository's corpus of a target, and return its folder."""
+    folder, archive = work / "seeds" / target, CORPORA / f"{target}.zip"
+    folder.mkdir(parents=True, exist_ok=True)
+    if archive.exists():
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(folder)
+    return folder
+
+
 def merge_corpus(target: str, work: Path) -> None:
-    """Copy the smallest new inputs into the repository's corpus of a target."""
-    folder = CORPORA / target
-    kept = {path.name for path in folder.iterdir()}
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    new = [path for path in (work / "corpora" / target).iterdir() if path.name not in kept]
+    """Add the smallest new inputs to the repository's corpus of a target."""
+    seeds = {path.name: path for path in unpack_corpus(target, work).iterdir()}
+    size = sum(path.stat().st_size for path in seeds.values())
+    new = [path for path in (work / "corpora" / target).iterdir() if path.name not in seeds]
     for path in sorted(new, key=lambda p: (p.stat().st_size, p.name)):
         size += path.stat().st_size
         if size > MAX_CORPUS_BYTES:
             break
-        (folder / path.name).write_bytes(path.read_bytes())
+        seeds[path.name] = path
+    with zipfile.ZipFile(CORPORA / f"{target}.zip", "w") as file:
+        for name in sorted(seeds):
+            # An archive of the same inputs has the same bytes.
+            file.writestr(zipfile.ZipInfo(name), seeds[name].read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def main() -> None:
