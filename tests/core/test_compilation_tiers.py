@@ -253,3 +253,19 @@ def test_fit_traces_once_for_full_and_last_batches(rows, shapes):
     seen.clear()
     model.fit(np.ones((rows, 4), "float32"), np.ones((rows, 1)), batch_size=16, verbose=0)
     assert list(map(str, seen)) == shapes
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_last_batches_continue_the_random_numbers_of_the_others(seed, monkeypatch):
+    def train(tier, rows):
+        monkeypatch.setattr(tiers.TierSettings, "tier", tier)
+        tf.keras.utils.set_random_seed(3)
+        dropout = tf.keras.layers.Dropout(0.5, seed=seed)
+        model = tf.keras.Sequential([tf.keras.Input((4,)), dropout, tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        x = np.random.RandomState(0).rand(rows, 4).astype("float32")
+        return model.fit(x, x[:, :1], batch_size=8, epochs=3, shuffle=False, verbose=0)
+
+    for rows in (24, 20):
+        losses = [train(tier, rows).history["loss"] for tier in ("auto", "compile")]
+        np.testing.assert_allclose(*losses, rtol=1e-5)

@@ -44,13 +44,15 @@ def cast_weight(value: np.ndarray, dtype: np.typing.DTypeLike, label: str) -> np
       label: Name of the weight, for errors.
 
     Raises:
-      ValueError: If the weight is no array of numbers, or the imaginary parts of complex numbers
+      ValueError: If the weight is no array of numbers (or strings, like its variable), or the imaginary parts of complex numbers
         would be lost.
 
     Example:
       >>> cast_weight(np.arange(2), np.float32, "bias")
       array([0., 1.], dtype=float32)
     """
+    if np.dtype(dtype) == object and value.dtype.kind in "OSU":
+        return value
     # The kind of bfloat16 is V; only structures have fields.
     if value.dtype.kind not in "biufcV" or value.dtype.fields:
         raise ValueError(f"{label} is an array of {value.dtype}, expected an array of numbers.")

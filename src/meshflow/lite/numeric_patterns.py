@@ -110,38 +110,19 @@ def _fuse_floor_mod(g: DataflowGraph, equation: Equation) -> Equation | None:
 
 
 def _fuse_floor_div(g: DataflowGraph, equation: Equation) -> Equation | None:
-    """Match a quotient rounded toward zero that is corrected to floor division."""
-    if equation.name == "round":
-        select = g.find_producer(equation.inputs[0], "select_n")
-        if select is None or equation.outputs[0].dtype.kind != "f":
-            return None
-    else:
-        select = equation
-    if not _is_binary_select(select) or select.outputs[0].dtype.kind not in "if":
+    """Match a floor of a quotient, and an integer quotient that is corrected to floor division."""
+    if equation.name == "floor":
+        division = g.find_producer(equation.inputs[0], "div")
+        return division and Equation("floor_div", list(division.inputs), [], {})
+    if not _is_binary_select(equation) or equation.outputs[0].dtype.kind != "i":
         return None
-    condition, quotient, corrected = select.inputs
+    condition, quotient, corrected = equation.inputs
     division, decrement = g.find_producer(quotient, "div"), g.find_producer(corrected, "sub")
     if division is None or decrement is None or get_uniform_value(decrement.inputs[1]) != 1:
         return None
     if decrement.inputs[0].base is not division.outputs[0]:
         return None
     dividend, divisor = division.inputs
-    if equation.name == "round":
-        # JAX computes (a - remainder) / b for floats.
-        guarded = g.find_producer(dividend, "select_n")
-        exact = g.find_producer(guarded.inputs[1] if guarded else dividend, "sub")
-        remainder = g.find_producer(exact.inputs[1], "rem") if exact else None
-        if (
-            exact is None
-            or remainder is None
-            or exact.inputs[0].base is not remainder.inputs[0].base
-        ):
-            return None
-        if not _is_equal(remainder.inputs[1], divisor) or not _is_sign_correction(
-            g, condition, remainder
-        ):
-            return None
-        return Equation("floor_div", [exact.inputs[0], divisor], [], {})
     rests = [
         r for r in g.get_consumers(dividend) if r.name == "rem" and _is_equal(r.inputs[1], divisor)
     ]

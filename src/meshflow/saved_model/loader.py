@@ -393,10 +393,10 @@ class _ManifestLoader:
         verify_foreign_programs(list(self._programs))
         return deserialize_program(data, label)
 
-    def _resolve_capture(self, saved: dict[str, Any]) -> Variable | Tensor:
+    def _resolve_capture(self, saved: dict[str, Any]) -> Variable | ShardedVariable | Tensor:
         if "node" in saved:
             item = self._items[saved["node"]]
-            if not isinstance(item, Variable):
+            if not isinstance(item, (Variable, ShardedVariable)):
                 raise TypeError(f"a function uses {item!r} as a variable")
             return item
         key = saved["constant"]

@@ -247,6 +247,42 @@ class SeedStream:
             self.state.assign(np.array(start, np.int64))
 
 
+class OpStreams:
+    """The streams of the random ops of one step, which all of its traces share.
+
+    TensorFlow traces a step once for all sizes, so a smaller last batch continues the random numbers of
+    the other batches.
+    """
+
+    def __init__(self) -> None:
+        self._streams: list[SeedStream] = []
+        self._count = 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[None]:
+        """Use the streams for the random ops of a trace, in their order."""
+        saved, _shared_streams.current = _shared_streams.current, self
+        self._count = 0
+        try:
+            yield
+        finally:
+            _shared_streams.current = saved
+
+    def find(self, make: Callable[[], SeedStream]) -> SeedStream:
+        """Return the stream of the next random op of a trace, and make it in the first trace."""
+        if self._count == len(self._streams):
+            self._streams.append(make())
+        self._count += 1
+        return self._streams[self._count - 1]
+
+
+class _SharedStreams(threading.local):
+    current: OpStreams | None = None
+
+
+_shared_streams = _SharedStreams()
+
+
 def is_stream_state(variable: object) -> bool:
     """Check whether a variable is the state of a stream to which users have no access."""
     return any(s._state is variable and not s.is_public for s in list(_streams.values()))
@@ -310,7 +346,9 @@ class _GlobalSeed:
             ):
                 scope = scope.parent
             op_seed, scope.num_random_ops = scope.num_random_ops, scope.num_random_ops + 1
-        return SeedStream.for_op(self.make_op_state(op_seed))
+        shared = _shared_streams.current if scope.parent is None else None
+        make = lambda: SeedStream.for_op(self.make_op_state(op_seed))
+        return make() if shared is None else shared.find(make)
 
     def draw_op_seed(self) -> int:
         """Draw a seed for an eager op without a seed, like TensorFlow."""

@@ -33,7 +33,7 @@ __all__ = ["NaNReport", "NaNSearch"]
 # Number of steps between two checks, and the bytes of batches that are kept meanwhile. If the steps take less than
 # `_SHORT_SECONDS` together, the number doubles, up to `_MAX_SHORT_STEPS`.
 _MAX_STEPS, _MIN_STEPS, _MAX_BYTES = 256, 4, 1 << 28
-_MAX_SHORT_STEPS, _SHORT_SECONDS = 2048, 1.0
+_MAX_SHORT_STEPS, _SHORT_SECONDS = 8192, 1.0
 # NumPy checks variables on the host of up to this size faster than a program.
 _MAX_HOST_BYTES = 1 << 20
 _MAX_LISTED_ROWS = 16

@@ -29,6 +29,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.trace_families import TraceFamily
+from meshflow.core.variables.random_streams import OpStreams
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
@@ -82,6 +83,7 @@ class CompiledStep:
         self._concrete: dict[Hashable, ConcreteFunction] = {}
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         self._loops: dict[Hashable, StepLoop] = {}
+        self._op_streams = OpStreams()
         self._is_eager = False
 
     def __call__(self, batch: PyTree) -> PyTree:
@@ -186,7 +188,7 @@ class CompiledStep:
         return traced, [*jax.tree.leaves(batch), *(c._value for c in traced.captures)]
 
     def _trace(self, batch: PyTree) -> ConcreteFunction:
-        with override_status(True), self.make_trace_scope():
+        with override_status(True), self.make_trace_scope(), self._op_streams.share():
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         traced.allows_simplification = self.allows_simplification
         return ConcreteFunction(traced, ((batch,), {}))
