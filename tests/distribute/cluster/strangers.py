@@ -157,6 +157,8 @@ def beside(job, folder, host, listening):
             return all((folder / f"joined{i}").exists() for i in range(2))
 
         wait_for(joined, 100)
+        # The workers may have started to listen after the last look.
+        found.update(listening())
         attack_all({port for _, port in found - own}, ANYWHERE)
         secret = (folder / "joined0").read_text()
         assert len(secret) == 64
