@@ -9,11 +9,9 @@ from jax import lax
 from interpreter.comparison import check
 from meshflow.ops.nn import windows
 
-RANDOM = np.random.RandomState(1)
-
 
 def make(*shape):
-    return RANDOM.randn(*shape).astype(np.float32)
+    return np.random.RandomState(shape).randn(*shape).astype(np.float32)
 
 
 NHWC, NCHW = ("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW")
@@ -148,7 +146,8 @@ def test_windows(window, dtype):
             found.append(jax.jvp(largest, (jnp.nan_to_num(x),), (jnp.cos(x),))[1])
         return found
 
-    check(run, x.astype(jnp.dtype(dtype)), rtol=1e-4)
+    # XLA adds 16-bit floats in another order, and rounds each sum.
+    check(run, x.astype(jnp.dtype(dtype)), rtol=1e-4, atol=0.2 if dtype == "bfloat16" else None)
 
 
 @pytest.mark.parametrize(
