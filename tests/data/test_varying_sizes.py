@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.core.dispatch import tiers
 
 LENGTHS = (5, 9, 12, 7, 31, 5, 18)
 
@@ -101,3 +102,13 @@ def test_indices_out_of_range_raise():
     dataset = make_dataset().map(lambda x: tf.gather(tf.range(3), x))
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
         list(dataset)
+
+
+def test_functions_are_compiled_when_the_interpreter_is_turned_off(monkeypatch, programs):
+    doubled = make_dataset().map(lambda x: tf.concat([x, x + 1], 0) * 2)
+    expected = list(doubled.as_numpy_iterator())
+    assert programs == []
+    monkeypatch.setattr(tiers.TierSettings, "is_profiling", True)
+    for result, values in zip(doubled.as_numpy_iterator(), expected, strict=True):
+        np.testing.assert_array_equal(result, values)
+    assert programs

@@ -34,6 +34,7 @@ from meshflow.core.runtime import (
 )
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import get_default_device
+from meshflow.core.values.trace_families import vary_unknown_sizes
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter import CostEstimate, Plan, UnsupportedPrimitive, build_plan
 
@@ -127,7 +128,7 @@ class RunForecast(NamedTuple):
       element_shapes: Shapes of the arrays of all batches, with None for unknown sizes; or None.
 
     Example:
-      >>> forecast = RunForecast(320, 10, False, 64, 5)
+      >>> forecast = RunForecast(320, 10, False, 64, 5, None)
       >>> forecast.expect_runs([(64, 3), (64,)]), forecast.expect_runs([(5, 3), (5,)])
       (320, 10)
       >>> forecast.expect_other_batch([(64, 3), (64,)])
@@ -138,19 +139,15 @@ class RunForecast(NamedTuple):
     rare_runs: float | None
     has_variable_sizes: bool
     batch_size: int | None
-    last_batch_size: int | None = None
-    element_shapes: Sequence[tuple[int | None, ...]] | None = None
+    last_batch_size: int | None
+    element_shapes: Sequence[tuple[int | None, ...]] | None
 
     def expect_other_batch(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
         """Return shapes that a later batch is expected to have, given those of a batch; None if all are equal."""
         if self.has_variable_sizes and self.element_shapes is not None:
             if [len(s) for s in shapes] != [len(s) for s in self.element_shapes]:
                 return None
-            # Sizes of different axes are unlikely to be related.
-            return [
-                tuple([n + axis + 1 if s[axis] is None else n for axis, n in enumerate(shape)])
-                for shape, s in zip(shapes, self.element_shapes, strict=True)
-            ]
+            return vary_unknown_sizes(shapes, self.element_shapes)
         size = self.last_batch_size
         if size is None or size == self.batch_size:
             return None

@@ -118,13 +118,13 @@ def convert_python_value(value: TensorLike, dtype: DType | None) -> Tensor:
     """Convert a value that is not a tensor; see `convert_to_tensor`."""
     if isinstance(value, (jax.Array, jax.core.Tracer)):
         return _convert_array(value, dtype)
-    if is_symbolic_dim(value):
-        return make_sizes_tensor(value, np.int32 if dtype is None else dtype.dtype)
-    if isinstance(value, (list, tuple)):
-        if any(map(is_symbolic_dim, value)):
+    if context.has_symbolic_sizes:
+        if is_symbolic_dim(value):
+            return make_sizes_tensor(value, np.int32 if dtype is None else dtype.dtype)
+        if isinstance(value, (list, tuple)) and any(map(is_symbolic_dim, value)):
             value = [convert_to_tensor(item, dtype) for item in value]
-        if contains_tensors(value):
-            return pack(value, dtype)
+    if isinstance(value, (list, tuple)) and contains_tensors(value):
+        return pack(value, dtype)
     try:
         array = value if _can_share(value, dtype) else to_numpy(value, dtype)
         if array.dtype == object or array.size <= MAX_HOST_CONSTANT_SIZE:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from meshflow.core.values.size_guards import GuardedSizes
 
-__all__ = ["TraceFamily"]
+__all__ = ["TraceFamily", "vary_unknown_sizes"]
 
 _log = logging.getLogger("meshflow")
 
@@ -94,6 +94,26 @@ class TraceFamily(Generic[T]):
             if sizes.bind(shapes) is not None:
                 return traced
         return None
+
+
+def vary_unknown_sizes(
+    shapes: Shapes, known_sizes: Sequence[Sequence[int | None]]
+) -> list[tuple[int, ...]]:
+    """Return shapes that differ from those of a call in all axes of unknown size.
+
+    Args:
+      shapes: Shapes of the arguments of the call.
+      known_sizes: The sizes of each argument, with None for unknown ones.
+
+    Example:
+      >>> vary_unknown_sizes([(8, 5), (8,)], [(None, 5), (None,)])
+      [(9, 5), (9,)]
+    """
+    # Sizes of different axes are unlikely to be related, so they change by different amounts.
+    return [
+        tuple([n + axis + 1 if s[axis] is None else n for axis, n in enumerate(shape)])
+        for shape, s in zip(shapes, known_sizes, strict=True)
+    ]
 
 
 def _find_ones(shapes: Shapes) -> list[bool]:

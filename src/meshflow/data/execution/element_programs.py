@@ -12,52 +12,49 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from meshflow.core.dispatch.tiers import InterpretedProgram, is_interpreter_enabled
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.trace_families import TraceFamily
+from meshflow.core.values.trace_families import TraceFamily, vary_unknown_sizes
+from meshflow.data import structure
 from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.types import PyTree
 
-__all__ = ["ElementProgram", "SizedPrograms"]
+__all__ = ["SizedPrograms"]
 
 # Programs that take longer than this part of their compilation are compiled for each size.
 _MIN_RUNS = 16
 
 
 class ElementProgram:
-    """A traced function of elements.
+    """A traced function of elements, which runs with the interpreter or compiled.
 
     Args:
-      traced: The function.
-      interprets: Whether the program may run op by op.
+      traced: The function. If it has symbolic sizes, it cannot be compiled.
 
     Attributes:
       traced: The function.
+      compiled: Runs the compiled function on the arrays of an element and the captures.
     """
 
-    def __init__(self, traced: TracedFunction, interprets: bool) -> None:
+    def __init__(self, traced: TracedFunction) -> None:
         self.traced = traced
-        self._interpreted = InterpretedProgram(traced.closed_jaxpr) if interprets else None
-        self._compiled = compile_for_cpu(traced.run_on_arrays)
+        self.compiled = compile_for_cpu(traced.run_on_arrays)
+        self._interpreted = InterpretedProgram(traced.closed_jaxpr)
         self._lock = threading.Lock()
 
-    def should_interpret(self, leaves: Sequence[Any], captures: Sequence[Any]) -> bool:
-        """Check whether the program runs op by op for arrays of these shapes."""
-        if self._interpreted is None or not is_interpreter_enabled():
+    def should_interpret(self, leaves: Sequence[Any]) -> bool:
+        """Check whether the function runs with the interpreter for arrays of these shapes."""
+        if _has_effects(self.traced) or not is_interpreter_enabled():
             return False
         with self._lock:
-            return self._interpreted.estimate_limit([*leaves, *captures]) >= _MIN_RUNS
+            operands = [*leaves, *self.traced.get_captured_arrays()]
+            return self._interpreted.estimate_limit(operands) >= _MIN_RUNS
 
-    def run(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
-        """Return the results, then the new values of the written variables."""
-        if self._interpreted is None or not self.should_interpret(leaves, captures):
-            results: list[Any] = self._compiled(leaves, captures)
-            return results
+    def interpret(self, leaves: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
+        """Run the function with the interpreter, after `should_interpret` returned True."""
         with self._lock:
             return self._interpreted.run([*leaves, *captures])
 
@@ -67,78 +64,81 @@ class SizedPrograms:
 
     Args:
       spec: Spec of the elements.
-      has_unknown_sizes: Whether sizes of the elements are unknown.
+      trace: Traces the function for a spec; it returns None if the function has to run eagerly.
+      trace_for_any_size: Traces the function for a spec with symbolic sizes; it may raise any error.
     """
 
-    def __init__(self, spec: PyTree, has_unknown_sizes: bool) -> None:
+    def __init__(
+        self,
+        spec: PyTree,
+        trace: Callable[[PyTree], TracedFunction | None],
+        trace_for_any_size: Callable[[PyTree], TracedFunction],
+    ) -> None:
         self._spec = spec
-        self._has_unknown_sizes = has_unknown_sizes
-        self._programs: dict[Any, ElementProgram] = {}
+        self._trace, self._trace_for_any_size = trace, trace_for_any_size
+        self._has_unknown_sizes = not structure.is_static(spec)
+        # The programs with symbolic sizes, and those for exact sizes.
+        self._general: dict[Any, ElementProgram] = {}
+        self._exact: dict[Any, ElementProgram] = {}
         self._families: dict[Any, TraceFamily[ElementProgram]] = {}
+        # Several threads may compute elements.
+        self._lock = threading.RLock()
 
     def find(
-        self,
-        leaves: Sequence[Any],
-        trace: Callable[[PyTree], TracedFunction],
-        trace_exactly: Callable[[], TracedFunction | None],
-    ) -> ElementProgram | None:
-        """Return the program for an element.
+        self, element: PyTree, leaves: Sequence[Any]
+    ) -> tuple[TracedFunction, Callable[..., list[Any]]] | None:
+        """Return the traced function for an element, and the function that runs it.
 
         Args:
+          element: Host arrays.
           leaves: The arrays of the element.
-          trace: Traces the function for a spec with symbolic sizes; it may raise any error.
-          trace_exactly: Traces the function for the sizes of the element, or returns None if it has to
-            run eagerly.
+
+        Returns:
+          None if the function has to run eagerly.
         """
         key = tuple([(a.shape, a.dtype.str) for a in leaves])
-        program = self._programs.get(key)
-        if program is None:
-            program = self._find_general(leaves, trace) if self._has_unknown_sizes else None
-            if program is None:
-                traced = trace_exactly()
+        if self._has_unknown_sizes:
+            general = self._general.get(key) or self._find_general(key, leaves)
+            if general is not None and general.should_interpret(leaves):
+                return general.traced, general.interpret
+        exact = self._exact.get(key)
+        if exact is None:
+            with self._lock:
+                traced = self._trace(structure.infer_spec(element))
                 if traced is None:
                     return None
-                program = ElementProgram(traced, self._has_unknown_sizes)
-            self._programs[key] = program
-        return program
+                exact = self._exact[key] = ElementProgram(traced)
+        interprets = self._has_unknown_sizes and exact.should_interpret(leaves)
+        return exact.traced, exact.interpret if interprets else exact.compiled
 
-    def _find_general(
-        self, leaves: Sequence[Any], trace: Callable[[PyTree], TracedFunction]
-    ) -> ElementProgram | None:
-        """Return a program for any size that runs op by op for an element, or None."""
+    def _find_general(self, key: Any, leaves: Sequence[Any]) -> ElementProgram | None:
+        """Return a program with symbolic sizes that is valid for an element, or None."""
         if not is_interpreter_enabled():
             return None
-        key = tuple([(a.ndim, a.dtype.str) for a in leaves])
-        family = self._families.get(key)
         shapes = [a.shape for a in leaves]
-        if family is None:
-            family = self._families[key] = TraceFamily()
-            family.add_call(self._expect_other_shapes(shapes))
 
         def trace_sizes(sizes: GuardedSizes) -> ElementProgram:
             specs = [
                 TensorSpec(shape, a.dtype) for shape, a in zip(sizes.shapes, leaves, strict=True)
             ]
-            traced = trace(nest.pack_sequence_as(self._spec, specs))
-            if traced.iterator_captures or traced.infeeds or traced.closed_jaxpr.effects:
+            traced = self._trace_for_any_size(nest.pack_sequence_as(self._spec, specs))
+            if _has_effects(traced):
                 raise ValueError("the function has effects")
-            return ElementProgram(traced, interprets=True)
+            return ElementProgram(traced)
 
-        program = family.find(shapes, trace_sizes)
-        if program is None:
-            return None
-        captures = [np.empty(c.shape, c.dtype.as_numpy_dtype) for c in program.traced.captures]
-        return program if program.should_interpret(leaves, captures) else None
+        with self._lock:
+            family_key = tuple([(a.ndim, a.dtype.str) for a in leaves])
+            family = self._families.get(family_key)
+            if family is None:
+                family = self._families[family_key] = TraceFamily()
+                known_sizes = [spec.shape.as_list() for spec in nest.flatten(self._spec)]
+                family.add_call(vary_unknown_sizes(shapes, known_sizes))
+            program = family.find(shapes, trace_sizes)
+        if program is not None:
+            self._general[key] = program
+        return program
 
-    def _expect_other_shapes(self, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-        """Return shapes that differ in the axes of unknown size."""
-        specs = nest.flatten(self._spec)
-        return [
-            tuple(
-                [
-                    n + k + 1 if s is None else n
-                    for k, (n, s) in enumerate(zip(shape, sizes, strict=True))
-                ]
-            )
-            for shape, sizes in zip(shapes, [spec.shape.as_list() for spec in specs], strict=True)
-        ]
+
+def _has_effects(traced: TracedFunction) -> bool:
+    """Check whether a function calls Python or takes elements of iterators."""
+    return bool(traced.iterator_captures or traced.infeeds or traced.closed_jaxpr.effects)

@@ -81,7 +81,7 @@ class ElementFunction:
         self._unpack = unpack and type(spec) is tuple
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
-        self._programs = SizedPrograms(spec, not structure.is_static(spec))
+        self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
         self._vectorized: Any = None
         # These numbers of elements have compiled programs.
         self._compiled_sizes: set[int] = set()
@@ -439,19 +439,17 @@ class ElementFunction:
                 )
             if self.rows is not None:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
-            program = self._programs.find(
-                leaves, self._trace_for_any_size, lambda: self._trace(structure.infer_spec(element))
-            )
-            if program is not None:
-                traced = program.traced
+            found = self._programs.find(element, leaves)
+            if found is not None:
+                traced, run = found
                 if random_states is None:
                     captures = traced.get_captured_arrays()
                 else:
                     captures = random_states.get_captures(self, traced)
                 if traced.closed_jaxpr.effects:
-                    results = host_callbacks.run_to_completion(program.run, leaves, captures)
+                    results = host_callbacks.run_to_completion(run, leaves, captures)
                 else:
-                    results = program.run(leaves, captures)
+                    results = run(leaves, captures)
                 new = results[traced.num_results :]
                 if random_states is not None:
                     random_states.assign(self, traced, new)
