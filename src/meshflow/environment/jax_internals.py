@@ -69,6 +69,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
@@ -276,7 +277,7 @@ def _install_size_decisions() -> None:
     """Make comparisons of symbolic sizes ask `_size_decisions` if their results are unknown."""
     is_equal, is_greater_or_equal = _shape_poly._DimExpr.__eq__, _shape_poly._geq_decision
 
-    def decide_equal(self: Any, other: Any, caller: str) -> bool:
+    def decide_equal(self: Any, other: Any, caller: FrameType) -> bool:
         result: bool = is_equal(self, other)
         if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
             return result
@@ -285,7 +286,7 @@ def _install_size_decisions() -> None:
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
-        elif other not in (0, 1) and caller.startswith("jax."):
+        elif other not in (0, 1) and caller.f_globals["__name__"].startswith("jax."):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
             return False
         difference = self - other
@@ -293,10 +294,10 @@ def _install_size_decisions() -> None:
         return False if is_known else decisions.decide(difference, "==")
 
     def compare_equal(self: Any, other: Any) -> bool:
-        return decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
+        return decide_equal(self, other, sys._getframe(1))
 
     def compare_unequal(self: Any, other: Any) -> bool:
-        return not decide_equal(self, other, sys._getframe(1).f_globals["__name__"])
+        return not decide_equal(self, other, sys._getframe(1))
 
     def compare_greater_or_equal(left: Any, right: Any, describe: Callable[[], str]) -> bool:
         decisions = _find_decisions(left, right) if _size_decisions else None

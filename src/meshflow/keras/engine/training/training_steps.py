@@ -250,11 +250,15 @@ class TrainingSteps:
         step = self._steps.get(kind)
         step = getattr(step, "compiled", step)
         if isinstance(step, CompiledStep):
-            parts = list(self._flatten_layers(include_self=False))
-            if forecast is not None and not (self.built or (parts and all(p.built for p in parts))):
+            if forecast is not None and not self._has_built_layers():
                 # The first trace builds layers, for the sizes of a batch.
                 forecast = forecast._replace(last_batch_size=None, element_shapes=None)
             step.forecast = forecast
+
+    def _has_built_layers(self) -> bool:
+        """Check whether the model is built, or all layers of a model with its own steps are."""
+        layers = list(self._flatten_layers(include_self=False))
+        return self.built or (bool(layers) and all(layer.built for layer in layers))
 
     def _get_step_function(self, kind: str) -> Callable[[PyTree], Any]:
         step = getattr(self, f"{kind}_step")
