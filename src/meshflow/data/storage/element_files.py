@@ -146,7 +146,7 @@ class _ElementReader:
         # The limit keeps a damaged length from allocating more memory than the file can contain.
         if not 0 <= size <= self._limit:
             raise EOFError(
-                f"it ends early, or holds an array of {size:,} bytes, which {UNPACKED_VARIABLE} must allow"
+                f"it ends early, or holds an array of {size:,} bytes, more than {UNPACKED_VARIABLE} allows"
             )
         data = self._file.read(size)
         if len(data) < size:
