@@ -273,8 +273,8 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
     # The forward pass has checked the indices.
     flat_indices._skips_bounds_check = True
     shape = table.array.shape
-    sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
-    return IndexedSlices(values, flat_indices, sizes(shape, np.int32))
+    make_sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
+    return IndexedSlices(values, flat_indices, make_sizes(shape, np.int32))
 
 
 def accept_composites(public: F) -> F:
