@@ -303,8 +303,9 @@ def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> Spar
             ids // strides[0],
             *[ids // s % n for s, n in zip(strides[1:], new[1:], strict=True)],
         ]
-        padding = is_padding(indices, old)[:, None]
-        return xp.where(padding, np.maximum(new, PADDING_INDEX), xp.stack(columns, 1))
+        return xp.where(
+            is_padding(indices, old), np.maximum(new, PADDING_INDEX), xp.stack(columns, 1)
+        )
 
     return SparseTensor(map_indices(change_indices, sp_input.indices), sp_input.values, new)
 

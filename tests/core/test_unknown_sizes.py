@@ -166,8 +166,6 @@ tf.pad(x,[[0,20-tf.shape(x)[0]],[0,0]])
 tf.image.resize(x[None,:,:,None],[tf.shape(x)[0]*2,6])
 tf.sort(x,0)[tf.shape(x)[0]//2]
 tf.sequence_mask(tf.range(4),tf.shape(x)[0])
-tf.map_fn(lambda row:row*2,x)
-tf.scan(lambda a,row:a+row,x)
 tf.gather(x,tf.range(tf.shape(x)[0]-2))
 tf.tensor_scatter_nd_update(x,[[0]],[[7.0,8.0,9.0]])
 """.strip().split("\n")

@@ -2,19 +2,14 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
 import meshflow as tf
+from reference.report_cases import CASES
 
-FOLDER = Path(__file__).parents[1] / "reference"
-sys.path.insert(0, str(FOLDER))
-from report_cases import CASES
-
-sys.path.pop(0)
-STORED = json.loads((FOLDER / "reports.json").read_text())
+STORED = json.loads((Path(__file__).parents[1] / "reference" / "reports.json").read_text())
 
 
 def assert_equal(found, expected, path):

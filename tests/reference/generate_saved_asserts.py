@@ -29,6 +29,7 @@ class Checks(tf.Module):
             "loop": lambda x: tf.while_loop(
                 lambda i: i < 2, lambda i: [i + 1 + self.check(x)], [tf.constant(0)]
             ),
+            "size": lambda x: tf.debugging.Assert(tf.shape(x)[0] < 3, [x]),
             "numerics": lambda x: tf.debugging.check_numerics(1.0 / tf.maximum(x, 0.0), "quotient"),
         }
         spec = tf.TensorSpec([None], tf.float32)

@@ -34,6 +34,16 @@ def fails(f):
     return []
 
 
+def differentiate(tf, f, x, count):
+    """Return the value of a function and its derivatives up to an order."""
+    if not count:
+        return [f(x)]
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        values = differentiate(tf, f, x, count - 1)
+    return [*values, tape.gradient(values[-1], x)]
+
+
 def history(model, *args, **kwargs):
     found = model.fit(*args, verbose=0, shuffle=False, **kwargs).history
     return {name: as_list(values) for name, values in sorted(found.items())}
@@ -230,14 +240,8 @@ def case_5_second_order(tf, folder):
     def cube(x):
         return x**3, lambda g: g * 4 * x**2
 
-    x = tf.constant(2.0)
-    with tf.GradientTape() as outer:
-        outer.watch(x)
-        with tf.GradientTape() as inner:
-            inner.watch(x)
-            y = cube(x)
-        first = inner.gradient(y, x)
-    return [as_list(first), as_list(outer.gradient(first, x))]
+    _, *derivatives = differentiate(tf, cube, tf.constant(2.0), 2)
+    return [as_list(v) for v in derivatives]
 
 
 # ---- 7: the best weights ------------------------------------------------------------------------
@@ -443,19 +447,6 @@ def case_10_gradients_of_features(tf, folder):
 # ---- 11: gradients of high order ----------------------------------------------------------------
 
 
-def compute_orders(tf, f, x, count=3):
-    x = tf.constant(x)
-    tapes = [tf.GradientTape() for _ in range(count)]
-    for tape in tapes:
-        tape.__enter__()
-        tape.watch(x)
-    values = [f(x)]
-    for tape in reversed(tapes):
-        tape.__exit__(None, None, None)
-        values.append(tape.gradient(values[-1], x))
-    return [as_list(v) for v in values]
-
-
 def case_11_loops(tf, folder):
     def loop(x):
         return tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, y * x + tf.sin(y)), (0, x))[1]
@@ -466,10 +457,11 @@ def case_11_loops(tf, folder):
             y += x ** tf.cast(i + 2, tf.float32) / (1.0 + tf.cast(i, tf.float32))
         return y
 
-    return [
-        compute_orders(tf, tf.function(loop), [0.7, 1.1]),
-        compute_orders(tf, tf.function(sequence), [0.5, 2.0]),
-    ]
+    results = []
+    for f, x in ((loop, [0.7, 1.1]), (sequence, [0.5, 2.0])):
+        orders = differentiate(tf, tf.function(f), tf.constant(x), 3)
+        results.append([as_list(v) for v in orders])
+    return results
 
 
 def case_11_differential_equation(tf, folder):
@@ -479,16 +471,8 @@ def case_11_differential_equation(tf, folder):
 
     @tf.function
     def residual(t):
-        with tf.GradientTape() as third:
-            third.watch(t)
-            with tf.GradientTape() as second:
-                second.watch(t)
-                with tf.GradientTape() as first:
-                    first.watch(t)
-                    u = model(t)
-                du = first.gradient(u, t)
-            ddu = second.gradient(du, t)
-        return third.gradient(ddu, t) + u * du
+        u, du, _, third = differentiate(tf, model, t, 3)
+        return third + u * du
 
     t = tf.constant([[0.1], [0.7]])
     with tf.GradientTape() as tape:
@@ -616,13 +600,12 @@ def case_14_wrong_shapes(tf, folder):
 def case_15_empty_batches(tf, folder):
     results = []
     for f in (lambda x: x**2, lambda x: tf.reduce_sum(x, 1), lambda x: x @ tf.ones([3, 2])):
-        for use_pfor in (True,):
-            x = tf.zeros([0, 3])
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(x)
-                y = f(x)
-            jacobian = tape.jacobian(y, x, experimental_use_pfor=use_pfor)
-            results.append(None if jacobian is None else list(jacobian.shape))
+        x = tf.zeros([0, 3])
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        jacobian = tape.jacobian(y, x)
+        results.append(None if jacobian is None else list(jacobian.shape))
     return results
 
 
@@ -1381,11 +1364,7 @@ def case_p_gradient_corners(tf, folder):
     )
     results = []
     for f in functions:
-        x = tf.constant([-1.0, 1.0, 2.0])
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        gradient = tape.gradient(y, x)
+        y, gradient = differentiate(tf, f, tf.constant([-1.0, 1.0, 2.0]), 1)
         results.append([as_list(y), None if gradient is None else as_list(gradient)])
     return results
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float
+from meshflow.interpreter.elementwise import get_compute_dtype
 from meshflow.interpreter.shapes import plan_padding
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 from meshflow.kernels import descriptors, library, lowerings
@@ -125,9 +125,9 @@ def _find_kernel(equation: Equation) -> Compute | None:
 
 
 def _choose_type(dtype: np.dtype) -> np.dtype:
-    if is_small_float(dtype):
-        return FLOAT32
-    return np.dtype(np.float64) if dtype.kind in "iu" and dtype.itemsize <= 4 else dtype
+    if dtype.kind in "iu" and dtype.itemsize <= 4:
+        return np.dtype(np.float64)
+    return get_compute_dtype(dtype)
 
 
 def _choose_method(grid: int, size: int, groups: int, num_in: int) -> Compute:

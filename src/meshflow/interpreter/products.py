@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, get_compute_dtype, is_small_float
+from meshflow.interpreter.elementwise import get_compute_dtype
 from meshflow.interpreter.table import (
     Compute,
     Equation,
@@ -27,10 +27,8 @@ def _multiply(equation: Equation) -> Compute | Writer:
     batch = tuple(left[i] for i in left_batch)
     m, n = math.prod(left[i] for i in left_free), math.prod(right[i] for i in right_free)
     k = math.prod(left[i] for i in left_sum)
-    compute_type = dtype
-    if is_small_float(dtype):
-        compute_type = FLOAT32
-    elif dtype.kind in "iu" and dtype.itemsize <= 4 and k < 1 << 20:
+    compute_type = get_compute_dtype(dtype)
+    if dtype.kind in "iu" and dtype.itemsize <= 4 and k < 1 << 20:
         # BLAS has no integers; products of 16-bit integers are exact in float64.
         sizes = [t.itemsize for t in (left_type, right_type)]
         compute_type = np.dtype(np.float64) if sum(sizes) <= 4 else dtype

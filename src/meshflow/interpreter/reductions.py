@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.interpreter.elementwise import FLOAT32, is_small_float, widen
+from meshflow.interpreter.elementwise import get_compute_dtype, is_small_float, widen
 from meshflow.interpreter.table import (
     Compute,
     Equation,
@@ -91,9 +91,8 @@ def _find_extreme(equation: Equation) -> Compute:
     if equation.inputs[0].dtype.kind == "c":
         raise UnsupportedPrimitive([equation.name])  # XLA raises the error.
     # NumPy also returns the first NaN.
-    if is_small_float(equation.inputs[0].dtype):
-        return lambda x: find(x.astype(FLOAT32), axis).astype(index)
-    return lambda x: find(x, axis).astype(index)
+    dtype = get_compute_dtype(equation.inputs[0].dtype)
+    return lambda x: find(x.astype(dtype, copy=False), axis).astype(index)
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
@@ -118,9 +117,7 @@ def _accumulate(equation: Equation) -> Compute:
 
 def _make_sort_key(x: HostArray) -> HostArray:
     """Return integers or floats that NumPy sorts as XLA sorts an array."""
-    if is_small_float(x.dtype):
-        return x.astype(FLOAT32)
-    return x
+    return x.astype(get_compute_dtype(x.dtype), copy=False)
 
 
 @rule("sort")

@@ -143,7 +143,7 @@ def reduce_elements(
     count = int(np.prod(kept_sizes, dtype=np.int64))
     indices, padding = indices[:, np.array(kept, np.int64)], is_padding(indices, sizes)
     is_inside = ((indices >= 0) & (indices < np.array(kept_sizes, np.int64))).all(1)
-    ids = jnp.where(is_inside & ~padding, get_row_ids(jnp, indices, kept_sizes), count)
+    ids = jnp.where(is_inside & ~padding[:, 0], get_row_ids(jnp, indices, kept_sizes), count)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)
     largest = jax.ops.segment_max(values, ids, count)

@@ -143,9 +143,9 @@ def assert_arrays(holds: Array, message: _Message, data: Sequence[Any], summariz
     Raises:
       InvalidArgumentError: If an element is false.
     """
-    is_traced = [isinstance(d, jax.core.Tracer) for d in data]
     if context.exporting:
         return
+    is_traced = [isinstance(d, jax.core.Tracer) for d in data]
 
     def verify(holds: np.ndarray, *arrays: np.ndarray) -> None:
         if not np.all(holds):
@@ -155,8 +155,11 @@ def assert_arrays(holds: Array, message: _Message, data: Sequence[Any], summariz
 
     arrays = [d for t, d in zip(is_traced, data, strict=True) if t]
     if not isinstance(holds, jax.core.Tracer):
-        verify(np.asarray(holds), *map(np.asarray, arrays))
-        return
+        holds = np.asarray(holds)
+        if not arrays or np.all(holds):
+            verify(holds)
+            return
+        # Only the program knows the values for the message.
     jax.debug.callback(host_callbacks.make_check_callback(verify), holds, *arrays)
 
 

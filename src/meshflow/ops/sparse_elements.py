@@ -271,9 +271,7 @@ def concat(
         offsets[:, axis] = starts
         rows = zip(parts, shapes, offsets, strict=True)
         # Padding must not overflow.
-        return xp.concatenate(
-            [xp.where(is_padding(i, n)[:, None], padding, i + o) for i, n, o in rows]
-        )
+        return xp.concatenate([xp.where(is_padding(i, n), padding, i + o) for i, n, o in rows])
 
     indices = map_indices(join, *[s.indices for s in sp_inputs])
     values = array.concat([s.values for s in sp_inputs], 0)

@@ -13,6 +13,7 @@ import jax
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from meshflow.passes.sub_jaxprs import CALLS
 
 
 def get_aval(atom: Atom) -> jax.core.ShapedArray:
@@ -53,7 +54,7 @@ def find_output_dependencies(equation: JaxprEqn) -> list[set[int]]:
     inner = [to_open_jaxpr(jaxpr) for jaxpr in find_inner_jaxprs(equation)]
     # The first input of a branch selects it, so it is not passed on, and all outputs depend on it.
     num_selectors = int(equation.primitive.name == "cond")
-    is_call = num_selectors or equation.primitive.name in _CALLS
+    is_call = num_selectors or equation.primitive.name in CALLS
     if (
         not is_call
         or not inner
@@ -70,11 +71,6 @@ def find_output_dependencies(equation: JaxprEqn) -> list[set[int]]:
         for indices, atom in zip(dependencies, jaxpr.outvars, strict=True):
             indices |= _read_dependencies(env, atom)
     return dependencies
-
-
-_CALLS = frozenset(
-    ["jit", "pjit", "closed_call", "checkpoint", "remat2", "custom_jvp_call", "custom_vjp_call"]
-)
 
 
 def _read_dependencies(env: dict[Atom, set[int]], atom: Atom) -> set[int]:

@@ -17,6 +17,7 @@ import numpy as np
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from meshflow.passes.jaxprs import bind_equation, map_consumers
+from meshflow.passes.sub_jaxprs import find_call_body
 
 __all__ = ["EqualRun", "find_equal_runs", "stack_layers"]
 
@@ -143,7 +144,7 @@ def _can_stack(
 
 def _make_equation_key(eqn: JaxprEqn) -> Hashable:
     """Return a key that is equal for equations with equal programs, constants and operand shapes."""
-    program = eqn.params.get("call_jaxpr", eqn.params.get("jaxpr"))
+    program = find_call_body(eqn)
     text = _ADDRESS.sub("", str(program))
     constants = [_make_constant_key(c) for c in getattr(program, "consts", ())]
     shapes = [str(v.aval) for v in eqn.invars]

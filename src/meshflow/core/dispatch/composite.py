@@ -273,8 +273,8 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
     # The forward pass has checked the indices.
     flat_indices._skips_bounds_check = True
     shape = table.array.shape
-    sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
-    return IndexedSlices(values, flat_indices, sizes(shape, np.int32))
+    make_sizes = make_sizes_tensor if has_symbolic_size(shape) else np.array
+    return IndexedSlices(values, flat_indices, make_sizes(shape, np.int32))
 
 
 def accept_composites(public: F) -> F:
@@ -475,9 +475,10 @@ class SparseTensor:
         if None in sizes or not sizes:
             return self._indices
         columns = tuple(map(str, range(len(sizes))))
-        defaults = {"lower": (0,) * len(sizes), "upper": sizes, "sizes": sizes, "names": columns}
-        check = BoundsCheck(message, is_replaced=False, **{**defaults, **options})
-        return check_bounds(self._indices, check, allows_padding=True)
+        check = BoundsCheck(
+            message, (0,) * len(sizes), sizes, sizes=sizes, is_replaced=False, names=columns
+        )
+        return check_bounds(self._indices, check._replace(**options), allows_padding=True)
 
     def with_values(self, new_values: TensorLike) -> SparseTensor:
         """Return the same coordinates with other elements."""

@@ -180,9 +180,12 @@ class BoundsCheck(NamedTuple):
 
 
 def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
-    """Check for each row index, or element of a sparse tensor, whether it is padding, which no op uses."""
+    """Check which row indices [n], or elements [n, rank] of a sparse tensor, are padding, which no op uses.
+
+    The result has the shape [n] or [n, 1].
+    """
     padding = indices >= np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
-    return padding.any(1) if indices.ndim == 2 else padding
+    return padding.any(1, keepdims=True) if indices.ndim == 2 else padding
 
 
 def check_indices(
@@ -298,7 +301,7 @@ def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) 
         elif 0 in check.sizes:
             return values
         else:
-            padding = is_padding(operand, check.sizes).reshape(-1, *[1] * (operand.ndim - 1))
+            padding = is_padding(operand, check.sizes)
             visible = bounds_check_p.bind(jnp.where(padding, 0, operand), check=check, mode=ERROR)
             checked = jnp.where(padding, operand, visible)
         return checked if array is values else type(values)(checked)
@@ -306,8 +309,7 @@ def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) 
         array = np.asarray(array)
         padding = is_padding(array, check.sizes)
         if padding.any():
-            array = np.where(padding.reshape(-1, *[1] * (array.ndim - 1)), 0, array)
-            array = array if 0 not in check.sizes else array[:0]
+            array = array[:0] if 0 in check.sizes else np.where(padding, 0, array)
     _check_concrete(array, check=check, mode=ERROR)
     return values
 

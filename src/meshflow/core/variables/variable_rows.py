@@ -66,29 +66,6 @@ class RowScatterMethods:
         """Divide rows by `tf.IndexedSlices`."""
         return self._apply_scatter("scatter_div", sparse_delta)
 
-    def batch_scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Self:
-        """Replace slices along the last dimension of the indices, for each entry of the others.
-
-        Args:
-          sparse_delta: Slices with indices of shape [d1, ..., dn, k]: `values[i1, ..., in, j]`
-            replaces `variable[i1, ..., in, indices[i1, ..., in, j]]`.
-          use_locking: Ignored.
-          name: Ignored.
-
-        Raises:
-          InvalidArgumentError: If an index is out of range.
-
-        Example:
-          >>> import meshflow as tf
-          >>> v = tf.Variable([[1, 2, 3], [4, 5, 6]])
-          >>> print(v.batch_scatter_update(tf.IndexedSlices([[10], [60]], [[0], [2]])).numpy())
-          [[10  2  3]
-           [ 4  5 60]]
-        """
-        return self.scatter_update(sparse_delta)
-
 
 class VariableRowMethods(RowScatterMethods):
     """The methods of `Variable` that read or write parts of its value."""
@@ -129,7 +106,24 @@ class VariableRowMethods(RowScatterMethods):
     def batch_scatter_update(
         self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
     ) -> Self:
-        """Replace slices along the last dimension of the indices, for each entry of the others."""
+        """Replace slices along the last dimension of the indices, for each entry of the others.
+
+        Args:
+          sparse_delta: Slices with indices of shape [d1, ..., dn, k]: `values[i1, ..., in, j]`
+            replaces `variable[i1, ..., in, indices[i1, ..., in, j]]`.
+          use_locking: Ignored.
+          name: Ignored.
+
+        Raises:
+          InvalidArgumentError: If an index is out of range.
+
+        Example:
+          >>> import meshflow as tf
+          >>> v = tf.Variable([[1, 2, 3], [4, 5, 6]])
+          >>> print(v.batch_scatter_update(tf.IndexedSlices([[10], [60]], [[0], [2]])).numpy())
+          [[10  2  3]
+           [ 4  5 60]]
+        """
         if not isinstance(sparse_delta, IndexedSlices):
             raise TypeError(
                 f"Argument `sparse_delta` must be a `tf.IndexedSlices`. Received arg: {sparse_delta}"

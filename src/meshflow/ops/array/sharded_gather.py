@@ -51,9 +51,10 @@ def _mask_foreign_rows(
     gradient, indices = operands
     flat = indices.reshape(-1)
     rows = gradient.reshape(flat.size, *gradient.shape[indices.ndim :])
-    is_local = (flat < count).reshape(-1, *[1] * (rows.ndim - 1))
+    is_local = flat < count
     # The rows of other shards are zero, so that norms of gradients do not count them.
-    return jnp.where(is_local, rows, 0), jnp.where(flat < count, flat, PADDING_INDEX)
+    values = jnp.where(is_local.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+    return values, jnp.where(is_local, flat, PADDING_INDEX)
 
 
 _LOCAL_ROW_GRADIENT = Op("gather", _mask_foreign_rows, is_foldable=False)

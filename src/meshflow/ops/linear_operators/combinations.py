@@ -433,7 +433,7 @@ class LinearOperatorLowRankUpdate(LinearOperator):
         return self._diag_operator
 
     @property
-    def is_diag_update_positive(self) -> bool | None:
+    def is_diag_update_positive(self) -> Hint:
         """Return whether the diagonal is positive, or None if that is unknown."""
         return self._is_diag_update_positive
 

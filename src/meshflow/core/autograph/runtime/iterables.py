@@ -72,8 +72,9 @@ class StagedRange(StagedIterable):
         )
 
     def __getattr__(self, name: str) -> object:
-        target = self._as_tensor() if hasattr(Tensor, name) else super()
-        return target.__getattribute__(name)
+        if hasattr(Tensor, name):
+            return getattr(self._as_tensor(), name)
+        return super().__getattribute__(name)
 
     def __repr__(self) -> str:
         return f"tf.range({self.start}, {self.limit}, {self.delta})"

@@ -213,14 +213,13 @@ class NaNSearch:
         self._variables = list(written.values())
         self._read_variables = [c for key, c in read.items() if key not in written]
         metrics = {id(v) for metric in model.metrics for v in metric.variables}
-        totals = {id(v) for v in self._list_loss_variables()}
-        indices = [i for i, v in enumerate(self._variables) if id(v) in totals]
-        self._loss_index = indices[0] if programs and indices else None
+        total = self._find_loss_total() if programs else None
+        self._loss_index = next((i for i, v in enumerate(self._variables) if v is total), None)
         self._finite_before, _ = _check_values(_get_values(self._variables))
         self._finite_before &= [id(v) not in metrics for v in self._variables]
 
-    def _list_loss_variables(self) -> list[Any]:
-        """Return the variables that sum the losses of an epoch in the steps of `Model`."""
+    def _find_loss_total(self) -> Variable | None:
+        """Return the variable that sums the losses of an epoch in the steps of `Model`, or None."""
         model = self._model
         own_methods = any(
             getattr(type(model), name).__module__ != training_steps.__name__
@@ -228,7 +227,7 @@ class NaNSearch:
         )
         losses = model.compiled_loss
         metrics = [] if own_methods or losses is None else losses.metrics
-        return [variable for metric in metrics[:1] for variable in metric.variables[:1]]
+        return next((variable for metric in metrics[:1] for variable in metric.variables), None)
 
     def _find_step(self, batch: PyTree) -> CompiledStep | None:
         """Return the compiled step, traced for a batch, or None if the model runs op by op."""

@@ -157,7 +157,8 @@ def join_batch(batch: PyTree) -> PyTree:
         sparse = SparseTensor(batch.indices, batch.values, shape)
         if isinstance(sparse.indices.array, jax.core.Tracer):
             return sparse
-        return retain(sparse, ~is_padding(np.asarray(sparse.indices.array), shape.tolist()))
+        padding = is_padding(np.asarray(sparse.indices.array), shape.tolist())
+        return retain(sparse, ~padding[:, 0])
     if isinstance(batch, dict):
         return type(batch)((key, join_batch(value)) for key, value in batch.items())
     if nest.is_nested(batch) and isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
