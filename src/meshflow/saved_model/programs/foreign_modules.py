@@ -36,8 +36,7 @@ _TIMEOUT_SECONDS = 120
 _MAX_CHILD_BYTES = 16 << 30
 # Maximum number of derivatives in the file of a program; Meshflow writes one.
 MAX_DERIVATIVES = 4
-# The input and the output of the child are a sequence of programs, each the number of its parts and for each part its
-# length and bytes. The parts of the output are the modules of a program and of its derivatives.
+# `rewrite_modules` defines the formats of the input and the output of the child.
 _CHILD_SOURCE = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
