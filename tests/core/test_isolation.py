@@ -64,6 +64,15 @@ def test_the_process_has_no_secrets_and_no_files_of_its_parent(mechanism, monkey
     assert not any("private" in name or "socket:" in name for name in files)
 
 
+def test_modules_in_the_folder_of_a_file_do_not_run(mechanism, monkeypatch, tmp_path):
+    for name in ("ctypes", "json", "resource"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert json.loads(call("list_secrets", mechanism=mechanism))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_failures_have_classes_and_names(mechanism):
     with pytest.raises(tf.errors.DeadlineExceededError, match=r"model\.keras.*within 8 s"):
         call("loop", mechanism=mechanism, seconds=8)

@@ -1,7 +1,10 @@
 """Models exported as ONNX give what they give here, for any batch size, run by ONNX Runtime."""
 
+import gc
 import logging
+import os
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -325,8 +328,14 @@ def test_converted_models_of_others_run_only_if_they_are_trusted(
     engine.parent.mkdir(exist_ok=True)
     engine.write_bytes(b"code")
     caplog.clear()
-    tf.experimental.tensorrt.load(tmp_path / "out")
-    assert "Building the engines" in caplog.text
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    session = tf.experimental.tensorrt.load(tmp_path / "out")
+    assert "Building the engines" in caplog.text and os.listdir(temporary)
+    del session
+    gc.collect()
+    assert not os.listdir(temporary)
     monkeypatch.setattr(foreign_modules, "_own_digests", set())
     monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)
     with pytest.raises(tf.errors.PermissionDeniedError, match="trusted=True"):

@@ -1,5 +1,6 @@
 """Native code that programs of files may call: sizes, dtypes and attributes are checked before it runs."""
 
+import functools
 import json
 import random
 import re
@@ -16,6 +17,7 @@ from jaxlib.cpu import _lapack, _sparse
 import meshflow as tf
 from fuzz.mutations import changed
 from helpers import rounds
+from meshflow.environment import module_rewriting
 from meshflow.environment.jax_internals import mlir, mlir_ir, read_portable_artifact
 from meshflow.kernels import library
 from meshflow.saved_model.graph.ops import xla_call_module
@@ -359,7 +361,7 @@ def test_sizes_that_are_only_known_for_the_arguments_are_checked():
         with mlir.make_ir_context(), mlir_ir.Location.unknown():
             module = parse(text.replace("SIZE", size))
             content = stablehlo.write_portable_artifact(module)
-        program = stablehlo._wrap_verified(base, [content], "attack")
+        program = stablehlo._wrap_verified([base], [content], "attack")
         if is_valid:
             assert jax.jit(program.call)(matrix)[1].tolist() == [1, 2, 3, 4]
         else:
@@ -371,7 +373,7 @@ def _load(text, function, *specs):
     base = jax.export.export(jax.jit(function), platforms=("cpu",))(*specs)
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         content = stablehlo.write_portable_artifact(parse(text))
-    return stablehlo._wrap_verified(base, [content], "attack")
+    return stablehlo._wrap_verified([base], [content], "attack")
 
 
 def test_reserved_memory_is_zero():
@@ -488,7 +490,7 @@ def test_nested_calls_within_the_limit_run():
     main = make_function("main", "f0").replace("private", "public")
     with mlir.make_ir_context(), mlir_ir.Location.unknown():
         content = stablehlo.write_portable_artifact(parse(main + make_chain(64)))
-    assert jax.jit(stablehlo._wrap_verified(base, [content], "f").call)(np.float32(3)) == 3
+    assert jax.jit(stablehlo._wrap_verified([base], [content], "f").call)(np.float32(3)) == 3
 
 
 @pytest.fixture(scope="module")
@@ -499,8 +501,10 @@ def program():
 
 def test_damaged_programs_raise_one_error_that_names_the_file(program, monkeypatch):
     """Damage of the table around the module is found here, damage of the module by a child process."""
-    read = stablehlo._read_chain
-    monkeypatch.setattr(stablehlo, "rewrite_programs", lambda items: [read(i)[1] for i in items])
+    read = functools.partial(
+        module_rewriting._read_modules, max_derivatives=stablehlo.MAX_DERIVATIVES
+    )
+    monkeypatch.setattr(stablehlo, "rewrite_programs", lambda items: [*map(read, items)])
     failures = 0
     for seed in range(rounds(220, 2000)):
         try:

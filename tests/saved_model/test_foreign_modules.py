@@ -9,6 +9,7 @@ import pytest
 import meshflow as tf
 from fuzz.mutations import changed
 from helpers import rounds
+from meshflow.saved_model.programs import foreign_modules
 from meshflow.saved_model.programs.foreign_modules import rewrite_module
 
 # The program of an MLP with some bits changed, of which MLIR makes an array larger than any memory, and aborts.
@@ -22,6 +23,15 @@ def module():
 
 def test_a_program_is_written_again():
     assert rewrite_module(module()).startswith(b"ML\xefR")
+
+
+def test_modules_in_the_current_folder_do_not_run(monkeypatch, tmp_path):
+    (tmp_path / "resource.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(foreign_modules, "_rewritten", {})
+    monkeypatch.setattr(foreign_modules, "_read_entry", lambda key: None)
+    assert rewrite_module(module()).startswith(b"ML\xefR")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_one_that_ends_the_reading_process_is_an_error():

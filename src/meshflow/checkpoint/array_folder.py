@@ -371,9 +371,9 @@ class ArrayFolder:
                 f"{self.path}/{MANIFEST} is damaged: {key!r} is not the name of a file."
             )
         entry = self.manifest["arrays"][key]
-        file = check_contained(gfile.join(self.path, f"{key}.npy"), self.path)
         if "bundled" in entry:
             return self._read_from_bundle(entry)
+        file = check_contained(gfile.join(self.path, f"{key}.npy"), self.path)
         has_strings = entry["dtype"] == "string"
         try:
             raw = _load_file(file, mode)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 __all__ = [
     "IMAGE_VARIABLE",
@@ -17,6 +17,7 @@ __all__ = [
     "STRING_BYTES",
     "UNPACKED_VARIABLE",
     "FileTooLargeError",
+    "UnpackedBudget",
     "get_image_limit",
     "get_unpacked_limit",
     "load_budget_scope",
@@ -40,17 +41,19 @@ class FileTooLargeError(ValueError):
     """Error for a file that holds more bytes than may be unpacked."""
 
 
-class _LoadBudget:
-    """Bytes that one load may allocate.
+class UnpackedBudget:
+    """Bytes that may be unpacked from a file or folder.
 
     Args:
-      label: Name of the file or folder that is loaded.
+      label: Name of the file or folder.
       size: Its size in bytes.
+      min_limit: Smallest default limit, in bytes.
     """
 
-    def __init__(self, label: str, size: int) -> None:
-        self._label, self._limit = label, get_unpacked_limit(size)
+    def __init__(self, label: str, size: int, min_limit: int = _MIN_UNPACKED_LIMIT) -> None:
+        self._label, self._limit = label, get_unpacked_limit(size, min_limit)
         self._spent = 0
+        # Identify the bytes that were read already.
         self.keys: set[Hashable] = set()
 
     def spend(self, size: int, content: str) -> None:
@@ -58,27 +61,29 @@ class _LoadBudget:
         self._spent += size
         if self._spent > self._limit:
             raise FileTooLargeError(
-                f"{self._label} holds more than {self._limit:,} bytes when unpacked ({content} takes {size:,} of them), "
+                f"{self._label} holds more than {self._limit:,} bytes when unpacked ({content} takes {size:,} bytes), "
                 "the limit for a file of its size. If you trust its author, set the environment variable "
                 f"{UNPACKED_VARIABLE} to a larger number."
             )
 
 
-_budget: contextvars.ContextVar[_LoadBudget | None] = contextvars.ContextVar("budget", default=None)
+_budget: contextvars.ContextVar[UnpackedBudget | None] = contextvars.ContextVar(
+    "budget", default=None
+)
 
 
 @contextlib.contextmanager
-def load_budget_scope(label: str, size: int) -> Iterator[None]:
+def load_budget_scope(label: str, size: int | Callable[[], int]) -> Iterator[None]:
     """Give the readers in a `with` block one budget, unless they have the budget of an outer load.
 
     Args:
       label: Name of the file or folder that is loaded.
-      size: Its size in bytes, which determines the budget.
+      size: Its size in bytes, which determines the budget, or a function that measures it.
     """
     if _budget.get() is not None:
         yield
         return
-    token = _budget.set(_LoadBudget(label, size))
+    token = _budget.set(UnpackedBudget(label, size if isinstance(size, int) else size()))
     try:
         yield
     finally:

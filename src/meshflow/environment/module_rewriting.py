@@ -9,7 +9,7 @@ import jax.export
 
 from meshflow.environment import jax_internals
 
-__all__ = ["BYTECODE_PREFIX", "rewrite_modules"]
+__all__ = ["BYTECODE_PREFIX", "read_programs", "rewrite_modules"]
 
 BYTECODE_PREFIX = b"ML\xefR"
 
@@ -34,12 +34,20 @@ def rewrite_modules(source: IO[bytes], target: IO[bytes], max_derivatives: int) 
 def _read_modules(data: bytes, max_derivatives: int) -> list[bytes]:
     if data.startswith(BYTECODE_PREFIX):
         return [data]
-    program = jax.export.deserialize(bytearray(data))
-    modules = [program.mlir_module_serialized]
-    while program.has_vjp() and len(modules) <= max_derivatives:
-        program = program.vjp()
-        modules.append(program.mlir_module_serialized)
-    return modules
+    return [p.mlir_module_serialized for p in read_programs(data, max_derivatives)]
+
+
+def read_programs(data: bytes, max_derivatives: int) -> list[jax.export.Exported]:
+    """Read a program and its derivatives.
+
+    Args:
+      data: Program of `jax.export`.
+      max_derivatives: Maximum number of derivatives; further ones are not read.
+    """
+    programs = [jax.export.deserialize(bytearray(data))]
+    while programs[-1].has_vjp() and len(programs) <= max_derivatives:
+        programs.append(programs[-1].vjp())
+    return programs
 
 
 def _rewrite(data: bytes) -> bytes:

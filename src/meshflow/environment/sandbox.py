@@ -19,8 +19,10 @@ __all__ = [
     "MECHANISMS",
     "NAMESPACES",
     "SECCOMP",
+    "CannotIsolateError",
     "choose_mechanism",
     "enter_namespaces",
+    "is_isolated",
     "limit_resources",
     "refuse_system_calls",
 ]
@@ -38,58 +40,20 @@ _TIOCSTI = 0x5412
 _MAX_OPEN_FILES = 512
 
 # System calls that the process must not make: network, other processes, changes of files, privileges.
-_REFUSED_CALLS = (
-    *("socket", "socketpair", "connect", "bind", "listen", "accept", "accept4", "io_uring_setup"),
-    *("execve", "execveat", "fork", "vfork", "ptrace", "process_vm_readv", "process_vm_writev"),
-    *("kill", "tkill", "rt_sigqueueinfo", "pidfd_open", "pidfd_send_signal", "pidfd_getfd"),
-    *(
-        "creat",
-        "truncate",
-        "rename",
-        "renameat",
-        "renameat2",
-        "link",
-        "linkat",
-        "symlink",
-        "symlinkat",
-    ),
-    *("unlink", "unlinkat", "mkdir", "mkdirat", "rmdir", "mknod", "mknodat", "chmod", "fchmod"),
-    *(
-        "fchmodat",
-        "chown",
-        "fchown",
-        "lchown",
-        "fchownat",
-        "utime",
-        "utimes",
-        "utimensat",
-        "futimesat",
-    ),
-    *("setxattr", "lsetxattr", "fsetxattr", "removexattr", "lremovexattr", "fremovexattr"),
-    *(
-        "mount",
-        "umount2",
-        "mount_setattr",
-        "move_mount",
-        "fsopen",
-        "open_tree",
-        "pivot_root",
-        "chroot",
-    ),
-    *(
-        "unshare",
-        "setns",
-        "bpf",
-        "perf_event_open",
-        "userfaultfd",
-        "keyctl",
-        "add_key",
-        "request_key",
-    ),
-    *("init_module", "finit_module", "delete_module", "kexec_load", "reboot", "swapon", "swapoff"),
-    *("shmget", "msgget", "semget", "mq_open", "setrlimit", "sethostname", "setuid", "setgid"),
-    *("acct", "quotactl", "open_by_handle_at", "name_to_handle_at", "personality"),
-)
+_REFUSED_CALLS = """
+    socket socketpair connect bind listen accept accept4 io_uring_setup
+    execve execveat fork vfork ptrace process_vm_readv process_vm_writev
+    kill tkill rt_sigqueueinfo pidfd_open pidfd_send_signal pidfd_getfd
+    creat truncate rename renameat renameat2 link linkat symlink symlinkat
+    unlink unlinkat mkdir mkdirat rmdir mknod mknodat chmod fchmod
+    fchmodat chown fchown lchown fchownat utime utimes utimensat futimesat
+    setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
+    mount umount2 mount_setattr move_mount fsopen open_tree pivot_root chroot
+    unshare setns bpf perf_event_open userfaultfd keyctl add_key request_key
+    init_module finit_module delete_module kexec_load reboot swapon swapoff
+    shmget msgget semget mq_open setrlimit sethostname setuid setgid
+    acct quotactl open_by_handle_at name_to_handle_at personality
+"""
 # Numbers of calls that libseccomp may not know, the same on all processors: fchmodat2, setxattrat, removexattrat,
 # open_tree_attr, file_setattr.
 _REFUSED_NUMBERS = (452, 463, 466, 467, 469)
@@ -152,7 +116,7 @@ def refuse_system_calls() -> None:
 
     try:
         rules.set_attr(seccomp.Attr.CTL_TSYNC, 1)
-        for name in _REFUSED_CALLS:
+        for name in _REFUSED_CALLS.split():
             refuse(name)
         for number in _REFUSED_NUMBERS:
             rules.add_rule(seccomp.ERRNO(errno.EPERM), number)

@@ -11,6 +11,7 @@ import json
 import logging
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -328,10 +329,9 @@ def _load_session(folder: Path, trusted: bool) -> tuple[str, OnnxSession]:
         raise PermissionDeniedError(
             f"another user converted {folder / TENSORRT_MODEL}. If you trust its author, load it with trusted=True."
         )
-    engines = folder / _ENGINES_FOLDER
-    if not (trusted or all(map(is_own_program, _read_engines(folder)))):
+    are_engines_trusted = trusted or all(map(is_own_program, _read_engines(folder)))
+    if not are_engines_trusted:
         _log.warning("Building the engines of %s again; trusted=True uses those of others.", folder)
-        engines = Path(tempfile.mkdtemp())
     try:
         saved = parse_json(Path(check_contained(folder / TENSORRT_FILE, folder)).read_text())
         signature = saved.get("signature")
@@ -339,11 +339,15 @@ def _load_session(folder: Path, trusted: bool) -> tuple[str, OnnxSession]:
         converter = Converter(str(folder), None, signature, conversion_params=params)
         for name, shapes in saved["shapes"].items():
             converter._shapes[str(name)] = [tuple(int(d) for d in shape) for shape in shapes]
+        work = converter._work
+        engines = folder / _ENGINES_FOLDER if are_engines_trusted else Path(work.name)
         options = converter._make_options(engines)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataLossError(f"{folder / TENSORRT_FILE} is damaged: {error!r}.") from error
     # A model in memory refers to no other file.
-    return converter._signature, OnnxSession(content, choose_providers(options))
+    session = OnnxSession(content, choose_providers(options))
+    weakref.finalize(session, work.cleanup)
+    return converter._signature, session
 
 
 def _check_params(params: TrtConversionParams) -> None:

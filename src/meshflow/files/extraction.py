@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from meshflow.core.runtime.errors import DataLossError, ResourceExhaustedError
-from meshflow.environment.limits import UNPACKED_VARIABLE, get_unpacked_limit
+from meshflow.environment.limits import FileTooLargeError, UnpackedBudget
 
 __all__ = ["extract_archive"]
 
@@ -31,34 +31,11 @@ _READ_ERRORS = (
 _OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 
 
-class _Budget:
-    """Bytes that may be extracted from an archive.
-
-    Args:
-      path: The archive.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._limit = self._remaining = get_unpacked_limit(
-            path.stat().st_size, _MIN_EXTRACTED_BYTES
-        )
-
-    def spend(self, size: int) -> None:
-        """Subtract bytes; raise ResourceExhaustedError if too few remain."""
-        self._remaining -= size
-        if self._remaining < 0:
-            raise ResourceExhaustedError(
-                f"{self._path} contains more than {self._limit:,} bytes, which an archive of its size may expand to. "
-                f"If you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
-            )
-
-
 class _CountedReader(io.RawIOBase):
     """Forward-only stream of an uncompressed tar file, which counts its bytes."""
 
-    def __init__(self, file: IO[bytes], budget: _Budget) -> None:
-        self._file, self._budget, self._position = file, budget, 0
+    def __init__(self, file: IO[bytes], budget: UnpackedBudget) -> None:
+        self._file, self._budget = file, budget
 
     def readable(self) -> bool:
         """Return True."""
@@ -67,7 +44,7 @@ class _CountedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read at most a chunk into a buffer."""
         data = self._file.read(min(len(buffer), _CHUNK_BYTES))
-        self._budget.spend(len(data))
+        self._budget.spend(len(data), "a part of it")
         buffer[: len(data)] = data
         return len(data)
 
@@ -98,9 +75,9 @@ def extract_archive(path: Path, folder: Path) -> bool:
             iterate = _iterate_tar
         else:
             return False
-        for name, kind, _, _ in iterate(path, _Budget(path)):
+        for name, kind, _, _ in iterate(path, _make_budget(path)):
             _check_member(path, folder, name, kind)
-        for name, kind, mode, source in iterate(path, _Budget(path)):
+        for name, kind, mode, source in iterate(path, _make_budget(path)):
             target = _check_member(path, folder, name, kind)
             if kind == stat.S_IFDIR:
                 target.mkdir(parents=True, exist_ok=True)
@@ -111,10 +88,16 @@ def extract_archive(path: Path, folder: Path) -> bool:
                         file.write(chunk)
                 target.chmod(0o644 | mode & 0o111)
         return True
+    except FileTooLargeError as error:
+        raise ResourceExhaustedError(str(error)) from None
+    except _MemberError:
+        raise
     except _READ_ERRORS as error:
-        if isinstance(error, _MemberError):
-            raise
         raise DataLossError(f"{path} is damaged: {error}.") from error
+
+
+def _make_budget(path: Path) -> UnpackedBudget:
+    return UnpackedBudget(str(path), path.stat().st_size, _MIN_EXTRACTED_BYTES)
 
 
 class _MemberError(ValueError):
@@ -141,7 +124,9 @@ def _check_member(path: Path, folder: Path, name: str, kind: int) -> Path:
     return target
 
 
-def _iterate_tar(path: Path, budget: _Budget) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+def _iterate_tar(
+    path: Path, budget: UnpackedBudget
+) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
     """Yield the name, type, permissions and content of each member."""
     with open(path, "rb") as file:
         start = file.read(6)
@@ -151,7 +136,7 @@ def _iterate_tar(path: Path, budget: _Budget) -> Iterator[tuple[str, int, int, I
         with tarfile.open(fileobj=stream, mode="r|") as opened:
             archive: Any = opened
             for member in archive:
-                budget.spend(_MEMBER_BYTES)
+                budget.spend(_MEMBER_BYTES, "the header of a member")
                 # The holes of a sparse file would not count.
                 is_file = member.isreg() and not member.issparse()
                 kind = stat.S_IFDIR if member.isdir() else stat.S_IFREG if is_file else 0
@@ -161,11 +146,13 @@ def _iterate_tar(path: Path, budget: _Budget) -> Iterator[tuple[str, int, int, I
                 archive.members = []
 
 
-def _iterate_zip(path: Path, budget: _Budget) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
+def _iterate_zip(
+    path: Path, budget: UnpackedBudget
+) -> Iterator[tuple[str, int, int, IO[bytes] | None]]:
     """Yield the name, type, permissions and content of each member."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
-            budget.spend(member.file_size + _MEMBER_BYTES)
+            budget.spend(member.file_size + _MEMBER_BYTES, repr(member.filename))
             mode = member.external_attr >> 16
             kind = stat.S_IFDIR if member.is_dir() else stat.S_IFMT(mode) or stat.S_IFREG
             # A member is never longer than its header declares.

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import jax.export
 
-from meshflow.checkpoint.array_folder import GRAPH_FILE, ArrayFolder, is_array_folder
+from meshflow.checkpoint.array_folder import GRAPH_FILE, MANIFEST, ArrayFolder, is_array_folder
 from meshflow.checkpoint.object_graph import Trackable
 from meshflow.core.runtime.errors import (
-    DataLossError,
     FailedPreconditionError,
     NotFoundError,
-    UnimplementedError,
 )
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.tracing.trace import TensorSlot
@@ -30,11 +28,12 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
-from meshflow.environment.limits import FileTooLargeError, load_budget_scope
+from meshflow.environment.limits import load_budget_scope
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.files import gfile
 from meshflow.files.listing import measure_folder
 from meshflow.files.paths import to_path_string
+from meshflow.saved_model.damaged_files import translate_damage
 from meshflow.saved_model.host_steps.plan_program import (
     PlanProgram,
     RestoredHostStep,
@@ -154,7 +153,7 @@ def load(
       array([1., 2.], dtype=float32)
     """
     path = to_path_string(export_dir)
-    with load_budget_scope(path, measure_folder(path)):
+    with load_budget_scope(path, lambda: measure_folder(path)):
         root = load_without_tensorrt(path, tags, options, trusted)
     if gfile.exists(gfile.join(path, TENSORRT_FILE)):
         get_public_package().experimental.tensorrt.replace_signature(path, root, trusted)
@@ -195,30 +194,16 @@ def load_without_tensorrt(
             "Model.save, with a saved_model.pb or Meshflow's manifest."
         )
     requested = normalize_tags(tags)
-    with _translate_damage(path):
+    manifest = gfile.join(path, MANIFEST)
+    with translate_damage(path, manifest):
         existing = list(folder.manifest["saved_model"].get("tags", ["serve"]))
         has_tags = requested <= set(existing)
     if not has_tags:
         raise ValueError(
             f"{path} has a graph with the tags {existing}, none with all of {list(requested)}."
         )
-    with _translate_damage(path):
+    with translate_damage(path, manifest):
         return _ManifestLoader(folder, with_aliases, trusted).load_root()
-
-
-@contextlib.contextmanager
-def _translate_damage(path: str) -> Iterator[None]:
-    """Translate errors of a damaged manifest to `DataLossError` with the path."""
-    try:
-        yield
-    except (FileTooLargeError, ImportError, UnimplementedError):
-        raise
-    except DataLossError as error:
-        raise error if path in str(error) else DataLossError(f"{path}: {error}") from None
-    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
-        raise DataLossError(f"{path}: the manifest is damaged: {error!r}.") from error
-    except RecursionError as error:
-        raise DataLossError(f"{path}: the manifest is damaged: it is too deep.") from error
 
 
 class _ManifestLoader:
@@ -250,7 +235,7 @@ class _ManifestLoader:
         for index, node in enumerate(nodes):
             # Programs take the shards of a variable as separate captures, so a shard must not be
             # sharded again.
-            with unsharded_scope() if index in shards else contextlib.nullcontext():
+            with unsharded_scope() if index in shards else nullcontext():
                 self._items.append(self._make_object(index, node))
         for index, node in enumerate(nodes):
             if node["kind"] == "shards":

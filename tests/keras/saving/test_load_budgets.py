@@ -31,11 +31,27 @@ def limited_memory(monkeypatch):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (300 << 10)
 
 
-def test_strings_of_hdf5_that_share_one_object(tmp_path):
+@pytest.fixture
+def model():
+    return make_model()
+
+
+@pytest.fixture
+def hdf5_file(model, tmp_path):
+    model.save(tmp_path / "m.h5")
+    return tmp_path / "m.h5"
+
+
+def check_refused(model, path):
+    with TOO_LARGE:
+        keras.models.load_model(path)
+    with TOO_LARGE:
+        model.load_weights(path)
+
+
+def test_strings_of_hdf5_that_share_one_object(model, hdf5_file):
     """1 MB of references to one long string would become 180 MB of text."""
-    model = make_model()
-    path = tmp_path / "m.h5"
-    model.save(path)
+    path = hdf5_file
     with h5py.File(path, "a") as file:
         group = file["model_weights"]
         del group.attrs["layer_names"]
@@ -48,10 +64,7 @@ def test_strings_of_hdf5_that_share_one_object(tmp_path):
     path.write_bytes(content)
     with h5py.File(path) as file:
         assert file["model_weights"].attrs.get_id("layer_names").shape == (3001,)
-    with TOO_LARGE:
-        keras.models.load_model(path)
-    with TOO_LARGE:
-        model.load_weights(path)
+    check_refused(model, path)
 
 
 def _find_references(content, length):
@@ -71,26 +84,17 @@ def _find_reference(content, length):
     return content[offset : offset + 16]
 
 
-def test_a_data_set_that_is_referenced_many_times(tmp_path):
-    model = make_model()
-    path = tmp_path / "m.h5"
-    model.save(path)
-    with h5py.File(path, "a") as file:
+def test_a_data_set_that_is_referenced_many_times(model, hdf5_file):
+    with h5py.File(hdf5_file, "a") as file:
         group = file["model_weights/d"]
         names = group.attrs["weight_names"]
         group.attrs["weight_names"] = np.asarray([names[0]] * 2000)
-    with TOO_LARGE:
-        keras.models.load_model(path)
-    with TOO_LARGE:
-        model.load_weights(path)
+    check_refused(model, hdf5_file)
 
 
 @pytest.mark.parametrize("change", ["group", "strings", "references"])
-def test_groups_and_references_are_no_weights(tmp_path, change):
-    model = make_model()
-    path = tmp_path / "m.h5"
-    model.save(path)
-    with h5py.File(path, "a") as file:
+def test_groups_and_references_are_no_weights(hdf5_file, change):
+    with h5py.File(hdf5_file, "a") as file:
         group = file["model_weights/d"]
         name = group.attrs["weight_names"][0].decode()
         del group[name]
@@ -100,7 +104,7 @@ def test_groups_and_references_are_no_weights(tmp_path, change):
             dtype = h5py.string_dtype() if change == "strings" else h5py.ref_dtype
             group.create_dataset(name, (4,), dtype=dtype)
     with pytest.raises(ValueError, match="no array of numbers"):
-        keras.models.load_model(path)
+        keras.models.load_model(hdf5_file)
 
 
 def replace_member(path, target, name, content):
@@ -114,11 +118,11 @@ def replace_member(path, target, name, content):
     ["[" + "[]," * 900_000 + "[]]", '{"a": ' + "[" * 300 + "]" * 300 + "}", "[" * 100_000],
 )
 @pytest.mark.parametrize("member", ["config.json", "metadata.json"])
-def test_json_that_expands_or_is_deep(tmp_path, member, content):
-    model = make_model()
+def test_json_that_expands_or_is_deep(model, tmp_path, member, content):
     model.save(tmp_path / "m.keras")
     replace_member(tmp_path / "m.keras", tmp_path / "n.keras", member, content)
-    with pytest.raises(ValueError, match=r"n\.keras|n.keras"):
+    reason = f".*{UNPACKED_VARIABLE}" if content.startswith("[[],") else ""
+    with pytest.raises(ValueError, match=rf"n\.keras{reason}"):
         keras.models.load_model(tmp_path / "n.keras")
     with pytest.raises(ValueError, match=f"{UNPACKED_VARIABLE}|nested levels"):
         keras.models.model_from_json(content)
@@ -175,8 +179,7 @@ def test_limits_of_json():
     assert peak < 20 << 20
 
 
-def test_honest_models_fit(tmp_path):
-    model = make_model()
+def test_honest_models_fit(model, tmp_path):
     for name in ("m.keras", "m.h5", "folder"):
         model.save(tmp_path / name)
         loaded = keras.models.load_model(tmp_path / name)

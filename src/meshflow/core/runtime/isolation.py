@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from typing import IO
+from typing import IO, NoReturn
 
 from meshflow.core.runtime import errors
+from meshflow.environment.child_processes import get_import_path, make_python_command
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import get_unpacked_limit
 from meshflow.environment.sandbox import (
@@ -102,7 +103,7 @@ def call_isolated(
             "result_bytes": limit,
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", f"from {__name__} import main; main({result.fileno()})"],
+            make_python_command(f"from {__name__} import main; main({result.fileno()})"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,
@@ -128,23 +129,24 @@ def call_isolated(
             return content
         log.seek(0)
         _raise_failure(label, status, content, process.returncode, log.read()[-500:])
-        raise AssertionError
 
 
 def _make_environment() -> dict[str, str]:
     """Return the child's environment variables: no secrets of the parent's."""
     kept = (*_ENVIRONMENT, *(name for name in os.environ if name.startswith("MESHFLOW_MAX_")))
-    paths = os.pathsep.join(path for path in sys.path if path)
-    return {
-        **{name: os.environ[name] for name in kept if name in os.environ},
-        **{"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "MALLOC_ARENA_MAX": "2"},
-        **{"JAX_PLATFORMS": "cpu", "MESHFLOW_CACHE_DIR": "", "OMP_NUM_THREADS": "1"},
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "PYTHONPATH": get_import_path(),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "MALLOC_ARENA_MAX": "2",
+        "JAX_PLATFORMS": "cpu",
+        "MESHFLOW_CACHE_DIR": "",
+        "OMP_NUM_THREADS": "1",
         # A process with several threads cannot enter a namespace of users.
         "OPENBLAS_NUM_THREADS": "1",
     }
 
 
-def _raise_failure(label: str, status: bytes, content: bytes, code: int, log: bytes) -> None:
+def _raise_failure(label: str, status: bytes, content: bytes, code: int, log: bytes) -> NoReturn:
     if status == _UNAVAILABLE:
         raise _make_unavailable_error(label, content.decode(errors="replace"))
     if status == _ERROR and code == 0:

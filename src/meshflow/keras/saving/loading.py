@@ -107,7 +107,7 @@ def load_model(
     scope = registry.custom_object_scope(custom_objects or {})
     with prefix_errors(path), scope, safe_mode_scope(safe_mode):
         if is_folder:
-            with load_budget_scope(path, measure_folder(path)):
+            with load_budget_scope(path, lambda: measure_folder(path)):
                 return _load_folder(path, custom_objects, compile)
         if hdf5_file is not None:
             with open_hdf5(hdf5_file, path) as file:

@@ -75,8 +75,8 @@ class Asset:
         """Read the content of the file.
 
         Raises:
-            NotFoundError: If there is no such file.
-        DataLossError: If the file of a loaded asset was replaced by a link or a pipe.
+          NotFoundError: If there is no such file.
+          DataLossError: If the file of a loaded asset was replaced by a link or a pipe.
         """
         path = self.path if self._folder is None else check_contained(self.path, self._folder)
         with gfile.GFile(path, "rb") as file:

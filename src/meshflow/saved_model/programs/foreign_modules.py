@@ -9,7 +9,6 @@ it wrote are read here.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import os
@@ -21,6 +20,7 @@ from collections.abc import Sequence
 from meshflow.core.runtime import compilation_cache
 from meshflow.core.runtime.errors import DataLossError, UnimplementedError
 from meshflow.environment import sandbox
+from meshflow.environment.child_processes import get_import_path, make_python_command
 from meshflow.environment.module_rewriting import BYTECODE_PREFIX, rewrite_modules
 
 __all__ = [
@@ -36,12 +36,12 @@ _TIMEOUT_SECONDS = 120
 _MAX_CHILD_BYTES = 16 << 30
 # Maximum number of derivatives in the file of a program; Meshflow writes one.
 MAX_DERIVATIVES = 4
-# The input and the output of the child are a sequence of programs, each the number of its parts and for each part its
-# length and bytes. The parts of the output are the modules of a program and of its derivatives.
+# `rewrite_modules` defines the formats of the input and the output of the child.
 _CHILD_SOURCE = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_AS, ({_MAX_CHILD_BYTES}, {_MAX_CHILD_BYTES}))
+from meshflow.environment.child_processes import get_import_path, make_python_command
 from meshflow.environment.module_rewriting import rewrite_modules
 try:
     rewrite_modules(sys.stdin.buffer, sys.stdout.buffer, {MAX_DERIVATIVES})
@@ -161,12 +161,6 @@ def _parse_modules(content: bytes, offset: int) -> tuple[list[bytes], int]:
     return modules, offset
 
 
-@functools.cache
-def _make_environment() -> dict[str, str]:
-    # The child process imports from the same path, because the package may not be installed.
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
 def _run_child(programs: Sequence[bytes]) -> bytes:
     content = b"".join(struct.pack("<q", len(data)) + data for data in programs)
     if sandbox.is_isolated():
@@ -180,10 +174,10 @@ def _run_child(programs: Sequence[bytes]) -> bytes:
         )
     try:
         child = subprocess.run(
-            [sys.executable, "-c", _CHILD_SOURCE],
+            make_python_command(_CHILD_SOURCE),
             input=content,
             capture_output=True,
-            env=_make_environment(),
+            env={**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": get_import_path()},
             timeout=_TIMEOUT_SECONDS,
             check=False,
         )

@@ -31,6 +31,7 @@ from meshflow.environment.jax_internals import (
     mlir_ir,
     write_portable_artifact,
 )
+from meshflow.environment.module_rewriting import read_programs
 from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.passes.contraction_order import order_contractions
 from meshflow.saved_model.programs.custom_calls import (
@@ -362,11 +363,13 @@ def deserialize_program(data: bytes, label: str = "A saved function") -> jax.exp
         # Reading may already take forever, so the child process does it first.
         is_own = is_own_program(data)
         rewritten = [] if is_own else rewrite_programs([data])[0]
-        program, modules = _read_chain(data)
-        if not is_own and len(modules) != len(rewritten):
+        programs = read_programs(data, MAX_DERIVATIVES)
+        if programs[-1].has_vjp():
+            raise DataLossError(f"it has more than {MAX_DERIVATIVES} derivatives")
+        if not is_own and len(programs) != len(rewritten):
             raise DataLossError("it has another number of derivatives for each reader")
-        modules = modules if is_own else rewritten
-    return _wrap_verified(program, modules, label)
+        modules = [p.mlir_module_serialized for p in programs] if is_own else rewritten
+    return _wrap_verified(programs, modules, label)
 
 
 def verify_foreign_programs(programs: Sequence[bytes]) -> None:
@@ -394,18 +397,6 @@ def _translate_damage(label: str) -> Iterator[None]:
         raise DataLossError(f"{label} is damaged: {error}") from None
     except Exception as error:  # The readers of JAX raise any exception.
         raise DataLossError(f"{label} is damaged: {error!r}") from error
-
-
-def _read_chain(data: bytes) -> tuple[jax.export.Exported, list[bytes]]:
-    """Read a program; return it with the modules of the program and of its derivatives."""
-    program = last = jax.export.deserialize(bytearray(data))
-    modules = [program.mlir_module_serialized]
-    while last.has_vjp():
-        if len(modules) > MAX_DERIVATIVES:
-            raise DataLossError(f"it has more than {MAX_DERIVATIVES} derivatives")
-        last = last.vjp()
-        modules.append(last.mlir_module_serialized)
-    return program, modules
 
 
 class NoGradientError(UnimplementedError, ValueError):
@@ -476,14 +467,16 @@ class _VerifiedExported(jax.export.Exported):
 
 
 def _wrap_verified(
-    program: jax.export.Exported, modules: Sequence[bytes], label: str
+    programs: Sequence[jax.export.Exported], modules: Sequence[bytes], label: str
 ) -> _VerifiedExported:
+    """Return the first program with the first module; the others are its derivatives."""
+    program = programs[0]
     if program.ordered_effects or program.unordered_effects:
         raise InvalidArgumentError(f"{label} has effects, which saved models may not have.")
     fields = {f.name: getattr(program, f.name) for f in dataclasses.fields(program)}
     fields["mlir_module_serialized"] = modules[0]
     if program.has_vjp():
-        backward = functools.cache(lambda: _wrap_verified(program.vjp(), modules[1:], label))
+        backward = functools.cache(lambda: _wrap_verified(programs[1:], modules[1:], label))
         fields["_get_vjp"] = lambda _: backward()
     verified = _VerifiedExported(**fields)
     object.__setattr__(verified, "_label", label)

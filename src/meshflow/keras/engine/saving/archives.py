@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from meshflow.environment import optional_packages
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import (
-    UNPACKED_VARIABLE,
     FileTooLargeError,
+    UnpackedBudget,
     get_unpacked_limit,
     load_budget_scope,
     spend_load_budget,
@@ -65,13 +65,6 @@ def is_open_hdf5(value: object) -> bool:
     return module is not None and isinstance(value, module.Group)
 
 
-def _make_size_error(name: str, size: int, limit: int) -> ValueError:
-    return FileTooLargeError(
-        f"{name} holds {size:,} bytes when unpacked, but at most {limit:,} bytes are read from a file of its size. If "
-        f"you trust its author, set the environment variable {UNPACKED_VARIABLE} to a larger number."
-    )
-
-
 class Archive:
     """A `.keras` file that is open for reading.
 
@@ -85,26 +78,26 @@ class Archive:
     """
 
     def __init__(self, path: str, label: str | None = None) -> None:
-        self._path = label or path
-        try:
-            self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise ValueError(f"{self._path} is damaged: {error}.") from error
-        self._stack, self._size = contextlib.ExitStack(), os.path.getsize(path)
-        self._limit = get_unpacked_limit(self._size)
+        self._path, self._size = label or path, os.path.getsize(path)
+        with contextlib.ExitStack() as stack:
+            try:
+                self._zip = stack.enter_context(zipfile.ZipFile(path))
+            except (zipfile.BadZipFile, NotImplementedError) as error:
+                raise ValueError(f"{self._path} is damaged: {error}.") from error
+            self._check_members()
+            self._stack = stack.pop_all()
+
+    def _check_members(self) -> None:
         members = self._zip.infolist()
         for member in members:
             parts = PurePosixPath(member.filename.replace("\\", "/")).parts
             if ".." in parts or parts[:1] == ("/",) or ":" in member.filename:
-                self.close()
                 raise ValueError(
                     f"{self._path} is not a model file: its member {member.filename!r} leads out of it. Expected "
                     "members with relative paths inside the archive."
                 )
         total = sum(member.file_size for member in members)
-        if total > self._limit:
-            self.close()
-            raise _make_size_error(self._path, total, self._limit)
+        UnpackedBudget(self._path, self._size).spend(total, "its content")
 
     def __enter__(self) -> Archive:
         self._stack.enter_context(load_budget_scope(self._path, self._size))
@@ -116,7 +109,6 @@ class Archive:
     def close(self) -> None:
         """Close the file."""
         self._stack.close()
-        self._zip.close()
 
     def read(self, name: str) -> io.BytesIO:
         """Unpack a member into memory.
@@ -173,6 +165,8 @@ class Archive:
             metadata = parse_json(self.read("metadata.json").getvalue())
         except KeyError:
             return ""
+        except FileTooLargeError:
+            raise
         except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{self._path} is damaged: metadata.json is not valid JSON."
@@ -217,7 +211,7 @@ def open_hdf5(file: Any, label: str | None = None, size: int | None = None) -> I
         with context as group:
             size = group.file.id.get_filesize() if size is None else size
             with load_budget_scope(label, size):
-                _check_hdf5_contents(group, label, get_unpacked_limit(size), size)
+                _check_hdf5_contents(group, label, size)
                 yield group
     except FileNotFoundError:
         raise
@@ -235,7 +229,7 @@ def _is_raised_by_h5py(error: Exception) -> bool:
     return trace is not None and "h5py" in trace.tb_frame.f_code.co_filename
 
 
-def _check_hdf5_contents(file: HDF5Group, label: str, limit: int, size: int) -> None:
+def _check_hdf5_contents(file: HDF5Group, label: str, size: int) -> None:
     """Visit every object of an HDF5 file once, and reject links to other files and too large data.
 
     Attributes of strings refer to the file's global heaps, and many elements may refer to one string,
@@ -245,7 +239,7 @@ def _check_hdf5_contents(file: HDF5Group, label: str, limit: int, size: int) -> 
     to nothing.
     """
     library = load_h5py()
-    total = 0
+    budget = UnpackedBudget(label, size)
     seen: set[object] = set()
     stack: list[tuple[str, HDF5Group]] = [("", file)]
     num_strings = _count_strings(file)
@@ -268,13 +262,10 @@ def _check_hdf5_contents(file: HDF5Group, label: str, limit: int, size: int) -> 
             elif isinstance(item, library.Dataset):
                 if item.is_virtual or item.external:
                     raise _make_link_error(label, path, "keeps its values in another file")
-                total += (item.size or 0) * item.dtype.itemsize
-                if total > limit:
-                    raise _make_size_error(label, total, limit)
-    if num_strings * size > limit:
+                budget.spend((item.size or 0) * item.dtype.itemsize, f"the array {path}")
+    if num_strings * size > get_unpacked_limit(size):
         length = num_strings * _measure_longest_string(file.file, size)
-        if length > limit:
-            raise _make_size_error(f"{label}: the text of attributes", length, limit)
+        UnpackedBudget(label, size).spend(length, "the text of attributes")
 
 
 def get_object_address(item: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # HDF5 stores at most 64 kB of attributes for an object, so longer lists of names are split.
 _MAX_ATTRIBUTE_BYTES = 64512
+# Text that HDF5 cannot hold: NUL and halves of surrogate pairs.
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 # Dtypes that HDF5 does not know, and that Keras 3 stores as bytes.
 _OPAQUE_DTYPES = {
@@ -46,7 +49,7 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
       ValueError: if HDF5 cannot hold a name.
     """
     for name in names:
-        if "\0" in name or not _is_encodable(name):
+        if _UNSTORABLE.search(name):
             raise ValueError(
                 f"The name {name!r:.100} contains a NUL or half a surrogate pair, which HDF5 cannot hold. Rename the "
                 "layer, or save the model as .keras."
@@ -66,14 +69,6 @@ def write_names(group: HDF5Group, key: str, names: Sequence[str]) -> None:
         return
     for i, piece in enumerate(np.array_split(data, pieces)):
         group.attrs[f"{key}{i}"] = piece
-
-
-def _is_encodable(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_names(group: HDF5Group, key: str) -> list[str]:

@@ -17,7 +17,7 @@ from meshflow.checkpoint.bundle import BundleReader, is_bundle
 from meshflow.checkpoint.bundle_messages import decode_graph
 from meshflow.checkpoint.object_graph import VARIABLE_VALUE
 from meshflow.checkpoint.object_graph_message import GRAPH_KEY
-from meshflow.core.runtime.errors import DataLossError, NotFoundError, UnimplementedError
+from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.values.dtypes import as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -27,9 +27,9 @@ from meshflow.core.variables.variable import (
     VariableAggregation,
     VariableSynchronization,
 )
-from meshflow.environment.limits import FileTooLargeError
 from meshflow.files import gfile
 from meshflow.files.contained_files import check_contained
+from meshflow.saved_model.damaged_files import translate_damage
 from meshflow.saved_model.graph.format.messages import DecodeError, Message, SavedModel
 from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference, parse_shape
 from meshflow.saved_model.graph.format.structured_values import read_structure
@@ -75,15 +75,6 @@ _TABLE_INIT_OPS = frozenset(
     ("Const", "Identity", "NoOp", "Cast", "AddV2", "PartitionedCall", "StatefulPartitionedCall")
     + ("HashTableV2", "MutableHashTableV2", "LookupTableImportV2", "InitializeTableV2")
     + ("InitializeTableFromTextFileV2", "LookupTableSizeV2")
-)
-# Errors that a damaged graph causes.
-_DAMAGE_ERRORS = (
-    LookupError,
-    TypeError,
-    AttributeError,
-    ValueError,
-    ArithmeticError,
-    RecursionError,
 )
 _INIT_SIGNATURE = "__saved_model_init_op"
 # A function's name in the graph is its Python name between a common prefix and a number.
@@ -155,7 +146,7 @@ def load(
             if node.op == "XlaCallModule":
                 remember_own_program(node.attr["module"].s)
     reader_type = _ObjectGraphLoader if meta.object_graph_def.nodes else _SignatureLoader
-    try:
+    with translate_damage(path, gfile.join(path, GRAPH_FILE)):
         reader = reader_type(path, meta)
         root = reader.load_root()
         root.tensorflow_version = meta.meta_info_def.tensorflow_version
@@ -163,14 +154,6 @@ def load(
         if with_aliases:
             root.function_aliases = reader.load_function_aliases()
         return root
-    except DataLossError as error:
-        raise (
-            error if path in str(error) else DataLossError(f"{path}/{GRAPH_FILE}: {error}")
-        ) from None
-    except _DAMAGE_ERRORS as error:
-        if isinstance(error, (UnimplementedError, NotFoundError, FileTooLargeError)):
-            raise
-        raise DataLossError(f"{path}/{GRAPH_FILE} is damaged: {error!r}.") from error
 
 
 class _SignatureLoader:
