@@ -161,10 +161,9 @@ class RestApi:
         if method == "predict":
             outputs = await signature.answer(request.arrays)
         else:
-            is_classify = method == "classify"
-            examples.check_method(signature, examples.CLASSIFY if is_classify else examples.REGRESS)
-            run = examples.classify if is_classify else examples.regress
-            outputs = await run(signature, request.arrays)
+            task = examples.CLASSIFY if method == "classify" else examples.REGRESS
+            examples.check_method(signature, task)
+            outputs = await examples.answer(signature, task, request.arrays)
         return await self._pool.run(
             self._pool.is_small_result(outputs), codecs.encode_json_response,
             method, outputs, request.has_rows, accepts_gzip,

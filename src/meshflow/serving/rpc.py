@@ -221,12 +221,10 @@ class RpcServer:
         """Classify or regress, and return the serialized response."""
         version, signature = self._find_signature(spec, method)
         examples.check_count(arrays)
-        is_classify = method == examples.CLASSIFY
-        outputs = await (examples.classify if is_classify else examples.regress)(signature, arrays)
+        outputs = await examples.answer(signature, method, arrays)
         return await self._pool.run(
-            self._pool.is_small_result(outputs),
-            codecs.encode_classes if is_classify else codecs.encode_values,
-            outputs, _make_spec(spec.name, version, signature.name), is_inference,
+            self._pool.is_small_result(outputs), codecs.encode_results,
+            method, outputs, _make_spec(spec.name, version, signature.name), is_inference,
         )  # fmt: skip
 
     async def _infer(self, request: Message, arrays: Arrays) -> bytes:
