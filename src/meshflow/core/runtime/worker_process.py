@@ -31,7 +31,7 @@ class WorkerProcess:
         self._name = name
         local, remote = socket.socketpair()
         read_end, write_end = os.pipe()
-        limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             self.process = subprocess.Popen(
                 [sys.executable, str(_PROGRAM), str(remote.fileno()), str(read_end)],
@@ -49,7 +49,9 @@ class WorkerProcess:
             self.connection.send_bytes(pickle.dumps(sys.path))
             self.connection.send_bytes(function)
         except OSError:
-            raise self.make_death_error() from None
+            error = self.make_death_error()
+            self.stop()
+            raise error from None
 
     def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
         """Send an element to the worker."""
