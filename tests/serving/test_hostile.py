@@ -171,16 +171,12 @@ def test_calls_have_limits(server):
                 )
             return error.value.code().name, error.value.details()
 
-        def make_request(signature, array, **shape):
-            request = messages.PredictRequest()
-            request.model_spec.name, request.model_spec.signature_name = "target", signature
-            request.inputs["x"].ParseFromString(to_tensor_proto(array).SerializeToString())
-            for size in shape.get("shape", ()):
-                request.inputs["x"].tensor_shape.dim.add(size=size)
-            return request
-
         # A message of a few bytes that declares an array of 4 TB.
-        request = make_request("numbers", np.float32(1), shape=[10**6, 10**6])
+        request = messages.PredictRequest()
+        request.model_spec.name, request.model_spec.signature_name = "target", "numbers"
+        request.inputs["x"].ParseFromString(to_tensor_proto(np.float32(1)).SerializeToString())
+        for _ in range(2):
+            request.inputs["x"].tensor_shape.dim.add(size=10**6)
         with hostile.SecondClient(server) as client:
             code, message = send("Predict", request)
             assert code == "INVALID_ARGUMENT" and "needs more than" in message
