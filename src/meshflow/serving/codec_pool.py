@@ -57,7 +57,7 @@ class CodecPool:
 
         Args:
           is_small: Whether to call the function in this thread, because its arguments are small.
-          function: A function of a module.
+          function: A function that can be pickled, as its arguments and its result.
           *args: Its arguments.
 
         Raises:

@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
 
 from meshflow.core.runtime.errors import (
     DeadlineExceededError,
@@ -54,12 +53,7 @@ class Reservation:
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.replace(0)
 
     def grow(self, size: int) -> None:
