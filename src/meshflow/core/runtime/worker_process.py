@@ -41,7 +41,8 @@ class WorkerProcess:
         finally:
             remote.close()
             os.close(read_end)
-        self._lifeline = write_end
+        # A file can be closed twice, because a pool may be closed while a call fails.
+        self._lifeline = os.fdopen(write_end, "wb")
         self.connection: Any = connection.Connection(local.detach())
         # This is the index of the element that the worker is computing.
         self.index: int | None = None
@@ -97,7 +98,7 @@ class WorkerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        os.close(self._lifeline)
+        self._lifeline.close()
 
 
 def _annotate_error(name: str, index: int, error: BaseException | None, text: str) -> BaseException:
