@@ -63,19 +63,17 @@ class Server:
         command = [sys.executable, "-m", "meshflow", "serve", "--model-config-file", str(config)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", "--grpc-port", "0", *options], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )  # fmt: skip
         rpc, rest = self.process.stdout.readline(), self.process.stdout.readline()
-        assert "by gRPC" in rpc and "http://" in rest, (rpc, rest, self.process.stderr.read())
+        assert "by gRPC" in rpc and "http://" in rest, (rpc, rest)
         self.rpc_address = rpc.split(" at ")[1].strip()
         self.address = rest.split("http://")[1].split("/")[0]
 
     def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
         self.process.stdout.close()
-        self.process.stderr.close()
 
     def connect(self):
         """Return a connected socket."""
@@ -90,9 +88,9 @@ class Server:
             response = connection.getresponse()
             return response.status, response.read()
 
-    def predict(self, signature, values, key="inputs"):
+    def predict(self, signature, values):
         """Return the status and the JSON of a prediction of the target."""
-        body = json.dumps({"signature_name": signature, key: values})
+        body = json.dumps({"signature_name": signature, "inputs": values})
         status, content = self.send("POST", PREDICT, body)
         return status, json.loads(content)
 
