@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -37,11 +38,8 @@ def save_models(folder):
 
         @tf.function(input_signature=[tf.TensorSpec([], tf.int64, name="steps")])
         def count(self, steps):
-            return {
-                "y": tf.while_loop(lambda i: i < steps, lambda i: [i + 1], [tf.zeros_like(steps)])[
-                    0
-                ]
-            }
+            start = [tf.zeros_like(steps)]
+            return {"y": tf.while_loop(lambda i: i < steps, lambda i: [i + 1], start)[0]}
 
     target = Target()
     functions = {name: getattr(target, name) for name in ("numbers", "text", "classify", "count")}
@@ -65,19 +63,17 @@ class Server:
         command = [sys.executable, "-m", "meshflow", "serve", "--model-config-file", str(config)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", "--grpc-port", "0", *options], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )  # fmt: skip
         rpc, rest = self.process.stdout.readline(), self.process.stdout.readline()
-        assert "by gRPC" in rpc and "http://" in rest, (rpc, rest, self.process.stderr.read())
+        assert "by gRPC" in rpc and "http://" in rest, (rpc, rest)
         self.rpc_address = rpc.split(" at ")[1].strip()
         self.address = rest.split("http://")[1].split("/")[0]
 
     def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
+        self.process.kill()
         self.process.wait()
         self.process.stdout.close()
-        self.process.stderr.close()
 
     def connect(self):
         """Return a connected socket."""
@@ -92,9 +88,9 @@ class Server:
             response = connection.getresponse()
             return response.status, response.read()
 
-    def predict(self, signature, values, key="inputs"):
+    def predict(self, signature, values):
         """Return the status and the JSON of a prediction of the target."""
-        body = json.dumps({"signature_name": signature, key: values})
+        body = json.dumps({"signature_name": signature, "inputs": values})
         status, content = self.send("POST", PREDICT, body)
         return status, json.loads(content)
 
@@ -107,14 +103,11 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE") / MEGABYTE
 
     def list_children(self):
-        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        """Return the ids of the processes that the server started."""
         pids = []
-        for task in os.listdir(f"/proc/{self.process.pid}/task"):
-            with (
-                contextlib.suppress(OSError),
-                open(path.rsplit("/", 2)[0] + f"/{task}/children") as f,
-            ):
-                pids += map(int, f.read().split())
+        for file in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                pids += map(int, file.read_text().split())
         return pids
 
     def terminate(self, seconds):
@@ -220,6 +213,10 @@ def get_path(body):
 
 
 HEAD = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\n".encode()
+CHUNKED_HEAD = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+SMALL_REQUEST = HEAD + b'Content-Length: 17\r\n\r\n{"inputs": [[0]]}'
+# Parts of 100 MB.
+LETTERS = [b"x" * MEGABYTE] * 100
 
 
 def read_status(connection):
@@ -242,43 +239,18 @@ def _send_head_slowly(server):
         connection.close()
 
 
-def _send_endless_head(server):
+def _flood(server, *parts):
+    """Send bytes until the server closes the connection, and return the status of its response."""
     with server.connect() as connection:
         with contextlib.suppress(OSError):
-            connection.sendall(HEAD + b"X-Long: ")
-            for _ in range(100):
-                connection.sendall(b"x" * MEGABYTE)
-        return read_status(connection)
-
-
-def _send_many_headers(server):
-    with server.connect() as connection:
-        with contextlib.suppress(OSError):
-            connection.sendall(HEAD + b"a:b\r\n" * 2_000_000)
+            for part in parts:
+                connection.sendall(part)
         return read_status(connection)
 
 
 def _send_small_chunks(server):
     with server.connect() as connection:
-        head = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
-        connection.sendall(head + b"1\r\n[\r\n" * MEGABYTE + b"0\r\n\r\n")
-        return read_status(connection)
-
-
-def _send_endless_chunk_extension(server):
-    with server.connect() as connection:
-        with contextlib.suppress(OSError):
-            connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;x=")
-            for _ in range(100):
-                connection.sendall(b"x" * MEGABYTE)
-        return read_status(connection)
-
-
-def _pipeline_requests(server):
-    request = HEAD + b"Content-Length: 17\r\n\r\n" + b'{"inputs": [[0]]}'
-    with server.connect() as connection:
-        with contextlib.suppress(OSError):
-            connection.sendall(request * 100_000)
+        connection.sendall(CHUNKED_HEAD + b"1\r\n[\r\n" * MEGABYTE + b"0\r\n\r\n")
         return read_status(connection)
 
 
@@ -320,13 +292,13 @@ def _read_no_response(server):
 # Function of a server, and the statuses that it may get.
 CONVERSATIONS = {
     "slow head, 50 connections": (_send_head_slowly, {None}),
-    "endless header": (_send_endless_head, {431, 0}),
-    "2,000,000 headers": (_send_many_headers, {431, 0}),
+    "endless header": (lambda server: _flood(server, HEAD + b"X-Long: ", *LETTERS), {431, 0}),
+    "2,000,000 headers": (lambda server: _flood(server, HEAD + b"a:b\r\n" * 2_000_000), {431, 0}),
     "chunks of one byte": (_send_small_chunks, {400}),
-    "endless chunk extension": (_send_endless_chunk_extension, {400, 431, 0}),
-    "100,000 pipelined requests": (_pipeline_requests, {200, 400, 0}),
+    "endless chunk extension": (lambda server: _flood(server, CHUNKED_HEAD + b"1;x=", *LETTERS), {400, 431, 0}),
+    "100,000 pipelined requests": (lambda server: _flood(server, SMALL_REQUEST * 100_000), {200, 400, 0}),
     "400 connections": (_open_connections, {None}),
     "large Content-Length": (_declare_large_body, {None}),
     "two lengths": (_declare_two_lengths, {400}),
     "responses that are not read": (_read_no_response, {None}),
-}
+}  # fmt: skip

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -13,6 +14,7 @@ import pytest
 
 import hostile
 import meshflow as tf
+from meshflow.core.runtime import worker_process
 
 pytest.importorskip("starlette", reason="needs the extra serving")
 pytest.importorskip("uvicorn", reason="needs the extra serving")
@@ -169,16 +171,12 @@ def test_calls_have_limits(server):
                 )
             return error.value.code().name, error.value.details()
 
-        def make_request(signature, array, **shape):
-            request = messages.PredictRequest()
-            request.model_spec.name, request.model_spec.signature_name = "target", signature
-            request.inputs["x"].ParseFromString(to_tensor_proto(array).SerializeToString())
-            for size in shape.get("shape", ()):
-                request.inputs["x"].tensor_shape.dim.add(size=size)
-            return request
-
         # A message of a few bytes that declares an array of 4 TB.
-        request = make_request("numbers", np.float32(1), shape=[10**6, 10**6])
+        request = messages.PredictRequest()
+        request.model_spec.name, request.model_spec.signature_name = "target", "numbers"
+        request.inputs["x"].ParseFromString(to_tensor_proto(np.float32(1)).SerializeToString())
+        for _ in range(2):
+            request.inputs["x"].tensor_shape.dim.add(size=10**6)
         with hostile.SecondClient(server) as client:
             code, message = send("Predict", request)
             assert code == "INVALID_ARGUMENT" and "needs more than" in message
@@ -300,6 +298,23 @@ def test_a_process_has_a_deadline_and_a_limit_of_memory():
             with pytest.raises(tf.errors.UnavailableError, match="exited with status 3"):
                 await pool.run(False, os._exit, 3)
             assert pool.failures == 2
+        finally:
+            pool.close()
+
+    asyncio.run(run())
+
+
+def test_a_process_that_ends_at_its_start_fails_one_request(monkeypatch):
+    async def run():
+        pool = CodecPool(1, 60.0, 1 << 20)
+        try:
+            with monkeypatch.context() as broken:
+                # The process ends before it has received a message that no buffer holds.
+                broken.setattr(worker_process, "_PROGRAM", "-V")
+                broken.setattr(sys, "path", [*sys.path, "x" * (1 << 23)])
+                with pytest.raises(tf.errors.UnavailableError, match="exited with status 0"):
+                    await pool.run(False, divmod, 7, 2)
+            assert await pool.run(False, divmod, 7, 2) == (3, 1)
         finally:
             pool.close()
 

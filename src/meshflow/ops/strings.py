@@ -74,9 +74,8 @@ def make_string_tensor(values: Sequence[bytes], shape: Sequence[int] | None = No
 def _change_case(op: str, input: TensorLike, change: Callable[[str], str], encoding: str) -> Tensor:
     if encoding not in ("", "utf-8"):
         raise ValueError(f"encoding must be '' or 'utf-8', got {encoding!r}.")
-    code = encoding or "latin-1"
     if encoding:
-        return map_strings(op, lambda s: change(s.decode(code, "replace")).encode(code), input)
+        return map_strings(op, lambda s: change(s.decode(errors="replace")).encode(), input)
     # Without an encoding only ASCII letters are changed.
     change_bytes = bytes.lower if change is str.lower else bytes.upper
     return map_strings(op, change_bytes, input)

@@ -64,15 +64,15 @@ def application(
         models = Models({name: (folder, settings)}, settings=settings)
     else:
         models = Models({}, Path(config_file), settings)
-    codecs = CodecPool(_NUM_CODECS, settings.deadline, settings.most_bytes)
+    pool = CodecPool(_NUM_CODECS, settings.deadline, settings.most_bytes)
     budget = ByteBudget(settings.most_bytes_in_flight)
-    rest_api = RestApi(models, metrics, codecs, budget)
-    rpc_server = None if grpc is None else RpcServer(models, metrics, codecs, budget, *grpc)
+    rest_api = RestApi(models, metrics, pool, budget)
+    rpc_server = None if grpc is None else RpcServer(models, metrics, pool, budget, *grpc)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         if settings.warm_up:
-            codecs.start()
+            pool.start()
         await models.refresh()
         watch = asyncio.create_task(models.watch())
         if rpc_server is not None:
@@ -82,7 +82,7 @@ def application(
         if rpc_server is not None:
             await rpc_server.stop()
         watch.cancel()
-        codecs.close()
+        pool.close()
 
     route = routing.Route("/{path:path}", rest_api, methods=METHODS)
     return applications.Starlette(routes=[route], lifespan=lifespan)

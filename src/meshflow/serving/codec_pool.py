@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from meshflow.core.runtime.errors import AbortedError, DeadlineExceededError, UnavailableError
 from meshflow.core.runtime.worker_process import WorkerProcess
@@ -23,8 +23,8 @@ __all__ = ["CodecPool"]
 if sys.platform == "linux":
     import resource
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 # Arguments of this size are converted in the event loop, which takes a few milliseconds.
 _MAX_INLINE_BYTES = 1 << 15
 # Python's lists of the smallest values in JSON take up to 32 bytes for one byte of the text.
@@ -52,16 +52,13 @@ class CodecPool:
         self._processes = processes
         self.failures = 0
 
-    async def run(
-        self, is_small: bool, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def run(self, is_small: bool, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Return the result of a function.
 
         Args:
           is_small: Whether to call the function in this thread, because its arguments are small.
-          function: A function of a module.
+          function: A function that can be pickled, as its arguments and its result.
           *args: Its arguments.
-          **kwargs: Its named arguments.
 
         Raises:
           DeadlineExceededError: The call took too long.
@@ -69,10 +66,9 @@ class CodecPool:
           MemoryError: The process has not enough memory.
         """
         if is_small:
-            return function(*args, **kwargs)
+            return function(*args)
         loop = asyncio.get_running_loop()
-        call = lambda: self._call(function, *args, **kwargs)
-        return await loop.run_in_executor(self._threads, call)
+        return await loop.run_in_executor(self._threads, self._call, function, *args)
 
     @staticmethod
     def is_small_request(content: bytes | bytearray, encoding: str = "") -> bool:
@@ -113,29 +109,25 @@ class CodecPool:
             )
         return worker
 
-    def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def _call(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call a function in the worker of this thread."""
-        return self._compute(self._get_worker(), self._max_seconds, function, *args, **kwargs)
+        try:
+            return self._compute(self._get_worker(), self._max_seconds, function, *args)
+        except AbortedError as error:
+            raise UnavailableError(str(error)) from None
 
     def _compute(
-        self,
-        worker: WorkerProcess,
-        max_seconds: float,
-        function: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, worker: WorkerProcess, max_seconds: float, function: Callable[[*Ts], T], *args: *Ts
     ) -> T:
         """Call a function in a worker, which is ended if it does not return in time."""
         is_reusable = False
         try:
-            worker.start(0, 0, (self._max_memory, function, args, kwargs))
+            worker.start(0, 0, (self._max_memory, function, args))
             if not worker.connection.poll(max_seconds):
                 raise DeadlineExceededError(
                     f"The request or response was not converted within {max_seconds:g} seconds."
                 )
             result, is_reusable = worker.receive_result()
-        except AbortedError as error:
-            raise UnavailableError(str(error)) from None
         finally:
             self.failures += worker.index is not None
             if not is_reusable:
@@ -149,7 +141,7 @@ class CodecPool:
 
 
 def _call_function(
-    max_memory: int, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]
+    max_memory: int, function: Callable[[*Ts], T], args: tuple[*Ts]
 ) -> tuple[T | Exception, bool]:
     """Call a function in a worker process.
 
@@ -165,7 +157,7 @@ def _call_function(
             resource.setrlimit(resource.RLIMIT_DATA, (max_memory, max_memory))
     result: T | Exception
     try:
-        result = function(*args, **kwargs)
+        result = function(*args)
     except Exception as error:
         result = error.with_traceback(None)
         # The context could hold large arguments.

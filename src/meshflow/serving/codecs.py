@@ -23,10 +23,9 @@ __all__ = [
     "DecodedRequest",
     "decode_json_request",
     "decode_message",
-    "encode_classes",
     "encode_json_response",
     "encode_outputs",
-    "encode_values",
+    "encode_results",
     "make_size_error",
 ]
 
@@ -185,34 +184,27 @@ def encode_outputs(outputs: Arrays, requested: Sequence[str], spec: bytes) -> by
     return bytes(answer.SerializeToString())
 
 
-def encode_classes(outputs: Arrays, spec: bytes, is_inference: bool) -> bytes:
-    """Return a serialized `ClassificationResponse`.
+def encode_results(method: str, outputs: Arrays, spec: bytes, is_inference: bool) -> bytes:
+    """Return a serialized `ClassificationResponse` or `RegressionResponse`.
 
     Args:
+      method: `examples.CLASSIFY` or `examples.REGRESS`.
       outputs: Outputs of the signature.
       spec: Serialized `ModelSpec` of the response.
       is_inference: Whether to return a `MultiInferenceResponse` with one result instead.
     """
-    answer, result = _make_answer("Classification", is_inference)
-    result.model_spec.ParseFromString(spec)
-    field = result.classification_result if is_inference else result.result
-    messages.fill_classes(field, *examples.get_classes(outputs))
-    return bytes(answer.SerializeToString())
-
-
-def encode_values(outputs: Arrays, spec: bytes, is_inference: bool) -> bytes:
-    """Return a serialized `RegressionResponse`; the arguments are those of `encode_classes`."""
-    answer, result = _make_answer("Regression", is_inference)
-    result.model_spec.ParseFromString(spec)
-    field = result.regression_result if is_inference else result.result
-    messages.fill_values(field, next(iter(outputs.values())))
-    return bytes(answer.SerializeToString())
-
-
-def _make_answer(kind: str, is_inference: bool) -> tuple[messages.Message, messages.Message]:
-    """Return a response, and its message that has a result and a `ModelSpec`."""
+    is_classify = method == examples.CLASSIFY
+    kind = "classification" if is_classify else "regression"
     if is_inference:
         answer = messages.MultiInferenceResponse()
-        return answer, answer.results.add()
-    answer = getattr(messages, f"{kind}Response")()
-    return answer, answer
+        part = answer.results.add()
+        result = getattr(part, f"{kind}_result")
+    else:
+        answer = part = getattr(messages, f"{kind.title()}Response")()
+        result = part.result
+    part.model_spec.ParseFromString(spec)
+    if is_classify:
+        messages.fill_classes(result, *examples.get_classes(outputs))
+    else:
+        messages.fill_values(result, next(iter(outputs.values())))
+    return bytes(answer.SerializeToString())

@@ -44,17 +44,15 @@ def describe_error(error: Exception) -> tuple[str, str]:
       'RESOURCE_EXHAUSTED'
     """
     if isinstance(error, OpError):
-        return _CODE_NAMES[error.error_code], shorten_message(str(error))
+        return _CODE_NAMES[error.error_code], _shorten_message(str(error))
     if isinstance(error, MemoryError):
-        return (
-            "RESOURCE_EXHAUSTED",
-            "The server has not enough memory for the request: send less data.",
-        )
-    return "INTERNAL", shorten_message(f"{type(error).__name__}: {error}")
+        message = "The server has not enough memory for the request: send less data."
+        return "RESOURCE_EXHAUSTED", message
+    return "INTERNAL", _shorten_message(f"{type(error).__name__}: {error}")
 
 
-def shorten_message(message: str) -> str:
+def _shorten_message(message: str) -> str:
     """Shorten a message that is too long for a response."""
-    return (
-        message if len(message) <= _MAX_MESSAGE_LENGTH else message[:_MAX_MESSAGE_LENGTH] + " ..."
-    )
+    if len(message) <= _MAX_MESSAGE_LENGTH:
+        return message
+    return message[:_MAX_MESSAGE_LENGTH] + " ..."

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 __all__ = [
     "CLASSIFY",
     "REGRESS",
+    "answer",
     "check_count",
     "check_method",
-    "classify",
     "format_classes",
     "format_values",
     "get_classes",
     "parse_input_message",
     "parse_json_examples",
-    "regress",
     "to_inputs",
 ]
 
@@ -116,12 +115,7 @@ def parse_input_message(message: Message) -> list[bytes]:
 
 
 def to_inputs(examples: Sequence[bytes]) -> dict[str, np.ndarray]:
-    """Return the inputs of a signature that takes serialized examples.
-
-    Raises:
-      InvalidArgumentError: There are too many examples.
-    """
-    _check_limit(len(examples))
+    """Return the inputs of a signature that takes serialized examples."""
     array = np.empty(len(examples), object)
     array[:] = examples
     return {_INPUT: array}
@@ -174,16 +168,24 @@ def check_method(signature: Signature, method: str) -> None:
         )
 
 
-async def classify(signature: Signature, inputs: Arrays) -> Arrays:
-    """Return the outputs of a signature: `classes` and `scores` [examples, classes], or one of them.
+async def answer(signature: Signature, method: str, inputs: Arrays) -> Arrays:
+    """Classify examples, or regress them.
 
     Args:
-      signature: The signature.
+      signature: The signature, which `check_method` accepts.
+      method: `CLASSIFY` or `REGRESS`.
       inputs: Serialized examples, as `to_inputs` returns them.
+
+    Returns:
+      `classes` and `scores` [examples, classes], or one of them; or `outputs` [examples].
 
     Raises:
       InvalidArgumentError: The results have another shape or dtype.
     """
+    return await (_classify if method == CLASSIFY else _regress)(signature, inputs)
+
+
+async def _classify(signature: Signature, inputs: Arrays) -> Arrays:
     outputs = await signature.answer(inputs)
     count = len(inputs[_INPUT])
     for name, array in outputs.items():
@@ -207,16 +209,7 @@ async def classify(signature: Signature, inputs: Arrays) -> Arrays:
     return outputs
 
 
-async def regress(signature: Signature, inputs: Arrays) -> Arrays:
-    """Return the predicted value of each example, as `outputs`.
-
-    Args:
-      signature: The signature.
-      inputs: Serialized examples, as `to_inputs` returns them.
-
-    Raises:
-      InvalidArgumentError: The results have another shape or dtype.
-    """
+async def _regress(signature: Signature, inputs: Arrays) -> Arrays:
     (array,) = (await signature.answer(inputs)).values()
     count = len(inputs[_INPUT])
     if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)):

@@ -1,15 +1,20 @@
-"""Limits on what clients may use: bytes in flight, and names of the server."""
+"""Limits on what clients may use: bytes in flight, time, and names of the server."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncIterator, Mapping, Sequence
 
-from meshflow.core.runtime.errors import PermissionDeniedError, ResourceExhaustedError
+from meshflow.core.runtime.errors import (
+    DeadlineExceededError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+)
 
-__all__ = ["ByteBudget", "Reservation", "check_host", "is_loopback"]
+__all__ = ["ByteBudget", "Reservation", "check_host", "is_loopback", "limit_time"]
 
 
 class ByteBudget:
@@ -48,12 +53,7 @@ class Reservation:
     def __enter__(self) -> Reservation:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.replace(0)
 
     def grow(self, size: int) -> None:
@@ -77,6 +77,26 @@ class Reservation:
         """
         self._budget.reserved_bytes += size - self._bytes
         self._bytes = size
+
+
+@contextlib.asynccontextmanager
+async def limit_time(seconds: float, failure: str) -> AsyncIterator[None]:
+    """Cancel a block of code that takes too long.
+
+    Args:
+      seconds: The limit.
+      failure: What did not happen in time, for the error message.
+
+    Raises:
+      DeadlineExceededError: The block took longer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise DeadlineExceededError(
+            f"{failure} within {seconds:g} seconds, the server's limit."
+        ) from None
 
 
 def check_host(headers: Mapping[str, str], hosts: Sequence[str]) -> None:
@@ -103,7 +123,7 @@ def check_host(headers: Mapping[str, str], hosts: Sequence[str]) -> None:
     host, origin = headers.get("host"), headers.get("origin")
     if host is not None and "*" not in hosts:
         name = _parse_name(f"//{host}")
-        if name not in hosts and not is_loopback(name) and not _is_address(name):
+        if name not in hosts and not is_loopback(name) and _parse_address(name) is None:
             raise PermissionDeniedError(
                 f"The header Host names {name[:100]!r}, which is no name of this server. Start it with --allow-host NAME."
             )
@@ -124,16 +144,17 @@ def _parse_name(url: str) -> str:
         return ""
 
 
-def _is_address(name: str) -> bool:
+def _parse_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse an IP address; return None for other names."""
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def is_loopback(name: str) -> bool:
     """Check whether a name or an address means this machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+    address = _parse_address(name)
+    return address is not None and address.is_loopback

@@ -13,16 +13,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from meshflow.core.runtime.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    PermissionDeniedError,
-)
+from meshflow.core.runtime.errors import InvalidArgumentError, PermissionDeniedError
 from meshflow.environment.types import Json
 from meshflow.serving import codecs, examples
 from meshflow.serving.codec_pool import CodecPool
 from meshflow.serving.errors import HTTP_STATUS, HttpError, describe_error
-from meshflow.serving.limits import ByteBudget, Reservation, check_host
+from meshflow.serving.limits import ByteBudget, Reservation, check_host, limit_time
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import describe_specs
@@ -38,13 +34,11 @@ _MODEL_PATTERN = (
 )
 _CALL_PATTERN = re.compile(_MODEL_PATTERN + r":(?P<method>predict|classify|regress)", re.IGNORECASE)
 _INFO_PATTERN = re.compile(_MODEL_PATTERN + r"(?P<metadata>/metadata)?", re.IGNORECASE)
-T = TypeVar("T")
 # A request fails if its client sends no data of the body for this many seconds.
 _BODY_TIMEOUT_SECONDS = 30.0
-
-
 # Larger responses are sent in parts of this size, as fast as the client reads them.
 _SENT_BYTES = 1 << 18
+T = TypeVar("T")
 
 
 class RestApi:
@@ -99,7 +93,7 @@ class RestApi:
         start, state = time.perf_counter(), "OK"
         try:
             if call is not None:
-                return await self._call_before_deadline(request, call, reservation)
+                return await self._call_method(request, call, reservation)
             if info is not None:
                 return _make_json_response(
                     (self._get_metadata if info["metadata"] else self._get_status)(info)
@@ -129,7 +123,7 @@ class RestApi:
             self._models.count_batches(), self._models.count_busy_seconds(), gauges
         )
 
-    async def _call_before_deadline(
+    async def _call_method(
         self, request: Request, call: re.Match[str], reservation: Reservation
     ) -> Response:
         """Predict, classify or regress; a request that takes too long is dropped.
@@ -138,26 +132,16 @@ class RestApi:
           DeadlineExceededError: The request was not answered in time. If the model computes it, the
             computation continues, because it cannot be interrupted.
         """
-        seconds = self._models.settings.deadline
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._call_method(request, call, reservation)
-        except TimeoutError:
-            raise DeadlineExceededError(
-                f"The request was not answered within {seconds:g} seconds, the server's limit."
-            ) from None
-
-    async def _call_method(
-        self, request: Request, call: re.Match[str], reservation: Reservation
-    ) -> Response:
-        """Predict, classify or regress."""
-        content = await _read_body(request, self._models.settings.most_bytes, reservation)
-        version = self._models.find(call["name"], *_parse_version(call))
-        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "").lower()
-        work = self._compute_response(
-            version, call["method"].lower(), content, request.headers.get("content-encoding", ""), accepts_gzip
-        )  # fmt: skip
-        body, is_compressed = await _run_while_connected(request, work)
+        settings = self._models.settings
+        async with limit_time(settings.deadline, "The request was not answered"):
+            content = await _read_body(request, settings.most_bytes, reservation)
+            version = self._models.find(call["name"], *_parse_version(call))
+            encoding = request.headers.get("content-encoding", "")
+            accepts_gzip = "gzip" in request.headers.get("accept-encoding", "").lower()
+            work = self._compute_response(
+                version, call["method"].lower(), content, encoding, accepts_gzip
+            )
+            body, is_compressed = await _run_while_connected(request, work)
         reservation.replace(len(body))
         headers = {"content-encoding": "gzip"} if is_compressed else {}
         if accepts_gzip:
@@ -177,10 +161,9 @@ class RestApi:
         if method == "predict":
             outputs = await signature.answer(request.arrays)
         else:
-            is_classify = method == "classify"
-            examples.check_method(signature, examples.CLASSIFY if is_classify else examples.REGRESS)
-            run = examples.classify if is_classify else examples.regress
-            outputs = await run(signature, request.arrays)
+            task = examples.CLASSIFY if method == "classify" else examples.REGRESS
+            examples.check_method(signature, task)
+            outputs = await examples.answer(signature, task, request.arrays)
         return await self._pool.run(
             self._pool.is_small_result(outputs), codecs.encode_json_response,
             method, outputs, request.has_rows, accepts_gzip,
@@ -237,14 +220,10 @@ async def _read_body(request: Request, max_bytes: int, reservation: Reservation)
     body = bytearray()
     stream = request.stream()
     while True:
-        try:
-            part = await asyncio.wait_for(anext(stream), _BODY_TIMEOUT_SECONDS)
-        except StopAsyncIteration:
+        async with limit_time(_BODY_TIMEOUT_SECONDS, "The request's body was not received"):
+            part = await anext(stream, None)
+        if part is None:
             return body
-        except TimeoutError:
-            raise DeadlineExceededError(
-                f"The request's body was not received within {_BODY_TIMEOUT_SECONDS:g} seconds."
-            ) from None
         reservation.grow(len(part))
         body += part
         if len(body) > max_bytes:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from meshflow.core.runtime.errors import (
-    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
@@ -21,7 +20,7 @@ from meshflow.serving import codecs, examples, messages
 from meshflow.serving.batching import Arrays
 from meshflow.serving.codec_pool import CodecPool
 from meshflow.serving.errors import describe_error
-from meshflow.serving.limits import ByteBudget, Reservation
+from meshflow.serving.limits import ByteBudget, Reservation, limit_time
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
@@ -157,7 +156,7 @@ class RpcServer:
             start, state, name = time.perf_counter(), "OK", ""
             try:
                 with Reservation(self._budget) as reservation:
-                    async with asyncio.timeout(settings.deadline):
+                    async with limit_time(settings.deadline, "The request was not answered"):
                         async with self._reads:
                             content = await anext(contents, None)
                         if content is None:
@@ -175,12 +174,6 @@ class RpcServer:
                 late = remaining is not None and remaining < _DEADLINE_TOLERANCE
                 state = "DEADLINE_EXCEEDED" if late else "CANCELLED"
                 raise
-            except TimeoutError:
-                state, message = describe_error(
-                    DeadlineExceededError(
-                        f"The request was not answered within {settings.deadline:g} seconds, the server's limit."
-                    )
-                )
             except Exception as error:
                 state, message = describe_error(error)
             finally:
@@ -228,12 +221,10 @@ class RpcServer:
         """Classify or regress, and return the serialized response."""
         version, signature = self._find_signature(spec, method)
         examples.check_count(arrays)
-        is_classify = method == examples.CLASSIFY
-        outputs = await (examples.classify if is_classify else examples.regress)(signature, arrays)
+        outputs = await examples.answer(signature, method, arrays)
         return await self._pool.run(
-            self._pool.is_small_result(outputs),
-            codecs.encode_classes if is_classify else codecs.encode_values,
-            outputs, _make_spec(spec.name, version, signature.name), is_inference,
+            self._pool.is_small_result(outputs), codecs.encode_results,
+            method, outputs, _make_spec(spec.name, version, signature.name), is_inference,
         )  # fmt: skip
 
     async def _infer(self, request: Message, arrays: Arrays) -> bytes:

@@ -107,7 +107,7 @@ class CachedCalls:
                     with contextlib.suppress(Exception):
                         self._calls[key] = self._load_or_compile(tensors, arrays)
                     self._calls.setdefault(key, None)
-                    while len(self._calls) > MAX_TRACES:
+                    if len(self._calls) > MAX_TRACES:
                         self._calls.pop(next(iter(self._calls)))
         call = self._calls.get(key)
         if call is None:

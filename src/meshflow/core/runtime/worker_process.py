@@ -31,7 +31,7 @@ class WorkerProcess:
         self._name = name
         local, remote = socket.socketpair()
         read_end, write_end = os.pipe()
-        limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+        limits = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         try:
             self.process = subprocess.Popen(
                 [sys.executable, str(_PROGRAM), str(remote.fileno()), str(read_end)],
@@ -41,7 +41,8 @@ class WorkerProcess:
         finally:
             remote.close()
             os.close(read_end)
-        self._lifeline = write_end
+        # A file can be closed twice, because a pool may be closed while a call fails.
+        self._lifeline = os.fdopen(write_end, "wb")
         self.connection: Any = connection.Connection(local.detach())
         # This is the index of the element that the worker is computing.
         self.index: int | None = None
@@ -49,7 +50,9 @@ class WorkerProcess:
             self.connection.send_bytes(pickle.dumps(sys.path))
             self.connection.send_bytes(function)
         except OSError:
-            raise self.make_death_error() from None
+            error = self.make_death_error()
+            self.stop()
+            raise error from None
 
     def start(self, index: int, seed: int, arguments: tuple[Any, ...]) -> None:
         """Send an element to the worker."""
@@ -95,7 +98,7 @@ class WorkerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        os.close(self._lifeline)
+        self._lifeline.close()
 
 
 def _annotate_error(name: str, index: int, error: BaseException | None, text: str) -> BaseException:

@@ -1,0 +1,16 @@
+"""Worker processes of data pipelines and of the server."""
+
+import os
+import pickle
+
+from meshflow.core.runtime.worker_process import WorkerProcess
+
+
+def test_a_process_may_be_stopped_twice():
+    worker = WorkerProcess(pickle.dumps(divmod), "a test")
+    worker.stop()
+    read_end, write_end = os.pipe()
+    worker.stop()
+    # The second time closes no descriptor, which could be that of another file by now.
+    os.close(write_end)
+    os.close(read_end)
