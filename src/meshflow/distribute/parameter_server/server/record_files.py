@@ -147,11 +147,13 @@ def write_all(file: StorageFile, parts: Sequence[memoryview]) -> int:
       file: The file.
       parts: The bytes.
     """
+    num_bytes = 0
     for part in parts:
+        num_bytes += part.nbytes
         view = part
         while view:
             view = view[file.write(view) or 0 :]
-    return sum(p.nbytes for p in parts)
+    return num_bytes
 
 
 def read_records(
@@ -195,10 +197,13 @@ class _RecordReader:
     def _fail(self, reason: str) -> DamagedFileError:
         return DamagedFileError(self._path, self._offset, reason)
 
+    def _fail_short(self) -> DamagedFileError:
+        return self._fail("it became shorter while it was read")
+
     def _read(self, size: int) -> bytes:
         data = self._file.read(size) or b""
         if len(data) < size:
-            raise self._fail("it became shorter while it was read")
+            raise self._fail_short()
         return data
 
     def read_header(self, kind: str) -> bool:
@@ -254,23 +259,23 @@ class _RecordReader:
             raise self._fail(f"the arrays of record {self._index} exceed it")
         body = self._read(body_bytes)
         found = crc32c(lengths_data + body)
-        arrays = []
-        for length in lengths:
-            array = np.empty(length, np.uint8)
-            if self._read_array(array) < length:
-                raise self._fail("it became shorter while it was read")
+        arrays = [self._read_array(length) for length in lengths]
+        for array in arrays:
             found = crc32c(array, found)
-            arrays.append(array)
         if found != checksum:
             raise self._fail(f"the checksum of record {self._index} does not match")
         end = self._offset + _RECORD_HEADER_BYTES + num_bytes
         return FileRecord(self._index, self._offset, end, body, arrays)
 
-    def _read_array(self, array: np.ndarray) -> int:
+    def _read_array(self, size: int) -> np.ndarray:
+        array = np.empty(size, np.uint8)
         count = 0
-        while count < len(array) and (new := self._file.readinto(array[count:].data)):
+        while count < size:
+            new = self._file.readinto(array[count:].data)
+            if not new:
+                raise self._fail_short()
             count += new
-        return count
+        return array
 
     def _has_only_zeros(self, header: bytes, remaining: int) -> bool:
         data = header
