@@ -62,7 +62,7 @@ def serve(role: Role, secret: str) -> None:
     """
     control = connect(role.coordinator, secret)
     # The coordinator monitors this process from now on, also while it reads a long journal.
-    control.send(("register", role.kind, role.number, role.num_starts, os.getpid()))
+    control.send(("register", (role.kind, role.number, role.num_starts, os.getpid())))
     # Other processes are on the coordinator's network, or on this machine.
     coordinator_host = parse_address(role.coordinator)[0]
     host = (
