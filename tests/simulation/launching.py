@@ -102,7 +102,7 @@ class Training:
         start = int(environment["MESHFLOW_RESTARTS"])
         self.starts.add(start)
         for other in here.services["started"]:
-            is_older = other is not process and other.name.partition(".")[0] == f"worker{index}"
+            is_older = other is not process and other.role == process.role
             check(not is_older or other.is_dead, f"two processes are worker {index}")
         process.globals.update(start=start, on_launch=lambda: None)
         addresses = json.loads(environment["TF_CONFIG"])["cluster"]["worker"]
