@@ -1,30 +1,9 @@
 """File format of journals: a header, and records with checksums.
 
-All integers are little-endian, and all checksums are CRC-32C. The header of a file has 24 bytes:
-
-| bytes | content |
-| --- | --- |
-| 8 | magic number, `MFJRNL` and the bytes 13 and 10 |
-| 2 | version of the format, 1 |
-| 2 | kind: 1 for a snapshot, 2 for a log |
-| 8 | generation, the number in the name of the file |
-| 4 | checksum of the preceding 20 bytes |
-
-A record is a header of 28 bytes and a payload:
-
-| bytes | content |
-| --- | --- |
-| 8 | index of the record in the file |
-| 8 | size of the payload |
-| 4 | number n of arrays |
-| 4 | checksum of the payload |
-| 4 | checksum of the preceding 24 bytes |
-| 8 n | size of each array |
-| the rest | the body, then the arrays |
-
-The checksum of the header distinguishes a file that ends early from a damaged length. A process that
-is killed during a write leaves a part of the last record, which is ignored. All other differences
-are a `DataLossError` with the path and the offset of the record.
+docs/parameter_servers/failures.md has tables of their fields. The checksum of a record's header
+distinguishes a file that ends early from a damaged length. A process that is killed during a write
+leaves a part of the last record, which is ignored. All other differences are a `DataLossError` with
+the path and the offset of the record.
 """
 
 from __future__ import annotations
@@ -69,14 +48,12 @@ class FileRecord:
 
     Attributes:
       index: Index in the file.
-      offset: Offset of its first byte.
       end: Offset after its last byte.
       body: The body, usually a pickle.
       arrays: The bytes of the arrays.
     """
 
     index: int
-    offset: int
     end: int
     body: bytes
     arrays: list[np.ndarray]
@@ -265,7 +242,7 @@ class _RecordReader:
         if found != checksum:
             raise self._fail(f"the checksum of record {self._index} does not match")
         end = self._offset + _RECORD_HEADER_BYTES + num_bytes
-        return FileRecord(self._index, self._offset, end, body, arrays)
+        return FileRecord(self._index, end, body, arrays)
 
     def _read_array(self, size: int) -> np.ndarray:
         array = np.empty(size, np.uint8)
