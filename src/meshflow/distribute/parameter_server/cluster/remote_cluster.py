@@ -407,22 +407,19 @@ class RemoteCluster(Cluster):
 
         Wait until this exceeds `num_starts`, or until the known process responds again.
         """
+        key = "ps", index
+
+        def is_newer() -> bool:
+            return self._is_ready(key) and self._processes[key].num_starts > num_starts
+
         with self._state_changed:
-            while not self._state_changed.wait_for(
-                lambda: self._has_ended() or self._is_newer(index, num_starts), 2.0
-            ):
-                if self._is_newer(index, 0):
+            while not self._state_changed.wait_for(lambda: self._has_ended() or is_newer(), 2.0):
+                if self._is_ready(key):
                     break
             self._check_running()
-            process = self._processes["ps", index]
+            process = self._processes[key]
             assert process.address is not None
             return process.address, process.num_starts
-
-    def _is_newer(self, index: int, num_starts: int) -> bool:
-        """Check whether a process of a server is ready that was started after another one."""
-        return (
-            self._is_ready(("ps", index)) and self._processes["ps", index].num_starts > num_starts
-        )
 
     # ---- closures --------------------------------------------------------------------------
 
