@@ -36,7 +36,7 @@ class Disk:
             raise OSError(errno.ENOSPC, "no space left on device")
 
     def is_full(self, process):
-        return process.name.partition(".")[0] in self.full
+        return process.role in self.full
 
     def find(self, path):
         if path not in self.files:

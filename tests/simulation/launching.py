@@ -16,8 +16,12 @@ from simulation.faults import Faults
 from simulation.scheduler import Process, check, world
 
 WATCHDOG_SECONDS = 5.0
-# Simulated seconds after which all processes of a job have ended together with their launcher.
-END_SECONDS = 30.0
+# What processes outside the job send to its rendezvous.
+STRANGE_MESSAGES = [
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
+    b'{"meshflow": "' + b"0" * 64 + b'"}\n{}\n',
+]
 
 
 class Output:
@@ -102,7 +106,7 @@ class Training:
         start = int(environment["MESHFLOW_RESTARTS"])
         self.starts.add(start)
         for other in here.services["started"]:
-            is_older = other is not process and other.name.partition(".")[0] == f"worker{index}"
+            is_older = other is not process and other.role == process.role
             check(not is_older or other.is_dead, f"two processes are worker {index}")
         process.globals.update(start=start, on_launch=lambda: None)
         addresses = json.loads(environment["TF_CONFIG"])["cluster"]["worker"]
@@ -191,30 +195,18 @@ class JobFaults(Faults):
         """A process outside the job connects to a listener and sends something."""
         here = self.world
         listeners = list(here.services["network"].listeners)
-        if listeners:
-            port = here.rng.choice(listeners)
+        if not listeners:
+            return
+        port = here.rng.choice(listeners)
 
-            def connect():
-                connection = network.Socket()
-                with contextlib.suppress(OSError):
-                    intrude(connection)
-
-            def intrude(connection):
-                connection.settimeout(5.0)
-                connection.connect((network.HOST, port))
-                connection.sendall(
-                    here.rng.choice(
-                        [
-                            b"",
-                            b"GET / HTTP/1.1\r\n\r\n",
-                            b'{"meshflow": "' + b"0" * 64 + b'"}\n{}\n',
-                        ]
-                    )
-                )
+        def connect():
+            with contextlib.suppress(OSError):
+                connection = network.create_connection((network.HOST, port), 5.0)
+                connection.sendall(here.rng.choice(STRANGE_MESSAGES))
                 here.sleep(here.rng.random() * 20.0)
                 connection.close()
 
-            Process(here, "stranger").start_thread(connect, "main")
+        Process(here, "stranger").start_thread(connect, "main")
 
 
 def simulate(seed, keeps_trace=False, mutations=()):

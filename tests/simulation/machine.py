@@ -187,18 +187,16 @@ class Popen:
     def wait(self, timeout=None):
         here = world()
         here.check_alive()
-        end = None if timeout is None else here.now + timeout
-        while not self.process.is_dead:
-            if end is not None and here.now >= end:
-                raise subprocess.TimeoutExpired("process", timeout)
-            here.wait(self.process.waiting_for_end, None if end is None else end - here.now)
-        return self.process.exit_code
+        process = self.process
+        if not here.wait_until(lambda: process.is_dead, process.waiting_for_end, timeout):
+            raise subprocess.TimeoutExpired("process", timeout)
+        return process.exit_code
 
 
 def _kill_group(pid, number):
     here = world()
     here.check_alive()
-    process = next((p for p in here.processes if p.pid == pid and not p.is_dead), None)
+    process = here.find_process(pid)
     if process is None:
         raise ProcessLookupError(pid)
     if number == signal.SIGKILL:
@@ -211,7 +209,7 @@ def _kill_group(pid, number):
 
 
 def _wait_for_stop(_, pid, options):
-    process = next((p for p in world().processes if p.pid == pid and not p.is_dead), None)
+    process = world().find_process(pid)
     if process is None:
         raise ChildProcessError(pid)
     return process if process.is_suspended else None
@@ -259,26 +257,23 @@ class Folder(pathlib.PurePosixPath):
         pass
 
 
-class PerProcess(collections.UserDict):
-    """A global dictionary of a module, of which each process has its own."""
+class _PerProcess:
+    """A global container of a module, of which each process has its own."""
 
     def __init__(self):
         pass
 
     @property
     def data(self):
-        return world().current.process.globals.setdefault(id(self), {})
+        return world().current.process.globals.setdefault(id(self), self.make())
 
 
-class PerProcessList(collections.UserList):
-    """A global list of a module, of which each process has its own."""
+class PerProcess(_PerProcess, collections.UserDict):
+    make = dict
 
-    def __init__(self):
-        pass
 
-    @property
-    def data(self):
-        return world().current.process.globals.setdefault(id(self), [])
+class PerProcessList(_PerProcess, collections.UserList):
+    make = list
 
 
 class _TraceHandler(logging.Handler):

@@ -196,15 +196,6 @@ _SERVER_MUTATIONS = {
 }  # fmt: skip
 
 
-def without_limit(wait):
-    """Wait for workers forever."""
-
-    def wait_long(self, timeout, from_first=False):
-        wait(self, 1e9, from_first)
-
-    return wait_long
-
-
 def accept_failures(watch):
     """A job succeeds when one worker has succeeded."""
 

@@ -118,13 +118,14 @@ class Socket:
     def accept(self):
         here = self.world
         here.check_alive()
-        end = None if self.timeout is None else here.now + self.timeout
-        while not self.backlog:
-            if self.has_shut_down or self.is_closed:
+
+        def is_ready():
+            if not self.backlog and (self.has_shut_down or self.is_closed):
                 raise OSError(errno.EINVAL, "the listener is closed")
-            if end is not None and here.now >= end:
-                raise TimeoutError("timed out")
-            here.wait(self.readers, None if end is None else end - here.now)
+            return self.backlog
+
+        if not here.wait_until(is_ready, self.readers, self.timeout):
+            raise TimeoutError("timed out")
         return self.backlog.pop(0), (HOST, 0)
 
     def connect(self, address):
@@ -193,14 +194,17 @@ class Socket:
     def _wait_for_data(self, flags=0):
         here = self.world
         here.check_alive()
-        end = None if self.timeout is None else here.now + self.timeout
-        while not self.inbox and not self.is_at_end:
+
+        def is_ready():
+            if self.inbox or self.is_at_end:
+                return True
             self._check_open()
             if flags & socket.MSG_DONTWAIT:
                 raise BlockingIOError(errno.EAGAIN, "no data")
-            if end is not None and here.now >= end:
-                raise TimeoutError("timed out")
-            here.wait(self.readers, None if end is None else end - here.now)
+            return False
+
+        if not here.wait_until(is_ready, self.readers, self.timeout):
+            raise TimeoutError("timed out")
         if self.network.stall and here.rng.random() < self.network.stall:
             here.sleep(here.rng.random() * self.network.slow_seconds)
         return self.inbox

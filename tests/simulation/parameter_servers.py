@@ -379,7 +379,7 @@ class JobFaults(Faults):
 
     def kill_role(self, name):
         for process in self.world.services["started"]:
-            if process.name.startswith(f"{name}."):
+            if process.role == name:
                 process.kill()
 
 

@@ -63,6 +63,11 @@ class Process:
         world.processes.append(self)
 
     @property
+    def role(self):
+        """The name without the number of the process, such as "ps0"."""
+        return self.name.partition(".")[0]
+
+    @property
     def is_dead(self):
         return self.exit_code is not None
 
@@ -268,6 +273,10 @@ class World:
         if not task.process.is_dead:
             (task.process.parked if task.process.is_suspended else self.ready).append(task)
 
+    def find_process(self, pid):
+        """The running process with an id, or None."""
+        return next((p for p in self.processes if p.pid == pid and not p.is_dead), None)
+
     def check_alive(self):
         """End the current thread if its process was killed."""
         if self.current.process.is_dead:
@@ -299,6 +308,15 @@ class World:
         if not waiter.was_woken and waiters is not None and waiter in waiters:
             waiters.remove(waiter)
         return waiter.was_woken
+
+    def wait_until(self, condition, waiters, timeout=None):
+        """Wait until a condition holds, which is checked at each wake-up; return whether it does."""
+        end = None if timeout is None else self.now + timeout
+        while not condition():
+            if end is not None and self.now >= end:
+                return False
+            self.wait(waiters, None if end is None else end - self.now)
+        return True
 
     def wake(self, waiters, count=1):
         woken = 0
@@ -383,11 +401,10 @@ class RLock:
             return self._enter_again()
         if here.rng.random() < PREEMPTION:
             here.yield_now()
-        end = None if timeout < 0 else here.now + timeout
-        while self.owner is not None:
-            if not blocking or (end is not None and here.now >= end):
+        if self.owner is not None:
+            limit = None if blocking and timeout < 0 else max(timeout, 0)
+            if not here.wait_until(lambda: self.owner is None, self.waiters, limit):
                 return False
-            here.wait(self.waiters, None if end is None else end - here.now)
         self.owner, self.count = task, 1
         return True
 
@@ -492,11 +509,8 @@ class Semaphore:
     def acquire(self, blocking=True, timeout=None):
         here = world()
         here.preempt()
-        end = None if timeout is None else here.now + timeout
-        while not self.value:
-            if not blocking or (end is not None and here.now >= end):
-                return False
-            here.wait(self.waiters, None if end is None else end - here.now)
+        if not here.wait_until(lambda: self.value, self.waiters, timeout if blocking else 0):
+            return False
         self.value -= 1
         return True
 

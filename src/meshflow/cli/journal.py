@@ -55,18 +55,18 @@ def recover(
         raise typer.BadParameter(f"{target} exists already; choose a new folder.")
     for folder in _find_journals(source):
         new_folder = target / folder.relative_to(source)
+        files = JournalFiles(folder)
         try:
-            snapshot = JournalFiles(folder).read_snapshot()
+            snapshot = files.read_snapshot()
         except DamagedFileError as error:
             sys.exit(f"{error}\nNothing can be recovered, because the logs need this snapshot.")
         count = 0
-        for name, record in _iterate_valid_records(folder, snapshot):
-            path = str(new_folder / name)
+        for kind, generation, record in _iterate_valid_records(files, snapshot):
+            path = str(new_folder / f"{kind}.{generation}")
             buffers = [array.data for array in record.arrays]
             parts = pack_record(record.index, record.body, buffers)
             if record.index == 0:
-                kind, _, generation = name.partition(".")
-                parts.insert(0, memoryview(pack_header(kind, int(generation))))
+                parts.insert(0, memoryview(pack_header(kind, generation)))
             else:
                 # The first record of a file is the snapshot, or describes a log.
                 count += 1
@@ -103,14 +103,13 @@ def _describe_journal(folder: Path) -> Iterator[str]:
 
 
 def _iterate_valid_records(
-    folder: Path, snapshot: FileRecord | None
-) -> Iterator[tuple[str, FileRecord]]:
-    """Yield the records before the first damaged one, each with the name of its file."""
-    files = JournalFiles(folder)
+    files: JournalFiles, snapshot: FileRecord | None
+) -> Iterator[tuple[str, int, FileRecord]]:
+    """Yield the records before the first damaged one, each with the kind and generation of its file."""
     if snapshot is not None:
-        yield f"snapshot.{files.snapshot}", snapshot
+        yield "snapshot", files.snapshot, snapshot
     try:
         for generation, record in files.read_logs():
-            yield f"log.{generation}", record
+            yield "log", generation, record
     except DamagedFileError as error:
         typer.echo(str(error))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TextIO
 
@@ -218,8 +218,7 @@ class Job:
         Raises:
           Failure: A worker exited with an error, or hangs.
         """
-        # The times since which workers of this machine are stopped. Before a worker has connected, it sends
-        # no heartbeats.
+        # Before a worker has connected, it sends no heartbeats.
         stop_times: dict[int, float] = {}
         while True:
             codes = [p.poll() for p in self._processes]
@@ -234,16 +233,32 @@ class Job:
                 return
             running = [n for n, code in enumerate(codes) if code is None]
             supervisor.check_workers(running)
-            now = time.monotonic()
-            stop_times = {
-                n: stop_times.get(n, now) for n in running if _is_stopped(self._processes[n].pid)
-            }
-            for index, stop_time in stop_times.items():
-                if now - stop_time > self._watchdog:
-                    raise WorkerFailureError(
-                        f"Worker {index} is stopped by a signal for {self._watchdog:g} s."
-                    )
+            stop_times = self._check_stopped(running, stop_times)
             time.sleep(0.05)
+
+    def _check_stopped(
+        self, running: Sequence[int], stop_times: Mapping[int, float]
+    ) -> dict[int, float]:
+        """Check that no worker is stopped by a signal for too long.
+
+        Args:
+          running: Indices of the workers that have not ended.
+          stop_times: The times since which workers of this machine are stopped, by index.
+
+        Returns:
+          The current `stop_times`.
+
+        Raises:
+          WorkerFailureError: If a worker is stopped for too long.
+        """
+        now = time.monotonic()
+        stopped = [n for n in running if _is_stopped(self._processes[n].pid)]
+        for index in stopped:
+            if now - stop_times.get(index, now) > self._watchdog:
+                raise WorkerFailureError(
+                    f"Worker {index} is stopped by a signal for {self._watchdog:g} s."
+                )
+        return {n: stop_times.get(n, now) for n in stopped}
 
     def _stop_workers(self, grace: float) -> None:
         """Stop all workers and their children, with `grace` seconds from SIGTERM to SIGKILL."""

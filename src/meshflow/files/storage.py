@@ -78,7 +78,8 @@ class _LocalStorage:
         return os.path.getsize(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        # For a missing file, `os.path.exists` takes twice as long.
+        return os.access(path, os.F_OK)
 
     def list_names(self, folder: str) -> list[str]:
         return os.listdir(folder)

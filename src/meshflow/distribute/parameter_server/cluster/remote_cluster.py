@@ -41,7 +41,7 @@ from meshflow.distribute.parameter_server.transport.connection import (
     accept_connections,
     close_listener,
     connect,
-    dump_error,
+    execute_call,
 )
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, VariableRows
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
@@ -209,7 +209,9 @@ class RemoteCluster(Cluster):
         num_failures = 0
         try:
             while self._is_needed(kind, index, num_starts):
-                process = self._prepare_process(kind, index, num_starts, num_failures)
+                # Machines may need more time to start a process than the first attempt has.
+                patience = self._patience * (1.0 if num_failures else 0.5)
+                process = self._prepare_process(kind, index, num_starts, patience)
                 if process is not None:
                     num_failures = 0
                     self._monitor_process(kind, index, process)
@@ -248,6 +250,9 @@ class RemoteCluster(Cluster):
             self._failure = self._failure or error
             self._state_changed.notify_all()
 
+    def _has_ended(self) -> bool:
+        return self.is_stopped or self._failure is not None
+
     def _check_running(self) -> None:
         if self.is_stopped:
             raise UnavailableError("The cluster of parameter servers has been stopped.")
@@ -258,13 +263,9 @@ class RemoteCluster(Cluster):
 
     def _handle_connection(self, connection: Connection) -> None:
         """Handle a connection, from a process that registers or from one that looks up a server."""
-        method, *args = connection.receive()
+        method, args = connection.receive()
         if method == "where":
-            try:
-                answer: tuple[str, Any] = "value", self._locate_server(*args[0])
-            except OpError as error:
-                answer = "error", dump_error(error)
-            connection.send(answer)
+            connection.send(execute_call({"where": self._locate_server}, method, args))
             connection.close()
             return
         kind, index, num_starts, pid = args
@@ -280,26 +281,35 @@ class RemoteCluster(Cluster):
         # The process was replaced while it was suspended, or was requested twice.
         connection.close()
 
-    def _prepare_process(
-        self, kind: str, index: int, num_starts: int, num_failures: int
+    def _wait_for_registration(
+        self, kind: str, index: int, num_starts: int, patience: float
     ) -> _RegisteredProcess | None:
-        """Return a process once it accepts connections, or None if it is lost before."""
+        """Return a process once it has registered, or None if it is dead, late or not needed."""
 
         def get_process() -> _RegisteredProcess | None:
             process = self._processes.get((kind, index))
             return process if process is not None and process.num_starts == num_starts else None
 
-        # Machines may need more time to start a process than the first attempt has.
-        deadline = time.monotonic() + self._patience * (1.0 if num_failures else 0.5)
-        while (process := get_process()) is None:
-            if time.monotonic() > deadline or self._launcher.is_dead(kind, index):
-                return None
+        def is_needed() -> bool:
+            return self._is_needed(kind, index, num_starts)
+
+        deadline = time.monotonic() + patience
+        while time.monotonic() <= deadline and not self._launcher.is_dead(kind, index):
             with self._state_changed:
-                self._state_changed.wait_for(
-                    lambda: get_process() or not self._is_needed(kind, index, num_starts), 0.5
-                )
-                if not self._is_needed(kind, index, num_starts):
+                self._state_changed.wait_for(lambda: get_process() or not is_needed(), 0.5)
+                if not is_needed():
                     return None
+                if (process := get_process()) is not None:
+                    return process
+        return None
+
+    def _prepare_process(
+        self, kind: str, index: int, num_starts: int, patience: float
+    ) -> _RegisteredProcess | None:
+        """Return a process once it accepts connections, or None if it is lost before."""
+        process = self._wait_for_registration(kind, index, num_starts, patience)
+        if process is None:
+            return None
         try:
             while process.address is None:
                 address = process.control.call("prepare", min(1.0, self._max_silence / 4))
@@ -397,27 +407,19 @@ class RemoteCluster(Cluster):
 
         Wait until this exceeds `num_starts`, or until the known process responds again.
         """
+        key = "ps", index
+
+        def is_newer() -> bool:
+            return self._is_ready(key) and self._processes[key].num_starts > num_starts
+
         with self._state_changed:
-            while not self._state_changed.wait_for(
-                lambda: (
-                    self.is_stopped
-                    or self._failure is not None
-                    or self._is_newer(index, num_starts)
-                ),
-                2.0,
-            ):
-                if self._is_newer(index, 0):
+            while not self._state_changed.wait_for(lambda: self._has_ended() or is_newer(), 2.0):
+                if self._is_ready(key):
                     break
             self._check_running()
-            process = self._processes["ps", index]
+            process = self._processes[key]
             assert process.address is not None
             return process.address, process.num_starts
-
-    def _is_newer(self, index: int, num_starts: int) -> bool:
-        """Check whether a process of a server is ready that was started after another one."""
-        return (
-            self._is_ready(("ps", index)) and self._processes["ps", index].num_starts > num_starts
-        )
 
     # ---- closures --------------------------------------------------------------------------
 
@@ -434,8 +436,7 @@ class RemoteCluster(Cluster):
         with self._state_changed:
             self._state_changed.wait_for(
                 lambda: (
-                    self.is_stopped
-                    or self._failure is not None
+                    self._has_ended()
                     or worker_index >= self.worker_count
                     or self._is_ready(("worker", worker_index))
                 )
@@ -499,9 +500,10 @@ class RemoteCluster(Cluster):
 
     def _take_connection(self, process: _RegisteredProcess) -> Connection:
         """Return a connection that no thread uses."""
-        with contextlib.suppress(IndexError):
+        try:
             return process.idle_connections.pop()
-        assert process.address is not None
+        except IndexError:
+            assert process.address is not None
         connection = connect(process.address, self._secret)
         with self._state_changed:
             # A lost process has closed its connections, so nothing would end a call on this one.

@@ -35,7 +35,7 @@ class Role(NamedTuple):
     number: int
     coordinator: str
     servers: int
-    num_starts: int = 1
+    num_starts: int
     folder: str | None = None
     crowded: bool = False
 

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import json
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -61,7 +62,7 @@ def serve(role: Role, secret: str) -> None:
     """
     control = connect(role.coordinator, secret)
     # The coordinator monitors this process from now on, also while it reads a long journal.
-    control.send(("register", role.kind, role.number, role.num_starts, os.getpid()))
+    control.send(("register", (role.kind, role.number, role.num_starts, os.getpid())))
     # Other processes are on the coordinator's network, or on this machine.
     coordinator_host = parse_address(role.coordinator)[0]
     host = (
@@ -69,21 +70,9 @@ def serve(role: Role, secret: str) -> None:
     )
     listener = open_listening_socket(host, 0, f"{role.kind} {role.number}")
     address = format_address(host, listener.getsockname()[1])
-    host_service = _HostService(role, secret, address)
-
-    def answer(connection: Connection) -> None:
-        try:
-            answer_calls(connection, host_service.get_methods(connection))
-        except FencedError:
-            control.close()  # This ends the process.
-            raise
-
-    def load() -> None:
-        if host_service.load():
-            accept_connections(listener, secret, answer)
-
+    host_service = _HostService(role, secret, control, listener, address)
     try:
-        answer_calls(control, host_service.get_control_methods(control, load))
+        answer_calls(control, host_service.control_methods)
     finally:
         close_listener(listener)
 
@@ -94,68 +83,79 @@ class _HostService:
     Args:
       role: Role of the process.
       secret: Secret of the job.
-      address: Address at which the process accepts connections.
+      control: The connection to the coordinator.
+      listener: Socket on which the process accepts connections.
+      address: Address of the listener.
+
+    Attributes:
+      control_methods: The methods for the coordinator, to which `prepare` adds those of the service.
     """
 
-    def __init__(self, role: Role, secret: str, address: str) -> None:
-        self._role, self._secret, self._address = role, secret, address
+    def __init__(
+        self,
+        role: Role,
+        secret: str,
+        control: Connection,
+        listener: socket.socket,
+        address: str,
+    ) -> None:
+        self._role, self._secret = role, secret
+        self._control, self._listener, self._address = control, listener, address
         self._servers: list[RemoteServer] = []
         self._service: ServerService | WorkerService | None = None
         self._error: Exception | None = None
+        self._loader: threading.Thread | None = None
         self._loaded = threading.Event()
+        self.control_methods: dict[str, Callable[..., Any]] = {
+            "ping": self._ping,
+            "prepare": self._prepare,
+        }
 
-    def load(self) -> bool:
-        """Create the server or worker, and return whether it could be created."""
-        role = self._role
+    def _prepare(self, timeout: float) -> str | None:
+        """Return the address once the service is loaded, or None.
+
+        The first call starts to load it: a process that the coordinator has replaced must not open
+        the journal.
+        """
+        if self._loader is None:
+            self._loader = threading.Thread(target=self._load_and_accept, daemon=True)
+            self._loader.start()
+        if not self._loaded.wait(timeout):
+            return None
+        if self._error is not None:
+            raise self._error
+        self.control_methods.update(self._get_methods(self._control))
+        return self._address
+
+    def _load_and_accept(self) -> None:
+        """Load the service, and accept connections if this succeeds."""
         try:
-            if role.kind == "ps":
-                self._service = ServerService(role.number, role.folder)
-            else:
-                locate = ServerDirectory(role.coordinator, self._secret)
-                self._servers = [RemoteServer(n, locate, self._secret) for n in range(role.servers)]
-                self._service = WorkerService(role.number, self._servers, role.crowded)
+            self._service = self._create_service()
         except Exception as error:
             traceback.print_exc()
             self._error = error
         self._loaded.set()
-        return self._error is None
+        if self._error is None:
+            accept_connections(self._listener, self._secret, self._answer)
 
-    def get_methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
-        """Return the methods that may be called on a connection after `load`, by name.
+    def _create_service(self) -> ServerService | WorkerService:
+        role = self._role
+        if role.kind == "ps":
+            return ServerService(role.number, role.folder)
+        locate = ServerDirectory(role.coordinator, self._secret)
+        self._servers = [RemoteServer(n, locate, self._secret) for n in range(role.servers)]
+        return WorkerService(role.number, self._servers, role.crowded)
 
-        Args:
-          connection: The connection.
-        """
+    def _get_methods(self, connection: Connection) -> dict[str, Callable[..., Any]]:
         assert self._service is not None
         return self._service.methods(connection)
 
-    def get_control_methods(
-        self, control: Connection, load: Callable[[], None]
-    ) -> Mapping[str, Callable[..., Any]]:
-        """Return the methods for the coordinator, to which `prepare` adds those of the service.
-
-        Args:
-          control: The connection to the coordinator.
-          load: Function that loads the service. The first call of `prepare` starts it in a thread: a
-            process that the coordinator has replaced must not open the journal.
-        """
-        methods: dict[str, Callable[..., Any]] = {}
-        loading: list[threading.Thread] = []
-
-        def prepare(timeout: float) -> str | None:
-            """Return the address once the service is loaded, or None."""
-            if not loading:
-                loading.append(threading.Thread(target=load, daemon=True))
-                loading[0].start()
-            if not self._loaded.wait(timeout):
-                return None
-            if self._error is not None:
-                raise self._error
-            methods.update(self.get_methods(control))
-            return self._address
-
-        methods.update(ping=self._ping, prepare=prepare)
-        return methods
+    def _answer(self, connection: Connection) -> None:
+        try:
+            answer_calls(connection, self._get_methods(connection))
+        except FencedError:
+            self._control.close()  # This ends the process.
+            raise
 
     def _ping(self, num_starts: Sequence[int]) -> bool:
         """Answer a heartbeat, with the number of starts of each parameter server."""

@@ -39,7 +39,7 @@ from meshflow.distribute.parameter_server.server.record_files import (
 )
 from meshflow.distribute.parameter_server.transport.connection import FencedError, pickle_message
 from meshflow.environment.types import StrPath
-from meshflow.files.storage import LOCAL_STORAGE, Storage, StorageFile, open_file
+from meshflow.files.storage import LOCAL_STORAGE, Storage, open_file
 
 fcntl: ModuleType | None
 try:
@@ -115,7 +115,7 @@ def _remove_abandoned() -> None:
 
 
 class JournalFiles:
-    """The files of the journal of one server, for reading.
+    """The files of the journal of one server, as they are when this object is created.
 
     Args:
       folder: Folder of the server.
@@ -214,24 +214,25 @@ class Journal:
         storage.make_folder(self._folder)
         while True:
             self._files = JournalFiles(self._folder, storage)
-            try:
-                log = self._create_log(self._files.latest + 1)
+            # Another process may be faster.
+            with contextlib.suppress(FileExistsError):
+                self._start_log(self._files.latest + 1, {})
                 break
-            except FileExistsError:
-                continue  # Another process was faster.
-        self._start_log(self._files.latest + 1, log, {})
 
-    def _create_log(self, generation: int) -> StorageFile:
-        return self._storage.open(self._files.get_path("log", generation), "xb")
+    def _start_log(self, generation: int, ends: dict[str, int]) -> None:
+        """Create a log, to which later records are appended.
 
-    def _start_log(self, generation: int, log: StorageFile, ends: Mapping[str, int]) -> None:
-        """Append later records to a new log."""
-        self._generation, self._log = generation, log
-        self._log_path, self._next_log_path = (
-            self._files.get_path("log", g) for g in (generation, generation + 1)
-        )
-        # The offsets up to which earlier logs are valid, by generation.
-        self._ends = dict(ends)
+        Args:
+          generation: Its generation.
+          ends: The offsets up to which earlier logs are valid, by generation.
+
+        Raises:
+          FileExistsError: If another process has created this log.
+        """
+        path, next_path = (self._files.get_path("log", g) for g in (generation, generation + 1))
+        self._log = self._storage.open(path, "xb")
+        self._log_path, self._next_log_path = path, next_path
+        self._generation, self._ends = generation, ends
         self._offset = self._index = 0
 
     def recover(self) -> Iterator[Any]:
@@ -307,24 +308,21 @@ class Journal:
         Raises:
           FencedError: If another process has opened the journal.
         """
-        generation = self._generation + 1
+        generation, replaced_log = self._generation + 1, self._log
         partial = self._files.get_path("partial", generation)
         try:
             with open_file(self._storage, partial, "wb") as file:
                 header = memoryview(pack_header("snapshot", generation))
                 write_all(file, [header, *pack_record(0, *pickle_message(state))])
-            log = self._create_log(generation)
-        except FileExistsError:
-            self._storage.delete(partial)
-            self.check_ownership()
-            raise
+            self._start_log(generation, {**self._ends, str(self._generation): self._offset})
         except OSError as error:
             self._storage.delete(partial)
+            # If the new log exists, another process has created it.
+            self.check_ownership()
             self.min_snapshot_bytes = 2 * self.size
             _logger.warning("Could not write a snapshot; keeping the log: %s", error)
             return
-        self._log.close()
-        self._start_log(generation, log, {**self._ends, str(self._generation): self._offset})
+        replaced_log.close()
         try:
             self._storage.rename(partial, self._files.get_path("snapshot", generation))
         except OSError as error:

@@ -1,30 +1,9 @@
 """File format of journals: a header, and records with checksums.
 
-All integers are little-endian, and all checksums are CRC-32C. The header of a file has 24 bytes:
-
-| bytes | content |
-| --- | --- |
-| 8 | magic number, `MFJRNL` and the bytes 13 and 10 |
-| 2 | version of the format, 1 |
-| 2 | kind: 1 for a snapshot, 2 for a log |
-| 8 | generation, the number in the name of the file |
-| 4 | checksum of the preceding 20 bytes |
-
-A record is a header of 28 bytes and a payload:
-
-| bytes | content |
-| --- | --- |
-| 8 | index of the record in the file |
-| 8 | size of the payload |
-| 4 | number n of arrays |
-| 4 | checksum of the payload |
-| 4 | checksum of the preceding 24 bytes |
-| 8 n | size of each array |
-| the rest | the body, then the arrays |
-
-The checksum of the header distinguishes a file that ends early from a damaged length. A process that
-is killed during a write leaves a part of the last record, which is ignored. All other differences
-are a `DataLossError` with the path and the offset of the record.
+docs/parameter_servers/failures.md has tables of their fields. The checksum of a record's header
+distinguishes a file that ends early from a damaged length. A process that is killed during a write
+leaves a part of the last record, which is ignored. All other differences are a `DataLossError` with
+the path and the offset of the record.
 """
 
 from __future__ import annotations
@@ -69,14 +48,12 @@ class FileRecord:
 
     Attributes:
       index: Index in the file.
-      offset: Offset of its first byte.
       end: Offset after its last byte.
       body: The body, usually a pickle.
       arrays: The bytes of the arrays.
     """
 
     index: int
-    offset: int
     end: int
     body: bytes
     arrays: list[np.ndarray]
@@ -147,11 +124,13 @@ def write_all(file: StorageFile, parts: Sequence[memoryview]) -> int:
       file: The file.
       parts: The bytes.
     """
+    num_bytes = 0
     for part in parts:
+        num_bytes += part.nbytes
         view = part
         while view:
             view = view[file.write(view) or 0 :]
-    return sum(p.nbytes for p in parts)
+    return num_bytes
 
 
 def read_records(
@@ -195,10 +174,13 @@ class _RecordReader:
     def _fail(self, reason: str) -> DamagedFileError:
         return DamagedFileError(self._path, self._offset, reason)
 
+    def _fail_short(self) -> DamagedFileError:
+        return self._fail("it became shorter while it was read")
+
     def _read(self, size: int) -> bytes:
         data = self._file.read(size) or b""
         if len(data) < size:
-            raise self._fail("it became shorter while it was read")
+            raise self._fail_short()
         return data
 
     def read_header(self, kind: str) -> bool:
@@ -254,23 +236,23 @@ class _RecordReader:
             raise self._fail(f"the arrays of record {self._index} exceed it")
         body = self._read(body_bytes)
         found = crc32c(lengths_data + body)
-        arrays = []
-        for length in lengths:
-            array = np.empty(length, np.uint8)
-            if self._read_array(array) < length:
-                raise self._fail("it became shorter while it was read")
+        arrays = [self._read_array(length) for length in lengths]
+        for array in arrays:
             found = crc32c(array, found)
-            arrays.append(array)
         if found != checksum:
             raise self._fail(f"the checksum of record {self._index} does not match")
         end = self._offset + _RECORD_HEADER_BYTES + num_bytes
-        return FileRecord(self._index, self._offset, end, body, arrays)
+        return FileRecord(self._index, end, body, arrays)
 
-    def _read_array(self, array: np.ndarray) -> int:
+    def _read_array(self, size: int) -> np.ndarray:
+        array = np.empty(size, np.uint8)
         count = 0
-        while count < len(array) and (new := self._file.readinto(array[count:].data)):
+        while count < size:
+            new = self._file.readinto(array[count:].data)
+            if not new:
+                raise self._fail_short()
             count += new
-        return count
+        return array
 
     def _has_only_zeros(self, header: bytes, remaining: int) -> bool:
         data = header

@@ -45,6 +45,7 @@ __all__ = [
     "answer_calls",
     "connect",
     "dump_error",
+    "execute_call",
     "load_error",
 ]
 
@@ -523,6 +524,22 @@ def _answer_call(
         raise
     except Exception as error:
         return "error", dump_error(error)
+    return execute_call(methods, method, args)
+
+
+def execute_call(
+    methods: Mapping[str, Callable[..., Any]], method: str, args: Sequence[Any]
+) -> tuple[str, Any]:
+    """Execute a call, and return the answer to `RemoteCaller.call`.
+
+    Args:
+      methods: The methods that may be called, by name.
+      method: Name of the method.
+      args: Its arguments.
+
+    Raises:
+      FencedError: If the method has raised it.
+    """
     try:
         return "value", methods[method](*args)
     except FencedError:

@@ -121,7 +121,7 @@ class ServerClient:
           The replies, and whether some push had been applied before.
         """
         order = None if attempt else _choose_order(pushes)
-        replies, chosen_attempt = self._decide(closure, (0, attempt), floor, pushes, order)
+        replies, chosen_attempt = self._decide(closure, attempt, (0, attempt), floor, pushes, order)
         if chosen_attempt == FAILED:
             raise AttemptFailedError(f"An earlier attempt at closure {closure} has failed.")
         return replies, chosen_attempt != attempt or any(c.repeated for c in replies)
@@ -135,29 +135,32 @@ class ServerClient:
           floor: Closures with smaller ids are finished.
         """
         nothing = [Push(closure, attempt=FAILED) for _ in self._servers]
-        self._decide(closure, (1, attempt), floor, nothing, None)
+        self._decide(closure, FAILED, (1, attempt), floor, nothing, None)
 
     def _decide(
         self,
         closure: int,
+        attempt: int,
         ballot: Ballot,
         floor: int,
         pushes: Sequence[Push | None],
         order: Sequence[int] | None,
     ) -> tuple[list[ExchangeReply], int]:
-        """Push in an order of the servers or, without one, in two phases.
+        """Push the writes of an attempt in an order of the servers or, without one, in two phases.
 
         Returns:
           The replies, and the id of the attempt that was applied.
         """
-        attempt = chosen_attempt = next((p.attempt for p in pushes if p is not None), ballot[1])
+        chosen_attempt = attempt
         with self._lock, region(COMMUNICATION, "exchange"):
             while True:
                 if order is None:
                     if ballot > (0, 0):
                         # Earlier attempts may have staged pushes on the other servers.
                         pushes = [p or Push(closure, attempt=attempt) for p in pushes]
-                    chosen_attempt, messages = self._stage_all(closure, pushes, ballot, floor)
+                    chosen_attempt, messages = self._stage_all(
+                        closure, attempt, pushes, ballot, floor
+                    )
                     replies = self._exchange_all(messages, floor)
                 else:
                     replies = self._push_in_order(pushes, order, floor)
@@ -167,10 +170,14 @@ class ServerClient:
                 order, ballot = None, (max(refusals) + 1, ballot[1])
 
     def _stage_all(
-        self, closure: int, pushes: Sequence[Push | None], ballot: Ballot, floor: int
+        self,
+        closure: int,
+        attempt: int,
+        pushes: Sequence[Push | None],
+        ballot: Ballot,
+        floor: int,
     ) -> tuple[int, list[Decision | None]]:
         """Stage all pushes, and return the attempt to apply and the decision for each server."""
-        attempt = next((p.attempt for p in pushes if p is not None), ballot[1])
         options = ballot, floor
         applied = list(self._map(self._stage_one, self._servers, pushes, repeat(options)))
         chosen_attempt = next((d.attempt for d in applied if d is not None), attempt)
