@@ -18,6 +18,7 @@ from meshflow.distribute.cluster.channel import SECRET_VARIABLE
 from meshflow.distribute.parameter_server.cluster.roles import current_worker
 from meshflow.distribute.parameter_server.variables.hosted_variable import _placement
 from meshflow.distribute.replicas.context import context_stack
+from meshflow.profiler import description
 
 # Thread-local objects that code in a simulated thread uses. Each thread gets contents of its own.
 THREAD_LOCALS = (context, context_stack, current_worker, _placement)
@@ -189,6 +190,7 @@ class World:
         """
         self.hub = greenlet.getcurrent()
         saved = [dict(local.__dict__) for local in THREAD_LOCALS]
+        tables = dict(description.tables)
         self.default_locals, self.has_default_locals = _make_locals(), False
         process = Process(self, "main")
         result = []
@@ -199,6 +201,9 @@ class World:
         finally:
             self._end_all()
             _set_locals(saved)
+            # A profile recorded later must not ask a simulated coordinator, whose locks need a scheduler.
+            description.tables.clear()
+            description.tables.update(tables)
         if not result:
             raise SimulationFailure(f"the program's process was killed: {self.thread_errors}")
         value, error = result[0]
