@@ -318,6 +318,39 @@ def test_a_killed_server_comes_back_with_all_it_had_done(strategy, coordinator):
     np.testing.assert_allclose(w.numpy(), v.numpy(), rtol=1e-5)
 
 
+def test_an_interrupted_read_does_not_leave_its_value_to_the_next_one(strategy, monkeypatch):
+    with strategy.scope(), place_on_servers([0]):
+        ones, twos = (tf.Variable(np.full(3, n, np.float32)) for n in (1, 2))
+
+    def interrupt():
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(strategy.cluster.servers[0].connection, "receive", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ones.numpy()
+    np.testing.assert_array_equal(twos.numpy(), [2, 2, 2])
+    np.testing.assert_array_equal(ones.numpy(), [1, 1, 1])
+
+
+def test_errors_before_a_closure_is_sent_are_those_of_the_closure(
+    strategy, coordinator, monkeypatch
+):
+    counter, _w, _optimizer, step = counting(strategy)
+
+    def fail(process):
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(strategy.cluster, "_take_connection", fail)
+    coordinator.schedule(step, args=(tf.ones([1000]),))
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        coordinator.join()
+    coordinator.schedule(step, args=(tf.ones([1000]),))
+    coordinator.join()
+    assert int(counter) == 1
+
+
 def test_a_damaged_journal_ends_the_job():
     made = started(workers=1, servers=1)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(made)

@@ -5,7 +5,11 @@ import threading
 import pytest
 
 from distribute.parameter_server.connections import pair
-from meshflow.distribute.parameter_server.transport.connection import RemoteCaller, answer_calls
+from meshflow.distribute.parameter_server.transport.connection import (
+    ConnectionLostError,
+    RemoteCaller,
+    answer_calls,
+)
 
 
 class NotThere(Exception):
@@ -33,5 +37,24 @@ def test_who_calls_hears_of_a_message_that_cannot_be_unpickled():
     # The connection is as before, and ends with who calls.
     assert caller.call("twice", 4) == 8
     here.close()
+    answering.join(20)
+    assert not answering.is_alive()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_call_does_not_leave_its_answer_to_the_next_one(error, monkeypatch):
+    here, there = pair()
+    answering = threading.Thread(target=answer_calls, args=(there, {"twice": lambda x: 2 * x}))
+    answering.start()
+    caller = RemoteCaller(here)
+
+    def interrupt():
+        raise error
+
+    with monkeypatch.context() as patched, pytest.raises(error):
+        patched.setattr(here, "receive", interrupt)
+        caller.call("twice", 4)
+    with pytest.raises(ConnectionLostError):
+        caller.call("twice", 5)
     answering.join(20)
     assert not answering.is_alive()

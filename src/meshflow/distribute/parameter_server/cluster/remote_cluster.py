@@ -454,22 +454,19 @@ class RemoteCluster(Cluster):
             if not self._is_ready(("worker", worker_index)):
                 raise WorkerNotReadyError(f"worker {worker_index} is not ready")
             process = self._processes["worker", worker_index]
+        assert process.sent_objects is not None and self._strategy is not None
         try:
-            assert process.sent_objects is not None and self._strategy is not None
             connection = self._take_connection(process)
-            outcome = RemoteWorker(
-                RemoteCaller(connection), self._strategy, process.sent_objects
-            ).run(call)
+            worker = RemoteWorker(RemoteCaller(connection), self._strategy, process.sent_objects)
+            try:
+                return worker.run(call)
+            finally:
+                process.idle_connections.append(connection)
         except ConnectionLostError as error:
             # The supervising thread replaces the process, even if only this connection was lost.
             # Until then, no closure is sent to the process.
             self._mark_lost(process)
             raise WorkerLostError(str(error)) from error
-        except BaseException:
-            process.idle_connections.append(connection)
-            raise
-        process.idle_connections.append(connection)
-        return outcome
 
     def count_workers(self) -> int:
         """Return the current number of workers."""

@@ -483,8 +483,13 @@ class RemoteCaller:
           Exception: The exception that the method raised.
         """
         with self._lock:
-            self.connection.send((method, args))
-            kind, value = self.connection.receive()
+            try:
+                self.connection.send((method, args))
+                kind, value = self.connection.receive()
+            except (KeyboardInterrupt, SystemExit, MemoryError):
+                # The next call would receive the answer to this one.
+                self.connection.close()
+                raise
         if kind == "value":
             return value
         raise load_error(value)
