@@ -1,6 +1,7 @@
 """Assertions and records shared by tests, and how long they try."""
 
 import contextlib
+import json
 import logging
 import os
 
@@ -16,6 +17,13 @@ SOAK = os.environ.get("MESHFLOW_SOAK", "0") not in ("", "0")
 def rounds(default, soak):
     """How often a test repeats what it tries: `default` times, `soak` times in `make test-all`."""
     return soak if SOAK else default
+
+
+def read_manifest(folder):
+    """The manifest of a folder of arrays without its checksum, which old ones and those of strangers may lack."""
+    content = json.loads((folder / "manifest.json").read_text())
+    content.pop("crc32", None)
+    return content
 
 
 class _CompiledPrograms(logging.Handler):

@@ -16,7 +16,7 @@ from jaxlib.cpu import _lapack, _sparse
 
 import meshflow as tf
 from fuzz.mutations import changed
-from helpers import rounds
+from helpers import read_manifest, rounds
 from meshflow.environment import module_rewriting
 from meshflow.environment.jax_internals import mlir, mlir_ir, read_portable_artifact
 from meshflow.kernels import library
@@ -123,7 +123,7 @@ def test_programs_of_any_size_are_saved_again_and_have_gradients(tmp_path):
 
 def replace_program(folder, old, new):
     """Replace a program in a folder, with a valid checksum."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_manifest(folder)
     for key, entry in manifest["arrays"].items():
         path = folder / f"{key}.npy"
         if path.exists() and np.load(path, allow_pickle=False).tobytes() == old:

@@ -11,7 +11,7 @@ import pytest
 
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
-from helpers import assert_close
+from helpers import assert_close, read_manifest
 from meshflow.checkpoint.bundle import BundleReader
 from meshflow.saved_model.graph.format.messages import SavedMetadata, SavedModel
 
@@ -493,7 +493,7 @@ def test_parts_of_functions_of_strings_have_gradients_and_are_saved_again(labels
 def test_names_of_files_lead_nowhere_else(labels, folder, name):
     path = folder / "leads"
     shutil.copytree(labels, path, dirs_exist_ok=True)
-    manifest = json.loads((path / "manifest.json").read_text())
+    manifest = read_manifest(path)
     (asset,) = (n for n in manifest["saved_model"]["nodes"] if n["kind"] == "asset")
     asset["file"] = name
     (path / "manifest.json").write_text(json.dumps(manifest))

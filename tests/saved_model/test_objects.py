@@ -12,6 +12,7 @@ import pytest
 
 import meshflow as tf
 from capabilities import PEERS_PYTHON, needs_tensorflow
+from helpers import read_manifest
 
 REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(REFERENCE))
@@ -213,9 +214,8 @@ def test_folders_of_earlier_versions_whose_models_were_loaded_and_saved_again(tm
     module = tf.Module()
     setattr(module, "__call__", tf.function(lambda x: x + 1.0, input_signature=[tf.TensorSpec([])]))
     tf.saved_model.save(module, tmp_path)
-    manifest = tmp_path / "manifest.json"
-    content = json.loads(manifest.read_text())
+    content = read_manifest(tmp_path)
     del content["saved_model"]["tags"]
     content["saved_model"]["functions"][0]["name"] = "_call"
-    manifest.write_text(json.dumps(content))
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
     assert float(tf.saved_model.load(tmp_path, tags="serve")(1.0)) == 2.0

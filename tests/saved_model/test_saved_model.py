@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import read_manifest
 from meshflow.saved_model.programs import stablehlo
 
 L = tf.keras.layers
@@ -426,7 +427,7 @@ def test_names_in_manifests(tmp_path, name):
     module = tf.Module()
     module.weight = tf.Variable([1.0])
     tf.saved_model.save(module, str(tmp_path / "m"))
-    manifest = json.loads((tmp_path / "m" / "manifest.json").read_text())
+    manifest = read_manifest(tmp_path / "m")
     nodes = manifest["saved_model"]["nodes"]
     if name.startswith("__"):
         nodes[0]["children"] = {name: place for place in nodes[0]["children"].values()}

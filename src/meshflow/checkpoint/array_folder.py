@@ -1,7 +1,8 @@
 """Arrays in a local or remote folder: one `.npy` file for each array and a JSON manifest.
 
 `replace_folder` writes the folder, and the manifest last, so a process that is killed at any
-moment leaves the old checkpoint or the new one. Each array has a checksum; an error about damage names the file.
+moment leaves the old checkpoint or the new one. Each array has a checksum, and so has the manifest,
+except in older folders; an error about damage names the file.
 
 An array that is sharded over devices is written and read shard by shard, so the full array is never
 in memory. The file does
@@ -42,7 +43,7 @@ from meshflow.core.runtime.errors import (
     NotFoundError,
     UnimplementedError,
 )
-from meshflow.environment.json_documents import parse_json
+from meshflow.environment.json_documents import compute_json_checksum, parse_json
 from meshflow.environment.limits import STRING_BYTES, spend_load_budget
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
@@ -207,8 +208,10 @@ def _write_value(part: str, key: str, name: str, value: Any) -> dict[str, Any]:
 
 def _write_manifest(part: str, entries: dict[str, Any], extra: dict[str, Any] | None) -> None:
     content = {"format": _FORMAT, "version": 1, **(extra or {}), "arrays": entries}
+    # Only parsed content has the keys that readers see.
+    checksum = compute_json_checksum(json.loads(json.dumps(content)))
     with write_flushed(gfile.join(part, MANIFEST)) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        file.write(json.dumps({**content, "crc32": checksum}, indent=1).encode())
 
 
 def list_own_files(folder: str) -> Iterable[str]:
@@ -315,6 +318,9 @@ class ArrayFolder:
         try:
             with gfile.GFile(check_contained(manifest, self.path), "rb") as file:
                 self.manifest: dict[str, Any] = parse_json(file.read())
+            checksum = self.manifest.pop("crc32", None)
+            if checksum not in (None, compute_json_checksum(self.manifest)):
+                raise ValueError("its checksum does not match its content")
             self._keys = {e["name"]: key for key, e in self.manifest["arrays"].items()}
         except NotFoundError:
             raise NotFoundError(

@@ -1,16 +1,17 @@
-"""Parsing of JSON from files of others, with limits on its size, depth and number of values."""
+"""Parsing of JSON from files of others, with limits on its size, depth and number of values, and its checksum."""
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
 
 import numpy as np
 
 from meshflow.environment.limits import load_budget_scope, spend_load_budget
 from meshflow.environment.types import Json
 
-__all__ = ["MAX_JSON_BYTES", "MAX_JSON_DEPTH", "parse_json"]
+__all__ = ["MAX_JSON_BYTES", "MAX_JSON_DEPTH", "compute_json_checksum", "parse_json"]
 
 MAX_JSON_BYTES = 64 << 20
 MAX_JSON_DEPTH = 200
@@ -59,6 +60,19 @@ def parse_json(content: str | bytes) -> Json:
         spend_load_budget(size, "its result")
     value: Json = json.loads(content)
     return value
+
+
+def compute_json_checksum(content: Json) -> int:
+    """Return the CRC-32 of parsed JSON, which does not depend on white space or the order of keys.
+
+    Args:
+      content: The result of `parse_json`.
+
+    Example:
+      >>> compute_json_checksum(parse_json('{"b": 1, "a": 2}')) == compute_json_checksum({"a": 2, "b": 1})
+      True
+    """
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _check_depth(data: bytes) -> None:

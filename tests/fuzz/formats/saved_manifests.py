@@ -1,11 +1,13 @@
 """Manifests of SavedModels of ours, whose functions are called."""
 
 import functools
+import json
 import os
+import pathlib
 import tempfile
 
 import meshflow as tf
-from fuzz.formats.files import content
+from helpers import read_manifest
 
 
 @functools.cache
@@ -21,7 +23,7 @@ def folder():
 
 @functools.cache
 def seeds():
-    return [content(os.path.join(folder(), "manifest.json"))]
+    return [json.dumps(read_manifest(pathlib.Path(folder()))).encode()]
 
 
 def parse(data):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from helpers import read_manifest
 from meshflow.environment.json_documents import MAX_JSON_BYTES, MAX_JSON_DEPTH, parse_json
 from meshflow.environment.limits import UNPACKED_VARIABLE
 from meshflow.keras.engine.saving.group_paths import KERAS_3_STYLE, iterate_objects
@@ -147,7 +148,7 @@ def test_a_manifest_that_names_one_array_many_times(tmp_path):
     module.weight = tf.Variable(tf.zeros([1 << 19]))
     module.other = tf.Variable(1.0)
     tf.saved_model.save(module, str(tmp_path))
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    manifest = read_manifest(tmp_path)
     nodes = manifest["saved_model"]["nodes"]
     index = next(i for i, n in enumerate(nodes) if n.get("name") and n["kind"] == "variable")
     for number in range(40):

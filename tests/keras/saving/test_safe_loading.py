@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshflow as tf
-from helpers import SOAK, assert_close
+from helpers import SOAK, assert_close, read_manifest
 from meshflow.core.dispatch import op_names
 from meshflow.environment import limits
 from meshflow.keras import safe_mode as modes
@@ -117,7 +117,7 @@ def changed(source, target, change):
         target.mkdir()
         for file in source.iterdir():
             (target / file.name).write_bytes(file.read_bytes())
-        manifest = json.loads((source / "manifest.json").read_text())
+        manifest = read_manifest(source)
         manifest["model"]["model_config"] = change(manifest["model"]["model_config"])
         (target / "manifest.json").write_text(json.dumps(manifest))
     elif source.name == "m.h5":

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import re
 import uuid
-import zlib
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
-from meshflow.environment.json_documents import parse_json
+from meshflow.environment.json_documents import compute_json_checksum, parse_json
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -51,7 +50,9 @@ class RunFolder:
         try:
             metadata = parse_json(content)
             checksum = metadata.pop("crc32")
-            is_valid = checksum == _compute_checksum(metadata) and _RUN.fullmatch(metadata["run"])
+            is_valid = checksum == compute_json_checksum(metadata) and _RUN.fullmatch(
+                metadata["run"]
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             is_valid = False
         if not is_valid:
@@ -95,7 +96,7 @@ class RunFolder:
             gfile.rename(folder, final)
         content = {**metadata, "run": run}
         with replace_file(self.pointer, "w") as file:
-            json.dump({**content, "crc32": _compute_checksum(content)}, file)
+            json.dump({**content, "crc32": compute_json_checksum(content)}, file)
         for name in gfile.listdir(self.folder):
             if _RUN.fullmatch(name) and name != run:
                 gfile.rmtree(gfile.join(self.folder, name))
@@ -104,7 +105,3 @@ class RunFolder:
         """Delete the files of a run that was not completed."""
         if gfile.exists(folder):
             gfile.rmtree(folder)
-
-
-def _compute_checksum(content: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
