@@ -434,6 +434,11 @@ def make_chain(count, num_calls=1):
 CUSTOM_CALL = """func.func private @f0(%x: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.custom_call @CALL(%x) {called_computations = [@NAME]} : (tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32> }"""
+ALIAS = "#stablehlo.output_operand_alias<output_tuple_indices = [0], operand_index = 0, operand_tuple_indices = []>"
+GETRF = """func.func private @f0(%x: tensor<4x4xf32>) {
+  %0:3 = stablehlo.custom_call @lapack_sgetrf_ffi(%x) {mhlo.backend_config = {}, KEY = VALUE}
+    : (tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4xi32>, tensor<i32>)
+  return }"""
 REGIONS = 250
 # Modules that overflow XLA's stack, or that XLA inlines for hours.
 MODULES = {
@@ -467,6 +472,29 @@ MODULES = {
         "set_dimension_size",
     ),
     "tuples": ("func.func private @f0(%x: tuple<tensor<f32>>) { return }", "tuple"),
+    # XLA inlines a null pointer.
+    "no body": (
+        "func.func private @f0(%x: tensor<f32>) -> tensor<f32>" + make_function("f1", "f0"),
+        "without a body",
+    ),
+    "nested module": (
+        make_function("f1") + "module @inner { " + make_function("f0", "f0") + "}",
+        "builtin.module",
+    ),
+    # JAX parses the text, and uses a null pointer if that fails.
+    "shardings as text": (
+        'module attributes {mhlo.frontend_attributes = {xla.sdy.meshes = "garbage(("}} {'
+        + f"{make_function('f0')} }}",
+        r"xla\.sdy\.meshes",
+    ),
+    "another kind of attribute": (
+        GETRF.replace("KEY = VALUE", 'indices_of_shape_operands = "x"'),
+        "another kind",
+    ),
+    "results in one place": (
+        GETRF.replace("KEY = VALUE", f"output_operand_aliases = [{ALIAS}, {ALIAS}]"),
+        "shares the memory",
+    ),
     "regions": (
         "func.func private @f0(%i: tensor<i32>) {\n"
         + '"stablehlo.case"(%i) ({\n' * REGIONS
@@ -483,6 +511,24 @@ def test_modules_that_xla_cannot_inline_are_refused(name):
     refused = pytest.raises(tf.errors.InvalidArgumentError, match=message)
     with mlir.make_ir_context(), mlir_ir.Location.unknown(), refused:
         custom_calls.check_module(parse(text))
+
+
+IDENTITY = "func.func public @main(%a: TYPE) -> TYPE { return %a : TYPE }"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        IDENTITY.replace("@main", "@other").replace("TYPE", "tensor<f32>"),
+        IDENTITY.replace("TYPE", "tensor<3xf32>"),
+        IDENTITY.replace("TYPE", "tensor<i32>"),
+        "func.func public @main() { return }",
+        "sdy.mesh @main = <[]>",
+    ],
+)
+def test_programs_with_another_signature_than_they_declare_are_damaged(text):
+    with pytest.raises(tf.errors.DataLossError, match="attack"):
+        jax.jit(_load(text, lambda x: x, spec(())).call).lower(np.float32(3))
 
 
 def test_nested_calls_within_the_limit_run():

@@ -31,7 +31,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError, OpError
 from meshflow.environment.jax_internals import mlir, mlir_hlo, mlir_ir
 
 __all__ = ["check_module", "has_native_calls", "secure_calls"]
@@ -106,10 +106,11 @@ _EXPANDED_CALLS = frozenset(
 # Reserves memory without writing to it. Zeros replace it, because its content may be a secret.
 _EMPTY_BUFFER = "AllocateBuffer"
 _CALL = "stablehlo.custom_call"
-_FUNCTION = "func.func"
+_FUNCTION, _MESH = "func.func", "sdy.mesh"
 # Operations outside of these dialects are refused, those that exchange data with the host, tuples, and sizes
-# that are only bounded while the program is compiled; JAX exports none of them.
-_DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
+# that are only bounded while the program is compiled; JAX exports none of them. So are nested modules and
+# conversions between types, which are operations of the dialect `builtin`.
+_DIALECTS = frozenset(("func", "stablehlo", "chlo", "sdy"))
 _REFUSED_OPERATIONS = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -143,7 +144,9 @@ _CALL_ATTRIBUTES = frozenset(
         "mhlo.layout_mode",
     )
 )
-_FRONTEND_ATTRIBUTE = re.compile(r"num_batch_dims|_xla_buffer_placement|xla\.sdy\.\w+")
+_FRONTEND_ATTRIBUTE = re.compile("num_batch_dims|_xla_buffer_placement")
+# XLA reads these as text of MLIR, and does not check that it is valid. JAX exports them in another form.
+_SHARDING_PREFIX = "xla.sdy."
 _REAL_TYPES = {"s": "f32", "d": "f64", "c": "f32", "z": "f64"}
 _LETTERS = {"f32": "s", "f64": "d", "complex<f32>": "c", "complex<f64>": "z"}
 _TYPE = re.compile(r"(\w+)([\[(])(.*?)[\])]([!~]?|@\w+)$")
@@ -319,19 +322,26 @@ class _Matcher:
         """Check that results share the memory of operands of the same type only."""
         if "output_operand_aliases" not in call.attributes:
             return
+        operands, results = set(), set()
         for alias in mlir_ir.ArrayAttr(call.attributes["output_operand_aliases"]):
             alias = mlir_hlo.OutputOperandAlias(alias)
             indices, operand_index = list(alias.output_tuple_indices), alias.operand_index
             result_index = indices[0] if indices else 0
             is_valid = (
                 len(indices) <= 1
+                and operand_index not in operands
+                and result_index not in results
                 and not list(alias.operand_tuple_indices)
                 and 0 <= operand_index < len(self._signature.operands)
                 and 0 <= result_index < len(call.results)
                 and call.operands[operand_index].type == call.results[result_index].type
             )
             if not is_valid:
-                raise _Mismatch("a result shares the memory of an operand of another type")
+                raise _Mismatch(
+                    "a result shares the memory of an operand of another type, or of another result"
+                )
+            operands.add(operand_index)
+            results.add(result_index)
 
 
 def _are_compatible(left: Sequence[int | None], right: Sequence[int | None]) -> bool:
@@ -371,6 +381,23 @@ def _get_attribute_names(operation: Any) -> set[str]:
     return {getattr(name, "name", name) for name in operation.attributes}
 
 
+def _read_frontend_names(operation: Any) -> list[str]:
+    """Return the names of the frontend attributes of an operation.
+
+    Raises:
+      InvalidArgumentError: If they describe shardings as text.
+    """
+    if "mhlo.frontend_attributes" not in operation.attributes:
+        return []
+    frontend = mlir_ir.DictAttr(operation.attributes["mhlo.frontend_attributes"])
+    names = [frontend[i].name for i in range(len(frontend))]
+    if any(name.startswith(_SHARDING_PREFIX) for name in names):
+        raise InvalidArgumentError(
+            f"A saved program has the frontend attributes {names}, which saved models may not have."
+        )
+    return names
+
+
 def has_native_calls(module: Any) -> bool:
     """Check whether a module calls native code whose sizes must be known.
 
@@ -392,11 +419,28 @@ def check_module(module: Any, is_static: bool = False) -> None:
       InvalidArgumentError: If a custom call is not in the table, or if its operands, results or
         attributes differ from the table.
     """
+    try:
+        _check_operations(module, is_static)
+    except OpError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError) as error:
+        raise InvalidArgumentError(
+            f"A saved function has attributes of another kind than StableHLO: {error}"
+        ) from error
+
+
+def _check_operations(module: Any, is_static: bool) -> None:
     functions: dict[str, _FunctionSize] = {}
+    _read_frontend_names(module.operation)
     for root in module.body:
+        if root.operation.name not in (_FUNCTION, _MESH):
+            raise InvalidArgumentError(
+                f"A saved program has {root.operation.name}, and may only have functions and meshes."
+            )
         size = _FunctionSize()
         for operation, depth in _iterate_operations(root):
             name = operation.name
+            _read_frontend_names(operation)
             if name == _CALL:
                 _check_call(operation, is_static)
             elif name.partition(".")[0] not in _DIALECTS or name in _REFUSED_OPERATIONS:
@@ -405,6 +449,10 @@ def check_module(module: Any, is_static: bool = False) -> None:
                 )
             size.add(operation, name, depth)
         if root.operation.name == _FUNCTION:
+            if not len(root.operation.regions[0].blocks):
+                raise InvalidArgumentError(
+                    f"A saved program has a function without a body: {root.operation.attributes['sym_name']}."
+                )
             kind = str(root.operation.attributes["function_type"])
             if "tuple<" in kind or "#stablehlo.bounds" in kind:
                 raise InvalidArgumentError(
@@ -509,11 +557,9 @@ def _read_attributes(call: Any, name: str) -> dict[str, Any]:
     functions = call.attributes["called_computations"] if "called_computations" in names else []
     if len(functions) and name not in _EXPANDED_CALLS:
         raise _Mismatch("it calls functions of the program")
-    if "mhlo.frontend_attributes" in names:
-        frontend = mlir_ir.DictAttr(call.attributes["mhlo.frontend_attributes"])
-        keys = [frontend[i].name for i in range(len(frontend))]
-        if not all(map(_FRONTEND_ATTRIBUTE.fullmatch, keys)):
-            raise _Mismatch(f"it has the frontend attributes {keys}")
+    keys = _read_frontend_names(call)
+    if not all(map(_FRONTEND_ATTRIBUTE.fullmatch, keys)):
+        raise _Mismatch(f"it has the frontend attributes {keys}")
     configurations = [k for k in ("mhlo.backend_config", "backend_config") if k in names]
     if not name.endswith("_ffi") and not name.endswith("_permutation"):
         # XLA expands these calls and checks their configuration.

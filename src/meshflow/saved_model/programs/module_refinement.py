@@ -16,7 +16,7 @@ from meshflow.environment.jax_internals import (
     refine_polymorphic_shapes,
 )
 
-__all__ = ["read_result_shapes", "refine_module"]
+__all__ = ["check_signature", "read_result_shapes", "refine_module"]
 
 _MAIN, _INNER = "main", "inner_main"
 
@@ -54,19 +54,59 @@ def read_result_shapes(module: Any) -> list[tuple[int, ...]]:
         return [tuple(mlir_ir.RankedTensorType(t).shape) for t in main.type.results]
 
 
+def check_signature(
+    module: Any, arguments: Sequence[Any], results: Sequence[Any], has_platform: bool, label: str
+) -> None:
+    """Check that the main function of a module has the declared arguments and results.
+
+    Args:
+      module: MLIR module with a function `main`.
+      arguments: Shapes and dtypes of the arguments of `main`, of which sizes may be unknown.
+      results: Shapes and dtypes of its results.
+      has_platform: Whether the first argument is the index of the platform.
+      label: Name of the program in error messages.
+
+    Raises:
+      DataLossError: If the function has other arguments or results.
+    """
+    main = _find_main(module, label)
+    types = [*list(main.type.inputs)[has_platform:], *main.type.results]
+    avals = [*arguments, *results]
+    if len(types) != len(avals) or not all(map(_is_compatible, types, avals)):
+        raise DataLossError(
+            f"{label}: its program has other arguments or results than it declares."
+        )
+
+
+def _is_compatible(kind: Any, aval: Any) -> bool:
+    if not isinstance(aval.dtype, np.dtype):
+        return True  # Keys of random numbers are several arrays.
+    if not isinstance(kind, mlir_ir.RankedTensorType) or kind.rank != len(aval.shape):
+        return False
+    sizes = [None if kind.is_dynamic_dim(i) else size for i, size in enumerate(kind.shape)]
+    return kind.element_type == mlir.dtype_to_ir_type(aval.dtype) and all(
+        left == right or left is None or not isinstance(right, int)
+        for left, right in zip(sizes, aval.shape, strict=True)
+    )
+
+
+def _find_main(module: Any, label: str) -> Any:
+    symbols = mlir_ir.SymbolTable(module.operation)
+    if _MAIN not in symbols or not isinstance(symbols[_MAIN], mlir_func.FuncOp):
+        raise DataLossError(f"{label}: its module has no function {_MAIN!r}.")
+    return symbols[_MAIN]
+
+
 def _wrap_main(module: Any, arguments: Sequence[Any], platform: int | None, label: str) -> None:
     """Wrap the main function in a main function of known shapes."""
-    symbols = mlir_ir.SymbolTable(module.operation)
-    if _MAIN not in symbols:
-        raise DataLossError(f"{label}: its module has no function {_MAIN!r}.")
-    inner: Any = symbols[_MAIN]
+    inner = _find_main(module, label)
     input_types = list(inner.type.inputs)
     has_platform = platform is not None
     if len(arguments) + has_platform != len(input_types):
         raise DataLossError(
             f"{label}: its program takes {len(input_types)} arguments, but the node has {len(arguments) + has_platform}."
         )
-    symbols.set_symbol_name(inner, _INNER)
+    mlir_ir.SymbolTable(module.operation).set_symbol_name(inner, _INNER)
     inner.attributes["sym_visibility"] = mlir_ir.StringAttr.get("private")
     types = [
         t

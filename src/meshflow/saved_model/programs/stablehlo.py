@@ -45,7 +45,11 @@ from meshflow.saved_model.programs.foreign_modules import (
     remember_own_program,
     rewrite_programs,
 )
-from meshflow.saved_model.programs.module_refinement import read_result_shapes, refine_module
+from meshflow.saved_model.programs.module_refinement import (
+    check_signature,
+    read_result_shapes,
+    refine_module,
+)
 from meshflow.saved_model.programs.portable_linear_algebra import get_portable_lowerings
 
 __all__ = [
@@ -418,6 +422,9 @@ class _VerifiedExported(jax.export.Exported):
         with mlir.make_ir_context() if serialized else contextlib.nullcontext():
             module = self._read_module()
             check_module(module)
+            arguments = [self.in_avals[i] for i in self.module_kept_var_idx]
+            has_platform = len(self.platforms) > 1
+            check_signature(module, arguments, self.out_avals, has_platform, self._label)
             secure_calls(module)
             return mlir.module_to_string(module) if serialized else module
 
