@@ -1,9 +1,9 @@
-"""Latency of a second client of `meshflow serve` during hostile requests.
+"""Latency of a second client of `meshflow serve` during hostile requests, over HTTP and gRPC.
 
     python benchmarks/hostile_requests.py [--size 10] [--rounds 5] [--only TEXT] [--dry-run]
 
 A server process serves two models. While a hostile request to one of them is being answered, another
-client sends short requests to the other one. Prints the round with the smallest maximum, because other programs
+client sends short requests to the other one, by the same protocol. Prints the round with the smallest maximum, because other programs
 of a busy machine delay the server too, and appends it to RESULTS.md.
 """
 
@@ -26,7 +26,7 @@ import hostile  # noqa: E402
 SECONDS = 1.5
 
 
-def measure(server, attack):
+def measure(server, attack, is_rpc):
     """Return the numbers of a row, and the status of the attack."""
     memory, done = [server.count_memory()], threading.Event()
 
@@ -35,7 +35,7 @@ def measure(server, attack):
             memory.append(server.count_memory())
 
     watcher = threading.Thread(target=watch)
-    with hostile.SecondClient(server) as client:
+    with hostile.SecondClient(server, is_rpc=is_rpc) as client:
         watcher.start()
         start = time.perf_counter()
         status = attack(server)
@@ -65,23 +65,34 @@ def main():
     }  # fmt: skip
     attacks = {"none": lambda server: None, **attacks}
     attacks |= {name: function for name, (function, _) in hostile.CONVERSATIONS.items()}
+    calls = {
+        name: lambda server, method=method, content=content, options=call_options: server.call(
+            method, content, **options
+        )
+        for name, (method, content, call_options, _) in hostile.make_messages(
+            options.size * hostile.MEGABYTE
+        ).items()
+    }
+    calls = {"none": lambda server: None, **calls, **hostile.RPC_CONVERSATIONS}
+    rows = [("HTTP", *row) for row in attacks.items()] + [("gRPC", *row) for row in calls.items()]
     lines = [
-        "| request | second client: requests | median, ms | 99%, ms | maximum, ms | status | seconds | more memory, MB |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| protocol | request | second client: requests | median, ms | 99%, ms | maximum, ms | status | seconds | more memory, MB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     with tempfile.TemporaryDirectory() as folder:
         server = hostile.Server(hostile.save_models(pathlib.Path(folder)))
         try:
             time.sleep(5)
-            for name, attack in attacks.items():
-                if options.only not in name:
+            for protocol, name, attack in rows:
+                if options.only not in f"{protocol} {name}":
                     continue
-                rounds = [measure(server, attack) for _ in range(options.rounds)]
+                is_rpc = protocol == "gRPC"
+                rounds = [measure(server, attack, is_rpc) for _ in range(options.rounds)]
                 # Other programs of the machine only add to the latency.
                 best, status = min(rounds, key=lambda numbers: numbers[0][3])
                 count, middle, high, longest, seconds, memory = best
                 lines.append(
-                    f"| {name} | {count:.0f} | {middle:.1f} | {high:.1f} | {longest:.1f} | {status or '-'} | "
+                    f"| {protocol} | {name} | {count:.0f} | {middle:.1f} | {high:.1f} | {longest:.1f} | {status or '-'} | "
                     f"{seconds:.2f} | {memory:.0f} |"
                 )
                 print(lines[-1], flush=True)

@@ -23,9 +23,10 @@ grpc = pytest.importorskip("grpc", reason="needs the extra serving")
 from meshflow.io.tensors import to_tensor_proto
 from meshflow.serving import messages
 from meshflow.serving.codec_pool import CodecPool
-from meshflow.serving.limits import check_host
+from meshflow.serving.limits import ReadSlots, check_host
 
 BODIES = hostile.make_bodies(hostile.MEGABYTE)
+MESSAGES = hostile.make_messages(hostile.MEGABYTE)
 # A blocked event loop delays other clients by much more, a busy machine by less.
 MAX_SECONDS = 2.0
 FOREVER = 10**15
@@ -97,6 +98,23 @@ def test_connections_do_not_delay_other_clients(name, server):
     with hostile.SecondClient(server) as client:
         assert talk(server) in statuses
     assert not client.errors and max(client.seconds) < MAX_SECONDS
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages_do_not_delay_other_clients(name, server):
+    method, content, options, codes = MESSAGES[name]
+    with hostile.SecondClient(server, is_rpc=True) as client:
+        assert server.call(method, content, **options) in codes
+    assert not client.errors and max(client.seconds) < MAX_SECONDS
+    assert server.count_memory() < 2500
+
+
+@pytest.mark.parametrize("name", hostile.RPC_CONVERSATIONS)
+def test_frames_do_not_delay_other_clients(name, server):
+    with hostile.SecondClient(server, is_rpc=True) as client:
+        hostile.RPC_CONVERSATIONS[name](server)
+    assert not client.errors and max(client.seconds) < MAX_SECONDS
+    assert server.count_memory() < 2500
 
 
 @pytest.mark.parametrize(
@@ -300,6 +318,33 @@ def test_a_process_has_a_deadline_and_a_limit_of_memory():
             assert pool.failures == 2
         finally:
             pool.close()
+
+    asyncio.run(run())
+
+
+def test_slow_requests_lose_their_slots_to_others():
+    async def run():
+        slots, forever = ReadSlots(3, 2, 0.01), asyncio.Event()
+        started = []
+
+        async def read(client, event=forever):
+            async with slots.hold(client):
+                started.append(client)
+                await event.wait()
+
+        slow = [asyncio.create_task(read(client)) for client in "aaabb"]
+        await asyncio.sleep(0)
+        # A client has two slots, and there are three.
+        assert started == ["a", "a", "b"]
+        fast = asyncio.Event()
+        fast.set()
+        await read("c", fast)
+        with pytest.raises(tf.errors.UnavailableError, match="while others waited"):
+            await slow[0]
+        forever.set()
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert not slots._clients and not slots._num_uses and not slots._held
+        assert slots._slots._value == 3
 
     asyncio.run(run())
 

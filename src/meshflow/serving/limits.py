@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import ipaddress
 import urllib.parse
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from meshflow.core.runtime.errors import (
     DeadlineExceededError,
     PermissionDeniedError,
     ResourceExhaustedError,
+    UnavailableError,
 )
 
-__all__ = ["ByteBudget", "Reservation", "check_host", "is_loopback", "limit_time"]
+__all__ = ["ByteBudget", "ReadSlots", "Reservation", "check_host", "is_loopback", "limit_time"]
 
 
 class ByteBudget:
@@ -77,6 +79,69 @@ class Reservation:
         """
         self._budget.reserved_bytes += size - self._bytes
         self._bytes = size
+
+
+class ReadSlots:
+    """Slots for requests that are being received, so that slow ones do not keep others from it.
+
+    Args:
+      num_slots: Number of requests that are received at the same time.
+      max_per_client: Number of those of one client.
+      patience: Seconds after which a request that is still incomplete may lose its slot to another one.
+    """
+
+    def __init__(self, num_slots: int, max_per_client: int, patience: float) -> None:
+        self._slots = asyncio.Semaphore(num_slots)
+        self._max_per_client, self._patience = max_per_client, patience
+        # By client, the semaphore of its slots, and how many requests use it.
+        self._clients: dict[str, asyncio.Semaphore] = {}
+        self._num_uses: Counter[str] = Counter()
+        # Deadlines of the requests that have a slot, oldest first, with the times of their starts.
+        self._held: dict[asyncio.Timeout, float] = {}
+
+    @contextlib.asynccontextmanager
+    async def hold(self, client: str) -> AsyncIterator[None]:
+        """Receive a request in an `async with` block.
+
+        Args:
+          client: Name of the client's connection.
+
+        Raises:
+          UnavailableError: The request was incomplete for too long while others waited.
+        """
+        own = self._clients.setdefault(client, asyncio.Semaphore(self._max_per_client))
+        self._num_uses[client] += 1
+        try:
+            async with own:
+                await self._acquire_slot()
+                try:
+                    async with asyncio.timeout(None) as scope:
+                        self._held[scope] = asyncio.get_running_loop().time()
+                        yield
+                finally:
+                    del self._held[scope]
+                    self._slots.release()
+        except TimeoutError:
+            raise UnavailableError(
+                f"The request was not complete after {self._patience:g} seconds, while others waited: retry later."
+            ) from None
+        finally:
+            self._num_uses[client] -= 1
+            if not self._num_uses[client]:
+                del self._num_uses[client], self._clients[client]
+
+    async def _acquire_slot(self) -> None:
+        """Wait for a slot, and take it from the slowest request if there is none for some time."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await self._slots.acquire()
+                return
+            now = asyncio.get_running_loop().time()
+            for scope, start in self._held.items():
+                if now - start >= self._patience and scope.when() is None:
+                    scope.reschedule(now)
+                    break
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from meshflow.serving import codecs, examples, messages
 from meshflow.serving.batching import Arrays
 from meshflow.serving.codec_pool import CodecPool
 from meshflow.serving.errors import describe_error
-from meshflow.serving.limits import ByteBudget, Reservation, limit_time
+from meshflow.serving.limits import ByteBudget, ReadSlots, Reservation, limit_time
 from meshflow.serving.metrics import Metrics
 from meshflow.serving.models import Models
 from meshflow.serving.protocol import DEFAULT_SIGNATURE
@@ -34,11 +34,12 @@ _METADATA_FIELD = "signature_def"
 _UNKNOWN_CODE = 2
 # A call that is cancelled with fewer seconds left counts as one that exceeded its deadline.
 _DEADLINE_TOLERANCE = 0.05
-# More calls at a time are rejected before gRPC reads their messages.
-_MAX_CALLS = 128
+# More calls at a time, of one connection and of all, are rejected before gRPC reads their messages.
+_MAX_STREAMS, _MAX_CALLS = 64, 1024
 _MAX_METADATA_BYTES = 1 << 14
-# gRPC holds complete messages before their size is known, so only some are received at a time.
-_MAX_READS = 16
+# gRPC holds complete messages before their size is known, so only some are received at a time, and
+# only some of one connection, because its calls may never send their messages.
+_MAX_READS, _MAX_READS_PER_CONNECTION, _READ_SECONDS = 24, 2, 1.0
 # A connection without calls, or from a machine that does not respond, is closed.
 _IDLE_SECONDS, _PING_SECONDS = 300, 30
 _STOP_SECONDS = 1
@@ -78,7 +79,7 @@ class RpcServer:
         self._pool, self._budget = pool, budget
         self._host, self.port = host, port
         self._server: Any = None
-        self._reads = asyncio.Semaphore(_MAX_READS)
+        self._reads = ReadSlots(_MAX_READS, _MAX_READS_PER_CONNECTION, _READ_SECONDS)
 
     async def start(self) -> None:
         """Start to listen.
@@ -92,7 +93,9 @@ class RpcServer:
                 ("grpc.max_receive_message_length", self._models.settings.most_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.so_reuseport", 0),
-                ("grpc.max_concurrent_streams", _MAX_CALLS),
+                ("grpc.max_concurrent_streams", _MAX_STREAMS),
+                # Otherwise gRPC also receives more of the messages that nobody reads yet.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
                 ("grpc.max_connection_idle_ms", 1000 * _IDLE_SECONDS),
@@ -157,7 +160,7 @@ class RpcServer:
             try:
                 with Reservation(self._budget) as reservation:
                     async with limit_time(settings.deadline, "The request was not answered"):
-                        async with self._reads:
+                        async with self._reads.hold(call.peer()):
                             content = await anext(contents, None)
                         if content is None:
                             raise InvalidArgumentError("The call has no request.")
