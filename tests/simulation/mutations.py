@@ -193,6 +193,9 @@ _SERVER_MUTATIONS = {
     ),
     "workers keep old values": replace(worker.Worker, "_should_pull", stale_copies),
     "full disks end closures": [(remote_server, "_FULL_DISK_SECONDS", -1.0)],
+    "jobs go on after a part of a closure": replace(
+        remote_cluster.RemoteCluster, "_end_job", lambda _: lambda self, error: None
+    ),
 }  # fmt: skip
 
 
@@ -235,6 +238,7 @@ SEEDS = {
     "calls of lost servers are not repeated": 23,
     "failed attempts leave others incomplete": 791,
     "full disks end closures": 51,
+    "jobs go on after a part of a closure": 330,
     "later attempts are not staged": 34,
     "logs are deleted before their snapshot is complete": 201,
     "older attempts are not refused": 146,

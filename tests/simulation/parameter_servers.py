@@ -30,7 +30,10 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     place_on_servers,
 )
 from meshflow.distribute.parameter_server.worker import server_client
-from meshflow.distribute.parameter_server.worker.server_client import AttemptFailedError
+from meshflow.distribute.parameter_server.worker.server_client import (
+    AttemptFailedError,
+    PartialClosureError,
+)
 from simulation import machine, network
 from simulation.faults import Faults
 from simulation.scheduler import Event, Facade, Process, check, world
@@ -209,6 +212,11 @@ class Job:
                 if rng.random() < 0.03 and not self.is_external:
                     coordinator.resize(rng.randint(1, 3))
             self.join(coordinator, variables)
+        except PartialClosureError as error:
+            check(
+                "full_for_long" in self.world.services["faults"].counts, f"{error!r} has no cause"
+            )
+            raise
         finally:
             if strategy._cluster_coordinator is not None:
                 strategy._cluster_coordinator._shut_down()
@@ -242,7 +250,7 @@ class Job:
         """Go on after an error of a closure, as programs may."""
         try:
             yield
-        except (ValueError, OSError, AttemptFailedError) as error:
+        except (ValueError, OSError, AttemptFailedError, PartialClosureError) as error:
             check(
                 self.failing or "fill_disk" in self.world.services["faults"].counts,
                 f"{error!r} has no cause",
@@ -351,7 +359,7 @@ class Job:
 
 
 # Errors by which a job may end, if there are faults.
-ALLOWED_ERRORS = (UnavailableError, DeadlineExceededError, OSError)
+ALLOWED_ERRORS = (UnavailableError, DeadlineExceededError, OSError, PartialClosureError)
 
 
 class JobFaults(Faults):
@@ -373,7 +381,10 @@ class JobFaults(Faults):
         name = f"ps{self.world.rng.randrange(self.job.num_servers)}"
         self.world.note("disk", f"of {name} is full")
         files.full.add(name)
-        self.world.after(self.world.rng.choice([0.1, 1.0, 5.0]), lambda: files.full.discard(name))
+        seconds = self.world.rng.choice([0.1, 1.0, 5.0])
+        if self.world.seed % 5 == 0:
+            seconds, self.counts["full_for_long"] = 90.0, 1
+        self.world.after(seconds, lambda: files.full.discard(name))
         if self.world.rng.random() < 0.5:
             self.world.after(self.world.rng.random() * 5.0, lambda: self.kill_role(name))
 

@@ -50,6 +50,7 @@ from meshflow.distribute.parameter_server.worker.remote_worker import (
     RemoteWorker,
     SentObjects,
 )
+from meshflow.distribute.parameter_server.worker.server_client import PartialClosureError
 from meshflow.distribute.parameter_server.worker.worker import Call, Outcome
 from meshflow.environment.types import Array
 
@@ -246,6 +247,10 @@ class RemoteCluster(Cluster):
         if not isinstance(error, OpError):
             cause, error = error, UnavailableError(f"{kind} {index} could not be started: {error}")
             error.__cause__ = cause
+        self._end_job(error)
+
+    def _end_job(self, error: OpError) -> None:
+        """Let all closures, reads and writes fail with an error."""
         with self._state_changed:
             self._failure = self._failure or error
             self._state_changed.notify_all()
@@ -448,6 +453,7 @@ class RemoteCluster(Cluster):
         Raises:
           WorkerNotReadyError: If no process of the worker is ready.
           WorkerLostError: If the worker was lost. Its writes may or may not have been applied.
+          PartialClosureError: If a server cannot write. This ends the job.
         """
         with self._state_changed:
             self._check_running()
@@ -467,6 +473,12 @@ class RemoteCluster(Cluster):
             # Until then, no closure is sent to the process.
             self._mark_lost(process)
             raise WorkerLostError(str(error)) from error
+        except PartialClosureError as error:
+            self._end_job(error)
+            # The next calls connect again, and find the error.
+            for server in self.servers:
+                server.disconnect()
+            raise
 
     def count_workers(self) -> int:
         """Return the current number of workers."""

@@ -289,8 +289,13 @@ class RemoteServer:
         Args:
           num_starts: Number of starts of the process that is, or will be, the server.
         """
+        if self._num_starts < num_starts:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection, so that a call that waits for an answer is repeated."""
         caller = self._caller
-        if caller is not None and self._num_starts < num_starts:
+        if caller is not None:
             caller.connection.close()
 
     @property

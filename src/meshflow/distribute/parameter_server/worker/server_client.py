@@ -14,8 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from meshflow.core.runtime.annotations import COMMUNICATION, region
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import AbortedError
+from meshflow.core.runtime.errors import AbortedError, ResourceExhaustedError
 from meshflow.distribute.parameter_server.server.attempts import FAILED
+from meshflow.distribute.parameter_server.transport.connection import ConnectionLostError
 from meshflow.distribute.parameter_server.transport.messages import (
     Ballot,
     CompletedAttempt,
@@ -29,7 +30,13 @@ from meshflow.distribute.parameter_server.transport.messages import (
 from meshflow.distribute.parameter_server.variables.hosted_variable import ClosureContext
 from meshflow.environment.types import Array
 
-__all__ = ["AttemptFailedError", "ServerClient", "call_outside_closure", "closure_scope"]
+__all__ = [
+    "AttemptFailedError",
+    "PartialClosureError",
+    "ServerClient",
+    "call_outside_closure",
+    "closure_scope",
+]
 
 # If the pushes for the other servers have more bytes in total, staging costs less than forwarding
 # them to the first server.
@@ -41,6 +48,10 @@ _R = TypeVar("_R")
 
 class AttemptFailedError(AbortedError):
     """The servers have recorded that a closure has failed in another attempt, and apply none."""
+
+
+class PartialClosureError(ResourceExhaustedError):
+    """A server cannot write a closure, which others may have applied. It ends the job."""
 
 
 class ServerClient:
@@ -150,7 +161,29 @@ class ServerClient:
 
         Returns:
           The replies, and the id of the attempt that was applied.
+
+        Raises:
+          PartialClosureError: If the disk of a server stays full.
         """
+        try:
+            return self._decide_repeatedly(closure, attempt, ballot, floor, pushes, order)
+        except ConnectionLostError:
+            raise
+        except OSError as error:
+            raise PartialClosureError(
+                f"Closure {closure} may be applied on some parameter servers only, because one cannot write: {error}. "
+                "The job has ended. Make room on the disk, and continue from the last checkpoint."
+            ) from error
+
+    def _decide_repeatedly(
+        self,
+        closure: int,
+        attempt: int,
+        ballot: Ballot,
+        floor: int,
+        pushes: Sequence[Push | None],
+        order: Sequence[int] | None,
+    ) -> tuple[list[ExchangeReply], int]:
         chosen_attempt = attempt
         with self._lock, region(COMMUNICATION, "exchange"):
             while True:
