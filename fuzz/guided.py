@@ -22,6 +22,11 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MESHFLOW_CACHE_DIR", "")
+# Compilations would take most of the time.
+os.environ.setdefault("MESHFLOW_TIER", "interpret")
+# Files need not survive a power failure.
+os.fsync = lambda descriptor: None
+MEMORY_DISK = "/dev/shm"
 
 # Packages with parsers, in which edges are counted.
 PARSERS = (
@@ -101,6 +106,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
+    disk = MEMORY_DISK if os.access(MEMORY_DISK, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=disk) as folder:
         tempfile.tempdir = folder
         main()

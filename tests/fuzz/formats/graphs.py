@@ -31,7 +31,9 @@ def parse(data):
     loaded = tf.saved_model.load(folder())
     if "serving_default" in loaded.signatures:
         signature = loaded.signatures["serving_default"]
-        signature(**{name: tf.ones([1, 2]) for name in signature.structured_input_signature[1]})
+        inputs = {name: tf.ones([1, 2]) for name in signature.structured_input_signature[1]}
+        # Tracing interprets the graph, and a compilation would take ten times as long.
+        tf.function(lambda: signature(**inputs)).get_concrete_function()
 
 
 def inside(seed, change, rng):

@@ -1,6 +1,7 @@
 """StableHLO modules with calls of native code, as text: what the table of calls accepts must be consistent."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -31,8 +32,17 @@ def seeds():
     return texts
 
 
+COUNT = itertools.count()
+
+
+@functools.lru_cache(maxsize=1)
+def context(_generation):
+    """A context for some modules, because creating one takes longer than the check of a module."""
+    return mlir.make_ir_context()
+
+
 def parse(data):
-    with mlir.make_ir_context():
+    with context(next(COUNT) // 500):
         try:
             module = mlir_ir.Module.parse(data)
         except Exception as error:  # MLIR's parser, which reports an error without a crash
