@@ -41,8 +41,9 @@ print([str(w.message) for w in caught if "left to XLA" in str(w.message)])
 
 
 def run(*command, folder, seconds=1500, **environment):
-    """What a command prints; it sees neither this checkout nor what pytest set up."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    """What a command prints; it sees neither this checkout nor what pytest or the user set up."""
+    hidden = ("PYTHONPATH", "VIRTUAL_ENV", "MESHFLOW_KERNELS")
+    kept = {k: v for k, v in os.environ.items() if k not in hidden}
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=folder,
