@@ -230,7 +230,7 @@ def test_with_everything_it_depends_on(built, kind, installer, tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
 @pytest.mark.parametrize("extra", ["all", "dev", "cuda", "cuda12", "tpu"])
 def test_extras_resolve(index, version, extra, tmp_path):
     command = (sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--python-version", version)
