@@ -23,8 +23,8 @@ def _count_local_references() -> int:
     return sys.getrefcount(value)
 
 
-# What `sys.getrefcount(name)` returns for an object that only the local variable `name` refers to: 2 for the variable
-# and the argument, and 1 from Python 3.14 on, where an argument borrows the reference of its variable.
+# `sys.getrefcount(name)` returns this number for an object to which only the local variable `name` refers: 2, or 1 from
+# Python 3.14 on, where an argument borrows the reference of its variable.
 LOCAL_REFERENCES = _count_local_references()
 
 
