@@ -1,8 +1,9 @@
 """Hatch build hook that compiles the CPU kernels; without a compiler, the package is built without them.
 
-The build environment needs a C++17 compiler, jaxlib (for XLA's headers) and onednn-devel-cpu-gomp (oneDNN's
-headers and library). With build isolation, pip installs everything except the compiler. Wheels contain oneDNN
-and have 15 MB; the package of oneDNN has 39 MB, and 164 MB when installed.
+The build environment needs a C++17 compiler, jaxlib (for XLA's headers) and, on x86-64, onednn-devel-cpu-gomp
+(oneDNN's headers and library). With build isolation, pip installs everything except the compiler. Wheels for
+x86-64 contain oneDNN and have 15 MB; the package of oneDNN has 39 MB, and 164 MB when installed. On aarch64,
+the kernels without x86 instructions and oneDNN are compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "meshflow" / "kernels"
-SOURCES = sorted(FOLDER.glob("*.cc"))
+# Sources that require x86-64, because they call oneDNN or consist of x86 instructions.
+X86_SOURCES = (
+    *("amx", "amx_gradient", "blocked", "onednn", "own", "winograd", "winograd_gradient"),
+)
+# For each supported machine: whether it has oneDNN, and therefore all sources.
+MACHINES = {"x86_64": True, "aarch64": False}
 TARGET = FOLDER / "libmeshflow_onednn.so"
 HEADERS, LIBRARY = "onednn-devel-cpu-gomp", "onednn-cpu-gomp"
 ONEDNN = "libdnnl.so.3"
@@ -54,19 +60,39 @@ def find_installed_file(package: str, name: str) -> Path:
     return path
 
 
+def has_onednn() -> bool:
+    """Check whether oneDNN exists for this machine.
+
+    Raises:
+      CannotBuildError: If the machine or the system is not supported.
+    """
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in MACHINES:
+        raise CannotBuildError(f"the kernels do not support {sys.platform} on {machine}")
+    return MACHINES[machine]
+
+
+def list_sources() -> list[Path]:
+    """Return the sources that are compiled for this machine."""
+    sources = sorted(FOLDER.glob("*.cc"))
+    return [s for s in sources if has_onednn() or s.stem not in X86_SOURCES]
+
+
 def get_compile_command() -> list[str]:
     """Return the path of the C++ compiler and its options for every source file.
 
     Raises:
       CannotBuildError: If the platform is not supported, or a compiler or headers are missing.
     """
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        raise CannotBuildError(f"the kernels do not support {sys.platform} on {platform.machine()}")
+    if has_onednn():
+        folder = find_installed_file(HEADERS, "include/oneapi/dnnl/dnnl.hpp").parents[2]
+        machine_options = [f"-isystem{folder}"]
+    else:
+        machine_options = ["-DMESHFLOW_PORTABLE"]
     names = [os.environ.get("CXX"), "c++", "g++", "clang++"]
     found = next((n for n in names if n and shutil.which(n)), None)
     if found is None:
         raise CannotBuildError("no C++ compiler on the PATH")
-    onednn = find_installed_file(HEADERS, "include/oneapi/dnnl/dnnl.hpp").parents[2]
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is None or jaxlib.origin is None:
         raise CannotBuildError("the build environment has no jaxlib")
@@ -75,7 +101,7 @@ def get_compile_command() -> list[str]:
         *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp", "-w"),
         # Errors of math functions are never read; without errno, loops over square roots vectorize.
         "-fno-math-errno",
-        *(f"-isystem{onednn}", f"-isystem{headers}"),
+        *(*machine_options, f"-isystem{headers}"),
         # The options of the user take precedence, as in other builds.
         *os.environ.get("CXXFLAGS", "").split(),
     ]
@@ -93,7 +119,7 @@ def run_compiler(command: Sequence[str]) -> None:
 
 
 def build_kernels(target: Path = TARGET) -> str:
-    """Compile the kernels and link them with oneDNN; return a message for the user.
+    """Compile the kernels and link them with oneDNN where it exists; return a message for the user.
 
     Args:
       target: Path of the library; by default where an editable install looks for it.
@@ -101,19 +127,20 @@ def build_kernels(target: Path = TARGET) -> str:
     Raises:
       CannotBuildError: If a requirement is missing or the compiler fails.
     """
-    common, library = get_compile_command(), find_installed_file(LIBRARY, ONEDNN)
+    common, sources = get_compile_command(), list_sources()
+    libraries = [str(find_installed_file(LIBRARY, ONEDNN))] if has_onednn() else []
     part = target.with_suffix(".part")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = [f"{folder}/{source.stem}.o" for source in SOURCES]
+        objects = [f"{folder}/{source.stem}.o" for source in sources]
         commands = [
             [*common, "-c", str(source), "-o", made]
-            for source, made in zip(SOURCES, objects, strict=True)
+            for source, made in zip(sources, objects, strict=True)
         ]
         for _ in pool.map(run_compiler, commands):
             pass
         # Wheels contain oneDNN in the same folder.
         run_compiler(
-            [*common, "-shared", *objects, str(library), "-Wl,-rpath,$ORIGIN", "-o", str(part)]
+            [*common, "-shared", *objects, *libraries, "-Wl,-rpath,$ORIGIN", "-o", str(part)]
         )
     os.replace(part, target)
     return f"CPU kernels compiled: {target.name}"
@@ -140,7 +167,7 @@ def read_ffi_version(path: Path) -> tuple[int, int]:
 
 def is_up_to_date() -> bool:
     """Check whether the kernels of an editable install fit the sources, and the installed jaxlib runs them."""
-    sources = [*SOURCES, *FOLDER.glob("*.h"), Path(__file__)]
+    sources = [*FOLDER.glob("*.cc"), *FOLDER.glob("*.h"), Path(__file__)]
     jaxlib = importlib.util.find_spec("jaxlib")
     if not TARGET.exists() or jaxlib is None or jaxlib.origin is None:
         return False
@@ -160,18 +187,15 @@ def build_for_wheel(folder: Path) -> dict[str, str]:
       folder: Folder to compile in, separate from the kernels of an editable install.
 
     Returns:
-      Path in the wheel of the kernels, oneDNN and its licences, by source path.
+      Path in the wheel of the kernels and, on x86-64, oneDNN and its licences, by source path.
 
     Raises:
       CannotBuildError: See `build_kernels`.
     """
     build_kernels(folder / TARGET.name)
-    kernels = {
-        str(folder / TARGET.name): TARGET.name,
-        str(find_installed_file(LIBRARY, ONEDNN)): ONEDNN,
-    }
-    for name in ("LICENSE", "THIRD-PARTY-PROGRAMS"):
-        kernels[str(find_installed_file(LIBRARY, f"onednn/{name}"))] = f"onednn/{name}"
+    kernels = {str(folder / TARGET.name): TARGET.name}
+    files = (ONEDNN, "onednn/LICENSE", "onednn/THIRD-PARTY-PROGRAMS") if has_onednn() else ()
+    kernels.update({str(find_installed_file(LIBRARY, name)): name for name in files})
     return {source: f"meshflow/kernels/{name}" for source, name in kernels.items()}
 
 

@@ -27,6 +27,7 @@ def _tiles():
 
 CAPABILITIES = {
     "CPU kernels": lambda: library.load() is not None,
+    "oneDNN": lambda: library.load() is not None and library.load().read_version() is not None,
     "AVX-512": lambda: _has("AVX512"),
     "AVX512-BF16": lambda: _has("AVX512_BF16"),
     "AMX tiles": _tiles,
@@ -80,9 +81,7 @@ def pytest_sessionfinish(session):
     """Fails a run of CI that skipped too much."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     # Workers of xdist report to the process that prints.
-    if hasattr(session.config, "workerinput") or not (
-        IS_CI and installation.is_supported_platform()
-    ):
+    if hasattr(session.config, "workerinput") or not (IS_CI and installation.has_onednn()):
         return
     if find_forbidden_skips(list_skips(reporter)) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -99,7 +98,7 @@ def pytest_terminal_summary(terminalreporter):
         counts[absent[1] if absent else reason] += 1
     for reason, count in sorted(counts.items()):
         terminalreporter.line(f"skipped: {reason}, {count} test{'s' * (count > 1)}")
-    if IS_CI and installation.is_supported_platform():
+    if IS_CI and installation.has_onednn():
         for test, reason in find_forbidden_skips(skips):
             terminalreporter.line(
                 f"ERROR: {test} may not be skipped in CI ({reason}); see tests/allowed_skips.txt",

@@ -18,6 +18,8 @@ def outer(x):
     return tf.linalg.matmul(x, x, transpose_b=True)
 
 
+# JAX's checks for NaNs read results before they are awaited, which ends the process if there was no memory.
+@pytest.mark.nan_expected
 @pytest.mark.parametrize(
     ("work", "named"),
     [

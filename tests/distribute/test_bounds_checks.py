@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import needs
 
 keras = tf.keras
 dtensor = tf.experimental.dtensor
@@ -60,6 +61,7 @@ def run_replicas(f):
     return strategy, run, first, second
 
 
+@needs("CPU kernels")
 @pytest.mark.parametrize("is_strict", [False, True])
 @pytest.mark.parametrize("order", [tf.identity, tf.sort])
 def test_replicas_raise(order, is_strict):
@@ -76,6 +78,7 @@ def test_replicas_raise(order, is_strict):
     assert float(strategy.reduce("sum", run(valid), None)) == 16
 
 
+@needs("CPU kernels")
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_assignments_precede_the_error_of_replicas_unless_checks_are_enabled(is_strict):
     if is_strict:
@@ -96,6 +99,7 @@ def test_assignments_precede_the_error_of_replicas_unless_checks_are_enabled(is_
     assert np.isfinite(v) and (float(v) == 17) is is_strict
 
 
+@needs("CPU kernels")
 @pytest.mark.parametrize("order", [tf.identity, tf.sort])
 def test_sharded_tensors_raise(order):
     mesh = dtensor.create_mesh([("batch", 4)])

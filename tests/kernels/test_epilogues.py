@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from meshflow import kernels
-from meshflow.kernels import epilogues, library
+from capabilities import needs
+from meshflow.kernels import epilogues
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), library.Library), reason="no compiled kernels here"
-)
+pytestmark = needs("oneDNN")
 
 STEPS = {
     "scaled, shifted, rectified": ("add", "scale", "add", "relu"),

@@ -66,7 +66,16 @@ def test_the_command_fits_the_installation(case, tmp_path, monkeypatch):
         files["direct_url_json"] = json.dumps(origin)
     install(tmp_path, installation.DISTRIBUTION, **files)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(installation, "has_onednn", lambda: True)
     assert installation.suggest_remedy() == expected
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_an_index_has_wheels_with_kernels_for_x86_only(installer, tmp_path, monkeypatch):
+    install(tmp_path, installation.DISTRIBUTION, INSTALLER=installer)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(installation, "has_onednn", lambda: False)
+    assert installation.suggest_remedy().endswith(" --no-binary meshflow-tf meshflow-tf")
 
 
 def test_a_source_that_is_not_installed_is_named(monkeypatch):

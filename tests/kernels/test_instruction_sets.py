@@ -69,7 +69,7 @@ def test_emulated_tiles():
 
 
 @pytest.mark.isa
-@needs("CPU kernels")
+@needs("oneDNN")
 def test_the_limit_holds():
     loaded, limit = library.load(), library.read_isa_limit()
     if limit is not None:

@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshflow import kernels
+from capabilities import needs
 from meshflow.kernels import lowerings, sizes
-from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
-)
+pytestmark = needs("oneDNN")
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 
 

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from capabilities import needs
 from meshflow.kernels.partitioning import Window
 
 CASES = {
@@ -81,6 +82,7 @@ def test_division_changes_no_result(name):
             np.testing.assert_allclose(f, e, rtol=2e-5, atol=5e-5, err_msg=f"{what} {left} {right}")
 
 
+@needs("oneDNN")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [8, 64])
 @pytest.mark.parametrize(
@@ -110,6 +112,7 @@ def test_split_images_give_the_same_bits(size, channels, dtype):
             assert "collective-permute" in text and "all-gather" not in text
 
 
+@needs("oneDNN")
 @pytest.mark.isa
 @pytest.mark.parametrize("channels", [3, 16])
 @pytest.mark.parametrize("padding", [(4, 4), (3, 3), (0, 4)], ids=str)

@@ -10,15 +10,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import capabilities
 from kernels.beside_xla import needs
-from meshflow import kernels
 from meshflow.kernels import cross_entropy, library, sizes
-from meshflow.kernels.library import Library
 from meshflow.ops.nn.cross_entropy import _compute_negative_log
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
-)
+pytestmark = capabilities.needs("oneDNN")
 TOLERANCE = {"float32": 2e-5, "bfloat16": 3e-2, "float16": 4e-3}
 EXAMPLES = int(os.environ.get("MESHFLOW_TEST_EXAMPLES", "12"))
 thorough = settings(max_examples=EXAMPLES, deadline=None)

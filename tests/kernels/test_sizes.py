@@ -10,13 +10,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from meshflow import kernels
+from capabilities import needs
 from meshflow.kernels import descriptors, sizes
-from meshflow.kernels.library import Library
 
-pytestmark = pytest.mark.skipif(
-    not isinstance(kernels.status(), Library), reason="the CPU kernels are not built here"
-)
+pytestmark = needs("oneDNN")
 
 
 def computations(function, *arrays):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import CAPABILITIES, needs
 from meshflow.core.functions.early_checks import EarlyChecks
 from meshflow.core.runtime import bounds_checks
 from meshflow.core.runtime.bounds_checks import BoundsCheck, BoundsChecking, bounds_check_p
@@ -523,6 +524,7 @@ def test_computed_indices_raise_where_they_are_used():
     np.testing.assert_array_equal(tf.convert_to_tensor(tape.gradient(y, w)), [0, 0, 2])
 
 
+@needs("CPU kernels")
 def test_maps_of_datasets_produce_the_elements_before_an_invalid_one():
     elements = iter(
         tf.data.Dataset.from_tensor_slices([0, 1, 5, 1]).map(lambda i: tf.gather(ROW, i))
@@ -704,10 +706,11 @@ def test_the_host_and_the_handler_find_the_same_element(check, values, offset):
     assert check.find_failure(np.ones((0, 2), np.int32)) is None
 
     programs = [
-        lambda x: bounds_check_p.bind(x, check=check, mode="error"),
-        # The program of accelerators.
+        # The program of accelerators, and without the kernels.
         lambda x: bounds_checks._check_by_callback(x, check=check),
     ]
+    if CAPABILITIES["CPU kernels"]():
+        programs.append(lambda x: bounds_check_p.bind(x, check=check, mode="error"))
     for program in programs:
         with pytest.raises((ValueError, RuntimeError), match="meshflow_bounds") as caught:
             np.asarray(jax.jit(program)(values))

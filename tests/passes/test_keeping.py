@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxpr_as_fun
 
-from meshflow.kernels import descriptors, library, lowerings
+from capabilities import needs
+from meshflow.kernels import descriptors, lowerings
 from meshflow.passes import constant_hoisting
 from meshflow.passes.constant_hoisting import hoist_constants
 from meshflow.passes.epilogue_fusion import fuse_epilogues
@@ -103,7 +104,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@needs("oneDNN")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 @pytest.mark.parametrize("batch", [1, 5])
 def test_kernels_are_packed_apart(name, batch):
@@ -113,7 +114,7 @@ def test_kernels_are_packed_apart(name, batch):
     assert "convolution_with_epilogue" in names(parts.remainder)
 
 
-@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@needs("oneDNN")
 def test_packed_kernels_are_ignored_where_ours_do_not_run():
     """Under vmap, and when a derivative is taken, the kernel itself is read."""
     x = draw((2, 9, 9, 64), 6)
@@ -138,7 +139,7 @@ def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
     assert parts.operand_indices == [1]
 
 
-@pytest.mark.skipif(library.load() is None, reason="needs the compiled kernels")
+@needs("oneDNN")
 @pytest.mark.parametrize(
     "descriptor",
     [

@@ -156,7 +156,8 @@ def collect_findings() -> dict[str, Rows]:
         except importlib.metadata.PackageNotFoundError:
             versions.append((name, "not installed"))
     if isinstance(library, Library):
-        state = f"oneDNN {library.read_version()}"
+        version = library.read_version()
+        state = f"oneDNN {version}" if version else "compiled, without oneDNN"
     else:
         state = f"XLA only ({library})"
     machine: Rows = [
@@ -220,9 +221,13 @@ def list_advice() -> list[str]:
         elif installation.is_supported_platform():
             suggestions.append(
                 f"Convolutions and bfloat16 are several times faster with oneDNN: {library}"
+                if installation.has_onednn()
+                else f"Large updates, lookups and pipelines are faster with the CPU kernels: {library}"
             )
         else:
-            suggestions.append("oneDNN kernels require Linux on x86-64; XLA's kernels are used.")
+            suggestions.append(
+                "The CPU kernels require Linux on x86-64 or aarch64; XLA's kernels are used."
+            )
     if not accelerated and Path("/proc/driver/nvidia/version").exists():
         suggestions.append(
             "There is an NVIDIA driver, but JAX has no GPU: pip install 'meshflow-tf[cuda]'."

@@ -1,4 +1,4 @@
-"""Suspension of Python's garbage collector during imports, tracing and lowering.
+"""Suspension of Python's garbage collector during imports, tracing and lowering, and counts of references.
 
 Imports, tracing and lowering allocate some hundred thousand long-lived objects. Each batch of
 allocations triggers the collector, which visits every object of the process and takes about a tenth
@@ -9,12 +9,23 @@ a third of the run time of a short process.
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from types import TracebackType
 
 from meshflow.environment.jax_internals import xla_bridge
 
-__all__ = ["freeze_imports", "suspend_collector"]
+__all__ = ["LOCAL_REFERENCES", "freeze_imports", "suspend_collector"]
+
+
+def _count_local_references() -> int:
+    value = object()
+    return sys.getrefcount(value)
+
+
+# `sys.getrefcount(name)` returns this number for an object to which only the local variable `name` refers: 2, or 1 from
+# Python 3.14 on, where an argument borrows the reference of its variable.
+LOCAL_REFERENCES = _count_local_references()
 
 
 class _CollectorSuspension:

@@ -1,7 +1,9 @@
 // XLA FFI handler for Adam's update of a variable and its two averages, in place: one pass over memory, and
 // no compilation for each shape. Products are fused into sums where XLA's code fuses them.
 
+#ifndef MESHFLOW_PORTABLE
 #include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -30,7 +32,8 @@ struct Arrays {
   float *mean, *square;
 };
 
-__attribute__((target("avx512f"))) void by_512(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
+#ifndef MESHFLOW_PORTABLE
+FOR_CPU("avx512f") void by_512(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
   const __m512 first = _mm512_set1_ps(s.first), second = _mm512_set1_ps(s.second), rate = _mm512_set1_ps(s.rate),
                epsilon = _mm512_set1_ps(s.epsilon);
   for (int64_t i = begin; i < end; i += 16) {
@@ -47,7 +50,7 @@ __attribute__((target("avx512f"))) void by_512(const Arrays& a, const Settings& 
   }
 }
 
-__attribute__((target("avx2,fma"))) void by_256(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
+FOR_CPU("avx2,fma") void by_256(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
   const __m256 first = _mm256_set1_ps(s.first), second = _mm256_set1_ps(s.second), rate = _mm256_set1_ps(s.rate),
                epsilon = _mm256_set1_ps(s.epsilon);
   const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -66,6 +69,8 @@ __attribute__((target("avx2,fma"))) void by_256(const Arrays& a, const Settings&
   }
 }
 
+#endif
+
 void by_any(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const float g = a.gradient[i];
@@ -76,9 +81,11 @@ void by_any(const Arrays& a, const Settings& s, int64_t begin, int64_t end) {
 }
 
 void update(const Arrays& arrays, const Settings& settings, int64_t begin, int64_t end) {
-  static const bool fuses = __builtin_cpu_supports("fma");
-  const auto loop = has(Level::kAvx512) ? by_512 : has(Level::kAvx2) && fuses ? by_256 : by_any;
-  loop(arrays, settings, begin, end);
+#ifndef MESHFLOW_PORTABLE
+  if (has(Level::kAvx512)) return by_512(arrays, settings, begin, end);
+  if (has(Level::kAvx2) && meshflow::fuses()) return by_256(arrays, settings, begin, end);
+#endif
+  by_any(arrays, settings, begin, end);
 }
 
 using Array = ffi::Buffer<ffi::F32>;

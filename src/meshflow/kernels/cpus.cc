@@ -4,11 +4,17 @@
 
 #include <algorithm>
 
+#ifndef MESHFLOW_PORTABLE
 #include "oneapi/dnnl/dnnl.h"
+#endif
 
 namespace meshflow {
 namespace {
 
+#ifdef MESHFLOW_PORTABLE
+Level found() { return Level::kPlain; }
+void limit_onednn(Level) {}
+#else
 Level found() {
   if (!__builtin_cpu_supports("avx2")) return Level::kPlain;
   if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl")) return Level::kAvx2;
@@ -29,6 +35,9 @@ dnnl_cpu_isa_t onednn(Level limit) {
   }
 }
 
+void limit_onednn(Level limit) { dnnl_set_max_cpu_isa(onednn(limit)); }
+#endif
+
 }  // namespace
 
 Level level = found();
@@ -43,7 +52,7 @@ extern "C" int meshflow_limit(int limit, int emulate) noexcept {
   using namespace meshflow;
   if (limit >= 0) {
     level = std::min(found(), static_cast<Level>(limit));
-    dnnl_set_max_cpu_isa(onednn(static_cast<Level>(limit)));
+    limit_onednn(static_cast<Level>(limit));
   }
   emulated_tiles = emulate && has(Level::kAvx512);
   return static_cast<int>(level);

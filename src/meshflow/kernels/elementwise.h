@@ -109,12 +109,11 @@ template <auto loop>
 struct Computing;
 template <typename... Parts, void (*loop)(Parts...)>
 struct Computing<loop> {
-  __attribute__((target("avx512f,fma"))) static void by_512(Parts... parts) { loop(parts...); }
-  __attribute__((target("avx2,fma"))) static void by_256(Parts... parts) { loop(parts...); }
+  FOR_CPU("avx512f,fma") static void by_512(Parts... parts) { loop(parts...); }
+  FOR_CPU("avx2,fma") static void by_256(Parts... parts) { loop(parts...); }
   static void by_any(Parts... parts) { loop(parts...); }
   static void run(Parts... parts) {
-    static const bool fuses = __builtin_cpu_supports("fma");
-    const auto chosen = !fuses ? by_any : has(Level::kAvx512) ? by_512 : has(Level::kAvx2) ? by_256 : by_any;
+    const auto chosen = !fuses() ? by_any : has(Level::kAvx512) ? by_512 : has(Level::kAvx2) ? by_256 : by_any;
     chosen(parts...);
   }
 };

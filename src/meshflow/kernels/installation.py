@@ -18,9 +18,14 @@ ONEDNN_PACKAGE = "onednn-cpu-gomp"
 OPENMP_REMEDY = "install GNU OpenMP with the system's package manager (libgomp1 or libgomp)"
 
 
-def is_supported_platform() -> bool:
-    """Check whether kernels exist for this platform."""
+def has_onednn() -> bool:
+    """Check whether the kernels of this platform include oneDNN."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def is_supported_platform() -> bool:
+    """Check whether kernels exist for this platform: all on x86-64, those without oneDNN on aarch64."""
+    return has_onednn() or (sys.platform == "linux" and platform.machine() == "aarch64")
 
 
 def describe_platform() -> str:
@@ -57,6 +62,9 @@ def suggest_remedy() -> str:
         return f"install a wheel that `make wheel` made from Meshflow's source, {compiler}"
     editable = bool(origin.get("dir_info", {}).get("editable"))
     requirement = _format_editable(source) if editable else shlex.quote(source)
+    if source == DISTRIBUTION and not has_onednn():
+        # The index has no wheel with the kernels for this machine.
+        requirement = f"--no-binary {DISTRIBUTION} {DISTRIBUTION}"
     # An environment of uv has no pip. Neither installer may use a wheel from its cache.
     if (installed.read_text("INSTALLER") or "").strip() == "uv":
         return f"{compiler}, run: uv pip install --reinstall-package {DISTRIBUTION} {requirement}"

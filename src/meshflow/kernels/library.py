@@ -133,14 +133,16 @@ class Library:
     def __init__(self, path: Path) -> None:
         if not path.exists():
             raise KernelsUnavailableError(f"{path} was not built; {installation.suggest_remedy()}")
-        onednn = installation.find_onednn()
+        has_onednn = installation.has_onednn()
+        onednn = installation.find_onednn() if has_onednn else None
         for file in (path, onednn):
             if file is not None and not _is_complete(file):
                 raise KernelsUnavailableError(f"{file} is damaged; {installation.suggest_remedy()}")
         # Threads that spin while they wait would take cores from XLA's threads.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
-            ctypes.CDLL(str(onednn or installation.ONEDNN_FILE), ctypes.RTLD_GLOBAL)
+            if has_onednn:
+                ctypes.CDLL(str(onednn or installation.ONEDNN_FILE), ctypes.RTLD_GLOBAL)
         except OSError as error:
             remedy = (
                 installation.OPENMP_REMEDY
@@ -153,7 +155,7 @@ class Library:
             # A library from an older version may lack some handlers.
             handlers = {name: getattr(self.compiled, name, None) for name in HANDLERS}
             self.handlers = {name: handler for name, handler in handlers.items() if handler}
-            self._query = self.compiled.meshflow_onednn_query
+            self._query = self.compiled.meshflow_onednn_query if has_onednn else None
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
             self._run = getattr(self.compiled, "meshflow_onednn_run", None)
@@ -167,7 +169,8 @@ class Library:
             ) from None
         self._check_ffi_version(path)
         descriptor: list[Any] = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p]
-        self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
+        if self._query is not None:
+            self._query.argtypes = [*descriptor, ctypes.c_char_p, ctypes.c_int64]
         if self._packed_bytes is not None:
             self._packed_bytes.argtypes, self._packed_bytes.restype = descriptor, ctypes.c_int64
         if self.take_bounds_failure is not None:
@@ -211,8 +214,10 @@ class Library:
                 f"install a newer jaxlib within {jax_internals.SUPPORTED}, or compile the kernels again: {installation.suggest_remedy()}"
             )
 
-    def read_version(self) -> str:
-        """Return oneDNN's version."""
+    def read_version(self) -> str | None:
+        """Return oneDNN's version; None if this machine has only the kernels without oneDNN."""
+        if self._query is None:
+            return None
         parts = (ctypes.c_int * 3)()
         self.compiled.meshflow_onednn_version(parts)
         return ".".join(map(str, parts))
@@ -303,6 +308,8 @@ class Library:
         return call
 
     def _query_implementation(self, descriptor: tuple[int, ...], types: str) -> str | None:
+        if self._query is None:
+            return None
         integers = np.array(descriptor, np.int64)
         text = ctypes.create_string_buffer(512)
         failed = self._query(integers.ctypes.data, len(descriptor), types.encode(), text, len(text))

@@ -391,18 +391,6 @@ extern "C" int64_t meshflow_onednn_kept() noexcept {
   return guarded<int64_t>(0, [] { return Kernels::get().kept(); });
 }
 
-#define TEXT(macro) TEXT_OF(macro)
-#define TEXT_OF(value) #value
-// Version of XLA's foreign function interface in the headers: an older XLA rejects these handlers. The build
-// reads the text from the file.
-extern "C" const char* meshflow_ffi_version() noexcept {
-  return "meshflow for XLA FFI " TEXT(XLA_FFI_API_MAJOR) "." TEXT(XLA_FFI_API_MINOR);
-}
-
-extern "C" void meshflow_onednn_set_threads(int threads) noexcept {
-  guarded([&] { Worker::get().set_threads(threads); });
-}
-
 extern "C" void meshflow_onednn_version(int* parts) noexcept {
   const dnnl_version_t* version = dnnl_version();
   parts[0] = version->major;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "cpus.h"
 #include "guard.h"
 
 struct Rows;
@@ -54,7 +55,7 @@ void work() {
     const uint32_t seen = posted.load();
     bool any = false;
     for (Job& job : jobs) any |= begun(job);
-    for (int i = 0; i < kLooks && !any; ++i, any = posted.load() != seen) __builtin_ia32_pause();
+    for (int i = 0; i < kLooks && !any; ++i, any = posted.load() != seen) meshflow::pause();
     if (any) continue;
     asleep.store(true);
     syscall(SYS_futex, &posted, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
@@ -98,7 +99,7 @@ extern "C" int meshflow_rows_begin(const Rows* rows, const int64_t* index, int64
 extern "C" int meshflow_rows_finish(int number) noexcept {
   Job& job = jobs[number];
   if (!begun(job))
-    for (int i = 0; job.state.load() != kDone; ++i) i < kLooks ? __builtin_ia32_pause() : (void)usleep(20);
+    for (int i = 0; job.state.load() != kDone; ++i) i < kLooks ? meshflow::pause() : (void)usleep(20);
   const int failed = job.failed;
   job.state.store(kFree);
   return failed;

@@ -2,7 +2,9 @@
 // replace the old ones are written with streaming stores: the caches cannot hold them, and a cache line that
 // is written completely need not be read before.
 
+#ifndef MESHFLOW_PORTABLE
 #include <emmintrin.h>
+#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -47,9 +49,13 @@ INLINE Vector vector_at(const float* from) {
 }
 
 INLINE void stream(const Vector& vector, float* to) {
+#ifdef MESHFLOW_PORTABLE
+  std::memcpy(to, &vector, sizeof vector);
+#else
   __m128 parts[4];
   std::memcpy(parts, &vector, sizeof vector);
   for (int64_t i = 0; i < 4; ++i) _mm_stream_ps(to + 4 * i, parts[i]);
+#endif
 }
 
 INLINE void stream(const float* from, float* to, int64_t count) {
@@ -108,7 +114,9 @@ INLINE void update_loop(const Update& update, int64_t begin, int64_t end) {
         copy(from, to, count);
     }
   }
+#ifndef MESHFLOW_PORTABLE
   _mm_sfence();
+#endif
 }
 
 constexpr auto update_part = &meshflow::Computing<update_loop>::run;

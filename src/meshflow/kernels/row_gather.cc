@@ -104,16 +104,13 @@ INLINE void computed(const Rows& rows, const char* from, float* to) {
 }
 
 // Computes a row, compiled for several processors. With fused multiply-add, divisions may be replaced.
-__attribute__((target("avx512f,avx512bw,avx512vl,fma"))) void row_by_512(const Rows& rows, const char* from,
-                                                                          float* to) {
+FOR_CPU("avx512f,avx512bw,avx512vl,fma") void row_by_512(const Rows& rows, const char* from, float* to) {
   computed(rows, from, to);
 }
-__attribute__((target("avx2,fma"))) void row_by_256(const Rows& rows, const char* from, float* to) {
-  computed(rows, from, to);
-}
+FOR_CPU("avx2,fma") void row_by_256(const Rows& rows, const char* from, float* to) { computed(rows, from, to); }
 void row_by_any(const Rows& rows, const char* from, float* to) { computed(rows, from, to); }
 
-bool fuses() { return has(Level::kAvx2) && __builtin_cpu_supports("fma"); }
+bool fuses() { return has(Level::kAvx2) && meshflow::fuses(); }
 
 void compute(const Rows& rows, const char* from, float* to) {
   (!fuses() ? row_by_any : has(Level::kAvx512) ? row_by_512 : row_by_256)(rows, from, to);

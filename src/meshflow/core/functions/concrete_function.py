@@ -47,7 +47,7 @@ from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.runtime.device_to_host import translate_lost_worker
 from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
 from meshflow.core.runtime.forks import ForkState, make_fork_error
-from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.memory_errors import may_exhaust_memory, translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import (
@@ -248,7 +248,7 @@ class ConcreteFunction(SignedFunction):
         self._interpreted_program: InterpretedProgram | None = None
         self._interpreted_version = -1
         self._version = -1
-        self._is_lowered = False
+        self._is_lowered = self._is_awaited = False
 
     @property
     def _any_traced(self) -> TracedFunction:
@@ -290,6 +290,7 @@ class ConcreteFunction(SignedFunction):
             if self._file_variables
             else jex_core.jaxpr_as_fun(closed)
         )
+        self._is_awaited = may_exhaust_memory(closed.out_avals)
         program = _make_named_program(
             closed, run, self.name, traced.num_results, from_host, to_host
         )
@@ -523,6 +524,8 @@ class ConcreteFunction(SignedFunction):
                 with suspend_collector, self._cache_short_compilations():
                     outputs = self._compiled(*self._list_operands(arrays, captured))
                 self._is_lowered = True
+            if self._is_awaited:
+                jax.block_until_ready(outputs)
         except FloatingPointError as error:
             raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
         except (jax.errors.JaxRuntimeError, MemoryError, ValueError) as error:

@@ -547,10 +547,12 @@ def _to_result(leaf: Any) -> Any:
 def _is_unreferenced(variables: list[Any], holders: list[Any]) -> bool:
     """Check whether only the records of its trace refer to one of the variables."""
     known = {id(holder) for holder in [*holders, variables]}
-    return any(
-        all(id(holder) in known or inspect.isframe(holder) for holder in gc.get_referrers(variable))
-        for variable in variables
-    )
+    # A generator over the variables would be a holder, too.
+    for variable in variables:
+        referrers = gc.get_referrers(variable)
+        if all(id(r) in known or inspect.isframe(r) for r in referrers):
+            return True
+    return False
 
 
 @overload

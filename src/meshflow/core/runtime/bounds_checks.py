@@ -341,7 +341,7 @@ def _call_handler(
 
 
 def _check_by_callback(values: jax.Array, *, check: BoundsCheck) -> jax.Array:
-    """Check values on an accelerator: Python is only called if one is not allowed."""
+    """Check values without the handler: Python is only called if one is not allowed."""
     if not check.lower:
         is_valid = values != 0
     else:
@@ -366,11 +366,11 @@ def _lower(
     rule_context: mlir.LoweringRuleContext, values: Any, *, check: BoundsCheck, mode: str
 ) -> Any:
     loaded = library.load() if mode != NONE else None
+    if loaded is None or not loaded.has_handler(library.BOUNDS_CHECK):
+        return _lower_elsewhere(rule_context, values, check=check, mode=mode)
     is_sharded = lowerings.is_sharded(rule_context)
     if (
-        loaded is None
-        or not loaded.has_handler(library.BOUNDS_CHECK)
-        or BoundsChecking.mode is False
+        BoundsChecking.mode is False
         or lowerings.is_exported(rule_context)
         or (is_sharded and mode == ERROR)
     ):

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 
 from meshflow.core.runtime.errors import OutOfMemoryError
 
-__all__ = ["translate_memory_error"]
+__all__ = ["may_exhaust_memory", "translate_memory_error"]
 
 # Parts of the messages of XLA and of the libraries that it uses.
 _OUT_OF_MEMORY_SIGNS = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory", "std::bad_alloc")
+
+# Smallest results of a program that may not fit into memory.
+_MIN_LARGE_BYTES = 1 << 30
+
+
+def may_exhaust_memory(results: Sequence[Any]) -> bool:
+    """Check whether a program must be awaited, because its results may not fit into the host's memory.
+
+    JAX 0.10 to 0.12 ends the process when NumPy reads a CPU array that could not be allocated, unless the
+    program was awaited, which raises the error.
+
+    Args:
+      results: Abstract values of the results.
+    """
+    # Other results are tokens, or have symbolic sizes.
+    shapes = [(a.shape, a.dtype) for a in results if hasattr(a, "shape")]
+    sized = [(s, dtype) for s, dtype in shapes if all(isinstance(n, int) for n in s)]
+    num_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in sized)
+    return jax.default_backend() == "cpu" and num_bytes >= _MIN_LARGE_BYTES
 
 
 def translate_memory_error(error: BaseException, subject: str) -> OutOfMemoryError | None:

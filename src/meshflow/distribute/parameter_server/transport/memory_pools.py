@@ -16,13 +16,14 @@ import numpy as np
 
 from meshflow.core.runtime import transfers
 from meshflow.distribute.parameter_server.transport import output_buffers
+from meshflow.environment.garbage_collection import LOCAL_REFERENCES
 from meshflow.environment.types import Array
 
 __all__ = ["ArrayPool", "ArrayReceiver", "BufferPool", "SharingConnection"]
 
-# The pool keeps at most this many buffers, of at least this many bytes. A buffer without users has
-# three references: those of the pool's list, of the loop variable and of the call to `getrefcount`.
-_MAX_BUFFERS, _MIN_BYTES, _UNUSED_REFERENCES = 64, 1 << 20, 3
+# The pool keeps at most this many buffers, of at least this many bytes. The pool's list also refers to
+# a buffer without users.
+_MAX_BUFFERS, _MIN_BYTES, _UNUSED_REFERENCES = 64, 1 << 20, LOCAL_REFERENCES + 1
 
 
 class SharingConnection(Protocol):

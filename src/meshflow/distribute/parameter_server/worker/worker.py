@@ -50,6 +50,7 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     get_gradient_outboxes,
 )
 from meshflow.distribute.parameter_server.worker.server_client import ServerClient, closure_scope
+from meshflow.environment.garbage_collection import LOCAL_REFERENCES
 from meshflow.environment.types import Array, PyTree
 from meshflow.kernels import sizes
 from meshflow.profiler.annotations import Trace
@@ -441,7 +442,7 @@ def _to_device(value: Array) -> jax.Array:
 def _replace_rows(values: dict[int, jax.Array], key: int, rows: VariableRows) -> None:
     """Replace rows of an array, in place unless there are other references to it."""
     old = values.pop(key)
-    if sys.getrefcount(old) > 2:
+    if sys.getrefcount(old) > LOCAL_REFERENCES:
         old = transfers.duplicate(old)
     values[key] = _set_rows(old, _to_device(rows.indices), _to_device(rows.values))
 
