@@ -79,7 +79,8 @@ class ShimModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         value = self._find_value(name)
-        if isinstance(value, ModuleType) and value.__name__.startswith(f"{_PUBLIC_PACKAGE}."):
+        owner = next(_load_namespaces(self._namespaces), None)
+        if not isinstance(value, ShimModule) and _is_public_module(owner, name, value):
             return importlib.import_module(f"{self.__name__}.{name}")
         if name in _VERSION_NAMES and isinstance(value, str):
             # Programs convert the parts of TensorFlow's version to integers.
@@ -205,7 +206,7 @@ def _make_public(module: ShimModule, namespace: ModuleType, path: str) -> None:
     state["__doc__"] = namespace.__doc__
     # `vars(module)` has the names that are loaded.
     for name, value in vars(namespace).items():
-        if not name.startswith("_") and not isinstance(value, ModuleType):
+        if not isinstance(value, ModuleType) and not name.startswith("_") and name != "VERSION":
             state.setdefault(name, value)
 
 
