@@ -111,6 +111,7 @@ MODULES = {
     f"num_gpus={_HELPERS}:count_gpus "
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.function": "defun=tf.function",
+    "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
     "python.framework.composite_tensor": "CompositeTensor=tf.__internal__.CompositeTensor",

@@ -163,6 +163,22 @@ def is_version_2() -> bool:
     return True
 
 
+class IgnoredMetric:
+    """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def get_cell(self, *labels: str) -> IgnoredMetric:
+        """Return the metric."""
+        return self
+
+    def set(self, value: object) -> None:
+        """Ignore a value."""
+
+    add = increase_by = set
+
+
+BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
 eager_mode = contextlib.nullcontext
 
 

@@ -24,6 +24,7 @@ from meshflow.shims.module_table import (
 __all__ = ["ShimModule", "UnavailableName", "convert_package"]
 
 _PUBLIC_PACKAGE = __name__.partition(".")[0]
+_TENSORFLOW = "tensorflow"
 _VERSION_NAMES = ("__version__", "VERSION")
 # Attributes of the module itself, which a namespace must not replace.
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
@@ -114,6 +115,8 @@ class ShimModule(ModuleType):
             try:
                 return getattr(namespace, name)
             except AttributeError as error:
+                if name == "__version__" and self.__name__ != _TENSORFLOW:
+                    return sys.modules[_TENSORFLOW].__version__
                 if _is_known_module(f"{self.__name__}.{name}"):
                     return importlib.import_module(f"{self.__name__}.{name}")
                 if isinstance(error, NotAvailableError):
@@ -284,5 +287,5 @@ def convert_package(name: str) -> None:
     module = sys.modules[name]
     module.__class__ = ShimModule
     del module.__dict__["convert_package"]
-    path = "tf" if name == "tensorflow" else "tf.keras"
+    path = "tf" if name == _TENSORFLOW else "tf.keras"
     _make_public(module, _load_object(path), path)  # type: ignore[arg-type]
