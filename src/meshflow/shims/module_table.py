@@ -52,7 +52,8 @@ REMOVED_MODULES = {
 # Modules whose attributes are modules.
 PACKAGES = frozenset(
     """
-    python python.autograph python.autograph.core python.autograph.impl python.checkpoint python.client
+    python python.autograph python.autograph.core python.autograph.impl python.autograph.converters
+    python.autograph.pyct python.autograph.pyct.common_transformers python.autograph.pyct.static_analysis python.checkpoint python.client
     python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
     python.data.util python.debug python.distribute python.distribute.cluster_resolver python.eager
     python.eager.polymorphic_function python.feature_column python.framework python.grappler python.layers
@@ -90,6 +91,8 @@ MODULES = {
     **dict.fromkeys((f"keras.src.{name}" for name in _KERAS_MODULES), ""),
     # TensorFlow.
     "python": "tf tf.compat.v1",
+    "python.autograph.core.converter": "Base=ast:NodeTransformer",
+    "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
     "python.checkpoint": "tf.train tf.train.experimental",
     "python.client": "tf.compat.v1",
     "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
@@ -130,7 +133,10 @@ MODULES = {
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": "tf.compat.v1 as_shape=tf.TensorShape",
+    "python.framework.tensor_shape": "tf.compat tf.compat.v1 as_shape=tf.TensorShape",
+    "python.framework.tensor_spec": "DenseSpec=tf.TensorSpec BoundedTensorSpec=tf.TensorSpec",
+    "python.framework.type_spec": f"BatchableTypeSpec=tf.TypeSpec {_HELPERS}",
+    "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
     f"constant_value_as_shape={_HELPERS}:constant_value_as_shape",
@@ -165,6 +171,7 @@ MODULES = {
     "python.ops.init_ops_v2": "tf.keras.initializers",
     "python.ops.io_ops": "tf.io",
     "python.ops.linalg": "tf.linalg",
+    "python.ops.linalg.linear_operator": f"tf.linalg {_HELPERS}",
     "python.ops.linalg_ops": "tf.linalg",
     "python.ops.lookup_ops": "tf.lookup tf.lookup.experimental",
     "python.ops.losses": "tf.compat.v1.losses",
@@ -229,7 +236,7 @@ MODULES = {
     "python.util.dispatch": "tf.experimental",
     "python.util.nest": f"tf.nest {_HELPERS}",
     "python.util.tf_contextlib": "contextlib",
-    "python.util.tf_inspect": "inspect getfullargspec=inspect:getfullargspec",
+    "python.util.tf_inspect": "inspect _inspect=inspect",
     "python.tf2": f"enabled={_HELPERS}:is_version_2",
     # Messages.
     "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ doc_private = doc_in_current_and_subclasses = add_dispatch_support = ignore_deco
 no_automatic_dependency_tracking = no_automatic_dependency_tracking_scope = ignore_decorator
 run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
 run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
+make_composite_tensor = register = dispatch_for_types = ignore_decorator
 disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
 run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
     ignore_decorator
@@ -55,13 +56,81 @@ def is_nested(structure: PyTree) -> bool:
 
 
 is_nested_or_composite = is_sequence = is_sequence_or_composite = is_nested
-flatten_up_to = nest.flatten_up_to
 
 
-def map_structure_up_to(shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree) -> PyTree:
+def flatten_up_to(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: Any
+) -> list[Any]:
+    """Return the parts of a structure at the leaves of a shallow structure."""
+    return nest.flatten_up_to(shallow_tree, input_tree)
+
+
+def map_structure_up_to(
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **_: Any
+) -> PyTree:
     """Call a function with the parts of structures that correspond to the leaves of a shallow structure."""
     parts = [nest.flatten_up_to(shallow_tree, structure) for structure in inputs]
     return nest.pack_sequence_as(shallow_tree, [func(*p) for p in zip(*parts, strict=True)])
+
+
+def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the leaves of a structure, each after its path of keys and indices."""
+    if not nest.is_nested(structure):
+        return [((), structure)]
+    parts = sorted(structure.items()) if isinstance(structure, Mapping) else enumerate(structure)
+    return [
+        ((key, *path), leaf) for key, part in parts for path, leaf in flatten_with_tuple_paths(part)
+    ]
+
+
+def flatten_with_joined_string_paths(
+    structure: PyTree, separator: str = "/"
+) -> list[tuple[str, Any]]:
+    """Return the leaves of a structure, each after its path as text."""
+    return [
+        (separator.join(map(str, path)), leaf) for path, leaf in flatten_with_tuple_paths(structure)
+    ]
+
+
+def yield_flat_paths(structure: PyTree) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of the leaves of a structure."""
+    return (path for path, _ in flatten_with_tuple_paths(structure))
+
+
+def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
+    """Call a function with the path and values of the corresponding leaves of structures."""
+    return map_structure_with_tuple_paths_up_to(structures[0], func, *structures)
+
+
+def map_structure_with_tuple_paths_up_to(
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree
+) -> PyTree:
+    """Call a function with the path of each leaf of a shallow structure and the parts of other structures."""
+    paths = list(yield_flat_paths(shallow_tree))
+    return map_structure_up_to(
+        shallow_tree, func, nest.pack_sequence_as(shallow_tree, paths), *inputs
+    )
+
+
+def get_traverse_shallow_structure(
+    traverse_fn: Callable[[PyTree], Any], structure: PyTree
+) -> PyTree:
+    """Return a structure that ends where a function returns False."""
+    if not traverse_fn(structure) or not nest.is_nested(structure):
+        return False
+    if isinstance(structure, Mapping):
+        parts = {k: get_traverse_shallow_structure(traverse_fn, v) for k, v in structure.items()}
+        return nest.rebuild_mapping(structure, parts)
+    return nest.rebuild_sequence(
+        structure, [get_traverse_shallow_structure(traverse_fn, v) for v in structure]
+    )
+
+
+def convert_variables_to_tensors(structure: PyTree) -> PyTree:
+    """Return a structure with the values of its variables."""
+    return nest.map_structure(
+        lambda v: tf.convert_to_tensor(v) if isinstance(v, tf.Variable) else v, structure
+    )
 
 
 def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: Any) -> None:
@@ -179,7 +248,15 @@ class IgnoredMetric:
 
 
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
-eager_mode = contextlib.nullcontext
+
+
+def is_in_xla_context(graph: object = None) -> bool:
+    """Return False, because programs need no special code for XLA here."""
+    return False
+
+
+GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
+eager_mode = silence = contextlib.nullcontext
 
 
 # ---- tensors --------------------------------------------------------------------------------

@@ -123,9 +123,12 @@ class ShimModule(ModuleType):
                     raise
                 message = f"module {self.__name__!r} has no attribute {name!r}"
                 raise AttributeError(message) from None
-        if name in self._names:
-            return _load_object(self._names[name])
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
+        if name in self._names:
+            try:
+                return _load_object(self._names[name])
+            except (AttributeError, ImportError):
+                return UnavailableName(full_name)
         can_be_module = key in PACKAGES and name.islower()
         if _is_known_module(full_name) or (can_be_module and not key.startswith("keras.")):
             return importlib.import_module(full_name)
