@@ -117,7 +117,7 @@ MODULES = {
     "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
-    "python.framework.composite_tensor": "CompositeTensor=tf.__internal__.CompositeTensor",
+    "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
     "python.framework.config": "tf.config tf.config.experimental",
     "python.framework.dtypes": "bool=tf.bool",
     "python.framework.errors": "tf.errors",
@@ -135,7 +135,7 @@ MODULES = {
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
     "python.framework.tensor_shape": "tf.compat tf.compat.v1 as_shape=tf.TensorShape",
     "python.framework.tensor_spec": "DenseSpec=tf.TensorSpec BoundedTensorSpec=tf.TensorSpec",
-    "python.framework.type_spec": f"BatchableTypeSpec=tf.TypeSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "

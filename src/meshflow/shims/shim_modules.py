@@ -33,14 +33,19 @@ _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
 
 class UnavailableName:
-    """A private name of TensorFlow that has no public equivalent; every use of it raises an error.
+    """A name of TensorFlow that Meshflow does not have; every use of it raises an error.
 
     Args:
       name: Full name, for example `tensorflow.python.framework.ops.enable_tensor_equality`.
+      reason: Message of the error. Default: the name is private, without a public equivalent.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, reason: str = "") -> None:
         self._name = name
+        self._reason = reason or (
+            f"{name} is private to TensorFlow, and no public name of TensorFlow is equivalent to it, so Meshflow "
+            "does not have it. Use TensorFlow's public API instead."
+        )
 
     def __repr__(self) -> str:
         return f"<unavailable name {self._name}>"
@@ -64,10 +69,7 @@ class UnavailableName:
         return False
 
     def _raise_error(self) -> NoReturn:
-        raise NotAvailableError(
-            f"{self._name} is private to TensorFlow, and no public name of TensorFlow is equivalent to it, so "
-            "Meshflow does not have it. Use TensorFlow's public API instead."
-        )
+        raise NotAvailableError(self._reason)
 
 
 class ShimModule(ModuleType):
@@ -120,7 +122,7 @@ class ShimModule(ModuleType):
                 if _is_known_module(f"{self.__name__}.{name}"):
                     return importlib.import_module(f"{self.__name__}.{name}")
                 if isinstance(error, NotAvailableError):
-                    raise
+                    return UnavailableName(f"{self.__name__}.{name}", str(error))
                 message = f"module {self.__name__!r} has no attribute {name!r}"
                 raise AttributeError(message) from None
         full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
