@@ -47,6 +47,11 @@ def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any
     return functools.update_wrapper(decorator_func, target)
 
 
+def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
+    """Return the parameters of a function without its decorators."""
+    return inspect.getfullargspec(inspect.unwrap(func))
+
+
 # ---- structures -----------------------------------------------------------------------------
 
 
