@@ -48,8 +48,11 @@ def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any
 
 
 def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
-    """Return the parameters of a function without its decorators."""
-    return inspect.getfullargspec(inspect.unwrap(func))
+    """Return the parameters of a function without its decorators; those of TensorFlow have no annotations."""
+    function = inspect.unwrap(func)
+    spec = inspect.getfullargspec(function)
+    is_public = getattr(function, "__module__", "").startswith(f"{tf.__name__}.")
+    return spec._replace(annotations={}) if is_public else spec
 
 
 # ---- structures -----------------------------------------------------------------------------
