@@ -42,6 +42,11 @@ run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_
 )
 
 
+# Registries of `type_spec_registry`, which have no entries because `register` is ignored.
+_NAME_TO_TYPE_SPEC: dict[str, type] = {}
+_TYPE_SPEC_TO_NAME: dict[type, str] = {}
+
+
 def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any], *_: Any, **__: Any) -> Any:  # fmt: skip
     """Return `decorator_func` with the metadata of `target`."""
     return functools.update_wrapper(decorator_func, target)
