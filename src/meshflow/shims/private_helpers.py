@@ -42,6 +42,11 @@ run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_
 )
 
 
+def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: Any) -> Any:
+    """Return a function or class, which also has an old name."""
+    return func_or_class
+
+
 # Registries of `type_spec_registry`, which have no entries because `register` is ignored.
 _NAME_TO_TYPE_SPEC: dict[str, type] = {}
 _TYPE_SPEC_TO_NAME: dict[type, str] = {}
