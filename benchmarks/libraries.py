@@ -58,7 +58,7 @@ LIBRARIES = (
     Library("segmentation-models==1.0.1", "segmentation_models", "keras-applications==1.0.8 image-classifiers==1.0.0 efficientnet==1.0.0 scikit-image imageio lazy-loader networkx tifffile"),
     Library("kapre==0.3.7", "kapre", "librosa audioread soundfile soxr pooch lazy-loader decorator numba llvmlite platformdirs standard-aifc standard-sunau standard-chunk"),
     Library("tf-explain==0.3.1", "tf_explain", "opencv-python-headless pytest-mock", "**/test_*.py"),
-    Library("tf-keras-vis==0.8.7", "tf_keras_vis", "deprecated imageio", "**/*_test.py"),
+    Library("tf-keras-vis==0.8.7", "tf_keras_vis", "deprecated imageio", "../tests/**/*_test.py"),
     Library("keras-rl2==1.0.5", "rl", "gym==0.26.2 gym-notices", "**/test_*.py"),
     Library("bert-for-tf2==0.14.9", "bert", "py-params params-flow==0.8.2 numpy"),
     Library("tensorflow-privacy==0.9.0", "tensorflow_privacy", f"dp-accounting==0.4.3 mpmath {TFP}", "**/*_test.py"),

@@ -13,9 +13,11 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["PACKAGE_FOLDER", "activate", "is_active"]
+__all__ = ["PACKAGE_FOLDER", "activate", "activate_as_requested", "is_active", "make_environment"]
 
 PACKAGE_FOLDER = str(Path(__file__).parent / "packages")
+# Workers that do not inherit PYTHONPATH activate the shims if this variable is set.
+_VARIABLE = "MESHFLOW_SHIMS"
 _NAMES = ("tensorflow", "keras", "tf_keras")
 
 
@@ -41,6 +43,17 @@ def activate() -> None:
         # The first entry is the folder of the script, which precedes PYTHONPATH.
         sys.path.insert(1, PACKAGE_FOLDER)
         importlib.invalidate_caches()
+    os.environ.update(make_environment())
+
+
+def activate_as_requested() -> None:
+    """Activate the shims in a worker of a process in which they are active."""
+    if os.environ.get(_VARIABLE):
+        activate()
+
+
+def make_environment() -> dict[str, str]:
+    """Return environment variables of processes in which `import tensorflow` loads Meshflow."""
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if PACKAGE_FOLDER not in folders:
-        os.environ["PYTHONPATH"] = os.pathsep.join([PACKAGE_FOLDER, *filter(None, folders)])
+    folders = [PACKAGE_FOLDER, *(f for f in folders if f and f != PACKAGE_FOLDER)]
+    return {"PYTHONPATH": os.pathsep.join(folders), _VARIABLE: "1"}
