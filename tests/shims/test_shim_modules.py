@@ -121,6 +121,7 @@ for key, value in MODULES.items():
 """)[1]
     # These names appear with the rest of TensorFlow's API.
     expected = (
+        "meshflow.core.values.composite",
         "tf.__internal__",
         "tf.raw_ops",
         "tf.queue",

@@ -162,8 +162,8 @@ def _is_public_module(namespace: Any, name: str, value: object) -> bool:
     """Check whether an attribute is a public module, not one that the namespace uses itself."""
     return (
         isinstance(value, ModuleType)
-        and value.__name__.startswith(f"{_PUBLIC_PACKAGE}.")
-        and name in getattr(namespace, "__all__", [name])
+        and value.__name__.startswith((f"{_PUBLIC_PACKAGE}.", "tf."))
+        and (_is_dunder(name) or name in getattr(namespace, "__all__", [name]))
     )
 
 
