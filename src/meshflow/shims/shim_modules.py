@@ -160,10 +160,13 @@ def _is_dunder(name: str) -> bool:
 
 def _is_public_module(namespace: Any, name: str, value: object) -> bool:
     """Check whether an attribute is a public module, not one that the namespace uses itself."""
+    # Modules with a function `__dir__` have lazily loaded names.
+    has_names = "__dir__" in getattr(namespace, "__dict__", {})
+    names = dir(namespace) if has_names else getattr(namespace, "__all__", [name])
     return (
         isinstance(value, ModuleType)
         and value.__name__.startswith((f"{_PUBLIC_PACKAGE}.", "tf."))
-        and (_is_dunder(name) or name in getattr(namespace, "__all__", [name]))
+        and (_is_dunder(name) or name in names)
     )
 
 
