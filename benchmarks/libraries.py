@@ -47,7 +47,7 @@ class Library:
 
 
 TFP = "tensorflow-probability==0.23.0 decorator cloudpickle gast dm-tree"
-GPFLOW = "check-shapes dropstackframe lark deprecated multipledispatch tabulate"
+GPFLOW = "setuptools==75.8.0 check-shapes dropstackframe lark deprecated multipledispatch tabulate"
 LIBRARIES = (
     Library("gpflow==2.9.2", "gpflow", f"{GPFLOW} {TFP}", "**/test_*.py"),
     Library("edward2==0.0.2", "edward2", TFP, "tensorflow/**/*_test.py", "*experimental*", ""),
@@ -70,7 +70,7 @@ LIBRARIES = (
     Library("tf-agents==0.19.0", "tf_agents", f"gin-config gym==0.23.0 gym-notices {TFP}", "**/*_test.py"),
     Library("tensorflow-ranking==0.5.5", "tensorflow_ranking", ""),
     Library("deepxde==1.11.1", "deepxde", "scikit-optimize pyaml"),
-    Library("keras-cv==0.5.1", "keras_cv", "regex", "layers/**/*_test.py"),
+    Library("keras-cv==0.5.1", "keras_cv", "regex tensorflow-datasets==4.9.4 etils promise psutil tensorflow-metadata termcolor toml importlib-resources zipp dm-tree", "layers/**/*_test.py"),
     Library("keras-nlp==0.5.2", "keras_nlp", "regex", "layers/**/*_test.py"),
     Library("livelossplot==0.5.5", "livelossplot", "bokeh ipython"),
     Library("keras-self-attention==0.51.0", "keras_self_attention", "", "tests/**/test_*.py"),
@@ -81,7 +81,7 @@ LIBRARIES = (
     Library("dm-sonnet==2.0.2", "sonnet", "dm-tree tabulate", "src/*_test.py src/nets/*_test.py"),
     Library("tensorlayer==2.2.5", "tensorlayer", "progressbar2 python-utils imageio scikit-image lazy-loader networkx tifffile", ""),
     Library("tf2onnx==1.16.1", "tf2onnx", ""),
-    Library("tensorflow-hub==0.16.1", "tensorflow_hub", ""),
+    Library("tensorflow-hub==0.16.1", "tensorflow_hub", "setuptools==75.8.0"),
     Library("vit-keras==0.1.2", "vit_keras", "validators"),
     Library("scikeras==0.12.0", "scikeras", ""),
 )  # fmt: skip

@@ -236,7 +236,7 @@ MODULES = {
     "python.util.dispatch": "tf.experimental",
     "python.util.nest": f"tf.nest {_HELPERS}",
     "python.util.tf_contextlib": "contextlib",
-    "python.util.tf_inspect": f"inspect _inspect=inspect getfullargspec={_HELPERS}:getfullargspec",
+    "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
     "python.tf2": f"enabled={_HELPERS}:is_version_2",
     # Messages.
     "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "

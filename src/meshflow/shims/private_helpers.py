@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,13 @@ def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: A
     return func_or_class
 
 
+def getargspec(func: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the names, variable names and defaults of the positional parameters of a function."""
+    spec = getfullargspec(func)
+    return _ArgSpec(spec.args, spec.varargs, spec.varkw, spec.defaults)
+
+
+_ArgSpec = namedtuple("_ArgSpec", "args varargs keywords defaults")
 # Registries of `type_spec_registry`, which have no entries because `register` is ignored.
 _NAME_TO_TYPE_SPEC: dict[str, type] = {}
 _TYPE_SPEC_TO_NAME: dict[type, str] = {}
