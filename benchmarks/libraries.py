@@ -172,8 +172,10 @@ def measure(library, arguments, root):
     for number, file in enumerate(find_tests(library, root, arguments.files)):
         report = folder.parent / f"report{number}.xml"
         report.unlink(missing_ok=True)
-        pytest = ["-m", "pytest", "-q", "-x" if arguments.first else "-q", "-p", "no:cacheprovider", "--import-mode=importlib",
-                  f"--rootdir={folder.parent}", f"--junitxml={report}", f"--timeout={arguments.seconds // 4}", "-o", "junit_logging=no", str(file)]  # fmt: skip
+        pytest = [
+            "-m", "pytest", "-qx" if arguments.first else "-q", "-p", "no:cacheprovider", f"--rootdir={folder.parent}",
+            f"--junitxml={report}", f"--timeout={arguments.seconds // 4}", "-o", "junit_logging=no", str(file),
+        ]  # fmt: skip
         code, output = run(pytest, folder, arguments.python, arguments.seconds)
         outcome["files"] += 1
         name = file.name

@@ -188,7 +188,9 @@ def test_the_optional_distribution_is_tensorflow_unless_it_is_installed(tmp_path
     (site / "tensorflow").mkdir()
     (site / "tensorflow" / "__init__.py").write_text("")
     found = run(environment.python, "-c", "import tensorflow; print(tensorflow)", folder=tmp_path)
-    assert "pip uninstall tensorflow keras tf_keras" in found and "site-packages/tensorflow" in found
+    assert (
+        "pip uninstall tensorflow keras tf_keras" in found and "site-packages/tensorflow" in found
+    )
 
 
 def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):
