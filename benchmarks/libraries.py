@@ -116,6 +116,9 @@ def find_tests(library, root, limit):
             )  # fmt: skip
             for archive in source.glob("*.tar.gz"):
                 shutil.unpack_archive(archive, source, filter="data")
+            # Some distributions leave it out, and `tests/gpflow` would hide the library.
+            for folder in source.glob("*/tests"):
+                (folder / "__init__.py").touch()
         found = _match(source, library) or _match(
             next(p for p in source.iterdir() if p.is_dir()), library
         )
