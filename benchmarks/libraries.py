@@ -172,19 +172,20 @@ def measure(library, arguments, root):
         print(output[-1500:])
     if not library.tests:
         return outcome
-    for number, file in enumerate(find_tests(library, root, arguments.files)):
-        report = folder.parent / f"report{number}.xml"
+    files = find_tests(library, root, arguments.files)
+    for first in range(0, len(files), arguments.group):
+        group = [str(file) for file in files[first : first + arguments.group]]
+        report = folder.parent / f"report{first}.xml"
         report.unlink(missing_ok=True)
         pytest = [
             "-m", "pytest", "-qx" if arguments.first else "-q", "-p", "no:cacheprovider", f"--rootdir={folder.parent}",
-            f"--junitxml={report}", f"--timeout={arguments.seconds // 4}", "-o", "junit_logging=no", str(file),
+            f"--junitxml={report}", f"--timeout={arguments.seconds // 4}", "-o", "junit_logging=no", *group,
         ]  # fmt: skip
         code, output = run(pytest, folder, arguments.python, arguments.seconds)
-        outcome["files"] += 1
-        name = file.name
+        outcome["files"] += len(group)
         if not report.exists():
-            outcome["failed"] += 1
-            outcome["failures"][name] = f"no report, exit code {code}: {output[-300:]}"
+            outcome["failed"] += len(group)
+            outcome["failures"][str(group)] = f"no report, exit code {code}: {output[-300:]}"
             continue
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
             problem = next((c for c in case if c.tag in ("failure", "error")), None)
@@ -194,7 +195,7 @@ def measure(library, arguments, root):
                 lines = [
                     x[1:].strip() for x in (problem.text or "").splitlines() if x.startswith("E ")
                 ]
-                outcome["failures"][f"{name}::{case.get('name')}"] = (
+                outcome["failures"][f"{case.get('classname')}::{case.get('name')}"] = (
                     lines[-1] if lines else message
                 )[:300]
             else:
@@ -234,7 +235,8 @@ def main():
     )
     parser.add_argument("--out", type=Path, default=Path("out/libraries-meshflow.json"))
     parser.add_argument("--files", type=int, help="maximum number of test files of a library")
-    parser.add_argument("--seconds", type=int, default=600, help="time limit of a test file")
+    parser.add_argument("--group", type=int, default=8, help="test files in one process")
+    parser.add_argument("--seconds", type=int, default=1800, help="time limit of a process")
     parser.add_argument("--first", action="store_true", help="stop each file at its first failure")
     parser.add_argument("--table", nargs="*", help="print a table of earlier outcomes")
     arguments = parser.parse_args()
