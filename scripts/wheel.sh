@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the source distribution and, from that, two wheels for every Python: one with the CPU kernels for x86-64 Linux, and a
+# Builds the wheel of meshflow-as-tensorflow, the source distribution and, from that, two wheels for every Python: one with the CPU kernels for x86-64 Linux, and a
 # pure one for other platforms, where XLA computes everything.
 # Usage: wheel.sh PYTHON FOLDER
 set -euo pipefail
@@ -37,4 +37,5 @@ for path in sys.argv[1:]:
     needed = f", glibc >={glibc[1]}.{glibc[2]} on Linux" if glibc else ""
     print(f"{os.path.basename(path)}: Python {metadata['Requires-Python']}, jax{found['jax']}, jaxlib{found['jaxlib']}{needed}")
 PROGRAM
+"$python" -m build --wheel --no-isolation --outdir "$folder" packaging/as_tensorflow
 mv "$raw"/meshflow_tf-*.tar.gz "$raw"/checked/*.whl "$raw"/pure/*-any.whl "$folder"

@@ -152,13 +152,14 @@ def built(tmp_path_factory, index):
 def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
     (wheel,) = built.glob("*-manylinux_2_*.whl")
     assert wheel.name.split("-")[2:4] == ["py3", "none"]
-    (pure,) = built.glob("*-py3-none-any.whl")
+    (pure,) = built.glob("meshflow_tf-*-py3-none-any.whl")
     with zipfile.ZipFile(pure) as archive:
         names = archive.namelist()
         metadata = archive.read("meshflow_tf-{}.dist-info/METADATA".format(pure.name.split("-")[1]))
     assert not any(name.endswith((".so", ".so.3")) for name in names)
     assert b"\nRequires-Python: >=3.11\n" in metadata and b"\nRequires-Dist: jaxlib<" in metadata
-    assert len(list(built.glob("*.whl"))) == 2
+    assert len(list(built.glob("meshflow_tf-*.whl"))) == 2
+    assert list(built.glob("meshflow_as_tensorflow-*-py3-none-any.whl"))
     assert [path.name.endswith(".tar.gz") for path in built.iterdir()].count(True) == 1
     by_pip, by_uv = (Environment(tmp_path / name, name) for name in ("pip", "uv"))
     for environment in (by_pip, by_uv):
@@ -166,6 +167,29 @@ def test_one_wheel_has_the_kernels_and_what_they_need(built, tmp_path):
         environment.borrow()
     check(by_pip)
     check(by_uv)
+
+
+def test_the_optional_distribution_is_tensorflow_unless_it_is_installed(tmp_path):
+    build = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path)
+    run(*build, ROOT / "packaging" / "as_tensorflow", folder=tmp_path)
+    environment = Environment(tmp_path / "venv", "uv")
+    environment.install("--no-deps", "--no-index", *tmp_path.glob("*.whl"))
+    environment.borrow()
+    site = next(environment.folder.glob("lib/python3*/site-packages"))
+    (site / "borrowed.pth").write_text(f"{sysconfig.get_path('purelib')}\n{ROOT / 'src'}\n")
+    program = (
+        "import importlib.metadata, tensorflow\n"
+        "print(tensorflow.__file__, importlib.metadata.version('tensorflow'))"
+    )
+    found = run(environment.python, "-c", program, folder=tmp_path)
+    assert "shims/packages/tensorflow" in found and found.rstrip().endswith(" 2.15.1"), found
+    # Another TensorFlow is neither overwritten nor hidden.
+    (site / "tensorflow").mkdir()
+    (site / "tensorflow" / "__init__.py").write_text("")
+    found = run(environment.python, "-c", "import tensorflow; print(tensorflow)", folder=tmp_path)
+    assert (
+        "pip uninstall tensorflow keras tf_keras" in found and "site-packages/tensorflow" in found
+    )
 
 
 def test_without_a_compiler_the_first_use_says_so_once(source, tmp_path):

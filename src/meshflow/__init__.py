@@ -61,6 +61,11 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Make `import tensorflow` load Meshflow in a notebook: `%load_ext meshflow`."""
+    importlib.import_module("meshflow.shims").activate()
+
+
 # Public names that start and end with two underscores.
 _PUBLIC_DUNDERS = ("__all__", "__version__", "__git_version__", "__compiler_version__") + (
     "__cxx11_abi_flag__",

@@ -106,6 +106,13 @@ def test_workers_get_their_task_and_their_output_is_told_apart(show):
         assert f"[worker {number}] to stderr {task}\n" in text
 
 
+def test_workers_import_meshflow_as_tensorflow(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import tensorflow; print(tensorflow.keras.layers.Dense.__module__)\n")
+    code, output = launch(script)
+    assert code == 0 and "meshflow.keras" in output
+
+
 def test_failure_ends_the_job_after_its_restarts(show):
     code, text = launch("--workers", 2, "--max-restarts", 1, show, "7")
     assert code == 7

@@ -1,4 +1,4 @@
-"""`meshflow show` and `meshflow run`: what saved models take and return, and calls of them."""
+"""`meshflow show` and `meshflow predict`: what saved models take and return, and calls of them."""
 
 import numpy as np
 import pytest
@@ -58,11 +58,11 @@ def test_signatures_run_on_arrays_of_files(folder, tmp_path):
     x, words = np.arange(6.0).reshape(2, 3), np.array(["a", "bc"])
     np.save(tmp_path / "x.npy", x)
     np.savez(tmp_path / "all.npz", x=x, words=words)
-    assert "rows: int32 []\n2\n" in said("run", folder, "--input", f"x={tmp_path}/x.npy")
-    said("run", folder, "--input", f"x={tmp_path}/all.npz:x", "--out", tmp_path / "out")
+    assert "rows: int32 []\n2\n" in said("predict", folder, "--input", f"x={tmp_path}/x.npy")
+    said("predict", folder, "--input", f"x={tmp_path}/all.npz:x", "--out", tmp_path / "out")
     assert np.load(tmp_path / "out" / "y.npy").tolist() == [[3.0, 3.0], [12.0, 12.0]]
     given = ("--signature", "loud", "--input", f"words={tmp_path}/all.npz:words")
-    said("run", folder, *given, "--out", tmp_path)
+    said("predict", folder, *given, "--out", tmp_path)
     assert np.load(tmp_path / "output_0.npy").tolist() == [b"A", b"BC"]
 
 
@@ -72,9 +72,9 @@ def test_what_is_missing_is_said(folder, tmp_path):
     assert "no signature 'other'" in said("show", folder, "--signature", "other", code=1)
     assert "none with all of ['gpu']" in said("show", folder, "--tags", "gpu", code=1)
     assert "SavedModel file does not exist" in said("show", tmp_path, code=1)
-    assert "takes the tensors ['x']" in said("run", folder, code=1)
-    assert "all.npz:KEY" in said("run", folder, "--input", f"x={tmp_path}/all.npz", code=1)
-    assert "allow_pickle" in said("run", folder, "--input", f"x={tmp_path}/object.npy", code=1)
+    assert "takes the tensors ['x']" in said("predict", folder, code=1)
+    assert "all.npz:KEY" in said("predict", folder, "--input", f"x={tmp_path}/all.npz", code=1)
+    assert "allow_pickle" in said("predict", folder, "--input", f"x={tmp_path}/object.npy", code=1)
 
 
 @pytest.mark.parametrize("option", ["--isolated", "--no-isolated"])

@@ -16,8 +16,9 @@ from meshflow.cli import journal, profile
 from meshflow.cli.convert import convert
 from meshflow.cli.launch import Job
 from meshflow.cli.plan import SCRIPT_SETTINGS, plan
+from meshflow.cli.run import run_program
 from meshflow.cli.serve import serve
-from meshflow.cli.show import run, show
+from meshflow.cli.show import predict, show
 
 app = typer.Typer(
     help="Meshflow: the TensorFlow 2 training stack on JAX/XLA.", no_args_is_help=True
@@ -29,7 +30,7 @@ app.add_typer(profile.app, name="profile")
 app.command()(serve)
 app.command()(convert)
 app.command()(show)
-app.command()(run)
+app.command()(predict)
 app.command(name="plan", context_settings=SCRIPT_SETTINGS)(plan)
 
 
@@ -59,6 +60,19 @@ def doctor() -> None:
     for line in diagnosis.list_advice() or ["No improvements found."]:
         # Wrapped lines would break commands that the user copies.
         console.print(f"- {line}", markup=False, soft_wrap=True)
+
+
+@app.command(
+    name="run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def run_command(
+    program: Annotated[
+        list[str],
+        typer.Argument(help="script.py, -m MODULE or -c CODE, and the arguments of the program."),
+    ],
+) -> None:
+    """Run a TensorFlow program, in which tensorflow, keras and tf_keras are Meshflow, like `python`."""
+    raise typer.Exit(run_program(program))
 
 
 @app.command(context_settings=SCRIPT_SETTINGS)

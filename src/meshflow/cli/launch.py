@@ -28,6 +28,7 @@ from meshflow.distribute.cluster.supervision import (
     WorkerFailureError,
     make_virtual_device_environment,
 )
+from meshflow.shims import make_environment
 
 __all__ = ["Job"]
 
@@ -142,6 +143,7 @@ class Job:
                 config = {"cluster": {"worker": addresses}, "task": task}
                 environment = {
                     **os.environ,
+                    **make_environment(),
                     **job_environment,
                     **(
                         make_virtual_device_environment(self._devices)

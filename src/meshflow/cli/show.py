@@ -1,4 +1,4 @@
-"""`meshflow show` and `meshflow run`: inspect a saved model and call its signatures."""
+"""`meshflow show` and `meshflow predict`: inspect a saved model and call its signatures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from meshflow.saved_model.saving.function_discovery import (
     list_parameters,
 )
 
-__all__ = ["run", "show"]
+__all__ = ["predict", "show"]
 
 _FolderArgument = Annotated[
     str, typer.Argument(help="SavedModel folder, of Meshflow or TensorFlow.")
@@ -153,7 +153,7 @@ class _UnquotedText(str):
         return str(self)
 
 
-def run(
+def predict(
     folder: _FolderArgument,
     inputs: Annotated[
         list[str] | None,

@@ -22,6 +22,7 @@ from meshflow.distribute.cluster.supervision import (
     make_virtual_device_environment,
 )
 from meshflow.environment import optional_packages
+from meshflow.shims import activate_as_requested
 
 __all__ = ["run"]
 
@@ -220,6 +221,7 @@ class _WorkerActor:
     def configure(self, variables: dict[str, str]) -> None:
         """Set environment variables before the function is unpickled."""
         os.environ.update(variables)
+        activate_as_requested()
 
     def run(
         self, function: Callable[..., _Result], args: Sequence[object], kwargs: Mapping[str, object]

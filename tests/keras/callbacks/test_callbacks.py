@@ -211,3 +211,22 @@ def test_logs_are_always_dictionaries():
     model.evaluate(x, x[:, :1], verbose=0, callbacks=[Recorder()])
     model.predict(x, verbose=0, callbacks=[Recorder()])
     assert kinds == {dict}
+
+
+def test_a_list_of_callbacks_takes_keywords():
+    seen = []
+
+    class Record(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            seen.append((epoch, logs))
+
+        def on_train_begin(self, logs=None):
+            seen.append(logs)
+
+    callbacks = tf.keras.callbacks.CallbackList([Record()])
+    callbacks.on_epoch_begin(1, logs={"a": 1})
+    callbacks.on_epoch_begin(epoch=2, logs={"a": 2})
+    callbacks.on_epoch_begin(3, {"a": 3})
+    callbacks.on_train_begin(logs={"b": 1})
+    callbacks.on_train_begin()
+    assert seen == [(1, {"a": 1}), (2, {"a": 2}), (3, {"a": 3}), {"b": 1}, {}]

@@ -189,6 +189,21 @@ def test_merging(rng):
         layers.Concatenate(1)([a, b[..., :2]])
 
 
+@pytest.mark.parametrize("dtype", [None, "int32"])
+def test_symbolic_embeddings_have_masks(dtype):
+    embedded = layers.Embedding(4, 5, mask_zero=True)(tf.keras.Input([5], dtype=dtype))
+    seen = []
+
+    class Record(layers.Layer):
+        def call(self, inputs, mask=None):
+            seen.extend(mask)
+            return inputs[0]
+
+    Record()([embedded, embedded])
+    assert embedded._keras_mask.shape.as_list() == [None, 5]
+    assert seen and all(mask.dtype == tf.bool for mask in seen)
+
+
 def test_embedding():
     layer = layers.Embedding(5, 3, mask_zero=True)
     y = layer(np.array([[1, 0, 4]]))

@@ -37,6 +37,10 @@ class ObservableAttributes:
 
         object.__setattr__(self, "_on_attribute", call)
 
+    def _no_dependency(self, value: T) -> T:
+        """Return a value for an attribute; subclasses in libraries call it for values that are not saved."""
+        return value
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_on_attribute"}
 

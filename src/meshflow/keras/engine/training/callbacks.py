@@ -223,10 +223,12 @@ def _make_hook_caller(name: str) -> Callable[..., None]:
     mode = next((m for m, hooks in _BATCH_HOOKS.items() if name in hooks), None)
     takes_index = mode is not None or "epoch" in name
 
-    def call(self: CallbackList, *args: Any) -> None:
+    def call(self: CallbackList, *args: Any, logs: Any = None, **index_argument: int) -> None:
+        args = (*index_argument.values(), *args)
         index = (args[0],) if takes_index else ()
-        explicit_logs = args[len(index)] if len(args) > len(index) else None
-        logs = {} if explicit_logs is None else explicit_logs
+        if len(args) > len(index):
+            logs = args[len(index)]
+        logs = {} if logs is None else logs
         for callback in self._batch_callbacks[mode] if mode else self.callbacks:
             callback_logs = logs
             if mode is not None and not getattr(callback, "_takes_tensors", False):

@@ -1,0 +1,278 @@
+"""Table from TensorFlow's private modules to the equivalent public names.
+
+An entry describes the module and all modules below it. It lists namespaces, which are searched in
+order, and explicit names as `name=object`, which apply to this module only. `tf.nn` is a public
+module of Meshflow, and other names contain the full name of a Python module. Private names often have a public
+namesake in TensorFlow, so a namespace suffices for most modules; the ending of `DatasetV2` or
+`softmax_v2` is ignored.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "MODULES",
+    "PACKAGES",
+    "PRIVATE_PREFIXES",
+    "REMOVED_MODULES",
+    "RENAMED_PREFIXES",
+]
+
+# Modules below these names may have any name.
+PRIVATE_PREFIXES = (
+    "keras.src.",
+    "tensorflow.compiler.",
+    "tensorflow.core.",
+    "tensorflow.lite.python.",
+    "tensorflow.python.",
+    "tensorflow.tools.",
+    "tf_keras.src.",
+)
+# Copies of modules under other names, and their names in `MODULES`; the first matching prefix counts.
+RENAMED_PREFIXES = {
+    "tensorflow.python.keras": "keras.src",
+    "tensorflow.python.training.tracking": "python.trackable",
+    "tensorflow.python": "python",
+    "tensorflow.core": "core",
+    "tensorflow.lite.python": "lite.python",
+    "tensorflow.tools": "tools",
+    "tensorflow.compiler": "compiler",
+    "tensorflow": "tf",
+    "tf_keras.src": "keras.src",
+    "tf_keras": "keras.src",
+    "keras.src": "keras.src",
+    "keras": "keras.src",
+}
+# Modules of TensorFlow 1 that TensorFlow 2 does not have.
+REMOVED_MODULES = {
+    "tensorflow.contrib": "TensorFlow 2 does not have tf.contrib. See tf.keras, tf.data, tf.distribute and "
+    "packages such as tf-slim for its replacements.",
+    "tensorflow.examples": "TensorFlow's examples are not part of its package. Load datasets from "
+    "tf.keras.datasets.",
+}
+# Modules whose attributes are modules.
+PACKAGES = frozenset(
+    """
+    python python.autograph python.autograph.core python.autograph.impl python.autograph.converters
+    python.autograph.pyct python.autograph.pyct.common_transformers python.autograph.pyct.static_analysis python.checkpoint python.client
+    python.compiler python.data python.data.experimental python.data.experimental.ops python.data.ops
+    python.data.util python.debug python.distribute python.distribute.cluster_resolver python.eager
+    python.eager.polymorphic_function python.feature_column python.framework python.grappler python.layers
+    python.lib python.lib.core python.lib.io python.module python.ops python.ops.distributions
+    python.ops.linalg python.ops.losses python.ops.numpy_ops python.ops.parallel_for python.ops.ragged
+    python.ops.signal python.ops.structured python.platform python.profiler python.saved_model
+    python.saved_model.model_utils python.summary python.tools python.tpu python.trackable python.training
+    python.training.experimental python.training.saving python.types python.user_ops python.util
+    core core.example core.framework core.protobuf core.util core.protobuf.tpu core.profiler
+    lite.python compiler compiler.tf2xla compiler.tf2xla.python compiler.xla compiler.tf2tensorrt
+    tools tools.docs tools.compatibility
+    keras.src keras.src.applications keras.src.distribute keras.src.engine keras.src.layers
+    keras.src.layers.preprocessing keras.src.legacy_tf_layers keras.src.mixed_precision keras.src.optimizer_v2
+    keras.src.optimizers keras.src.premade_models keras.src.saving keras.src.saving.legacy
+    keras.src.saving.saved_model keras.src.saving.legacy.saved_model keras.src.testing_infra keras.src.utils
+    keras.src.optimizers.schedules keras.src.optimizers.legacy
+    """.split()  # noqa: SIM905 - the list would have seventy lines
+)
+
+_HELPERS = "meshflow.shims.private_helpers"
+# Modules of `keras` in its earlier versions that `MODULES` does not list.
+_KERAS_MODULES = """
+    engine.functional engine.input_layer engine.input_spec engine.node engine.sequential engine.topology
+    engine.training engine.training_utils engine.training_v1 engine.base_layer_v1 layers.advanced_activations
+    layers.convolutional layers.core layers.embeddings layers.local layers.merge layers.noise
+    layers.normalization layers.pooling layers.recurrent layers.rnn layers.wrappers metrics.metrics
+    mixed_precision.loss_scale_optimizer mixed_precision.policy optimizers.optimizer
+    optimizers.schedules.learning_rate_schedule saving.hdf5_format saving.model_config
+    saving.object_registration saving.save saving.saving_utils saving.legacy.hdf5_format saving.legacy.save
+    saving.saving_api saving.saving_lib utils.control_flow_util utils.conv_utils utils.data_utils
+    utils.generic_utils utils.io_utils utils.layer_utils utils.metrics_utils utils.multi_gpu_utils
+    utils.np_utils utils.tf_utils utils.version_utils utils.vis_utils
+""".split()  # noqa: SIM905 - the list would have fifty lines
+MODULES = {
+    **dict.fromkeys((f"keras.src.{name}" for name in _KERAS_MODULES), ""),
+    # TensorFlow.
+    "python": "tf tf.compat.v1",
+    "python.autograph.core.converter": "Base=ast:NodeTransformer",
+    "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
+    "python.checkpoint": "tf.train tf.train.experimental",
+    "python.client": "tf.compat.v1",
+    "python.client.device_lib": f"list_local_devices={_HELPERS}:list_local_devices",
+    "python.data": "tf.data tf.data.experimental",
+    "python.data.ops.dataset_ops": "make_one_shot_iterator=tf.compat.v1.data.make_one_shot_iterator "
+    "make_initializable_iterator=tf.compat.v1.data.make_initializable_iterator "
+    "get_legacy_output_types=tf.compat.v1.data.get_output_types "
+    "get_legacy_output_shapes=tf.compat.v1.data.get_output_shapes "
+    "get_legacy_output_classes=tf.compat.v1.data.get_output_classes",
+    "python.data.ops.iterator_ops": "IteratorBase=tf.data.Iterator OwnedIterator=tf.data.Iterator",
+    "python.data.util": "tf.nest",
+    "python.data.util.nest": f"tf.nest {_HELPERS}",
+    "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
+    "python.distribute": "tf.distribute tf.distribute.experimental",
+    "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
+    "python.distribute.values": "DistributedVariable=tf.Variable",
+    "python.eager": "tf tf.compat.v1",
+    "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
+    f"num_gpus={_HELPERS}:count_gpus "
+    "in_eager_mode=tf.executing_eagerly",
+    "python.eager.function": "defun=tf.function",
+    "python.eager.monitoring": f"{_HELPERS}",
+    "python.feature_column": "tf.feature_column",
+    "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
+    "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
+    "python.framework.config": "tf.config tf.config.experimental",
+    "python.framework.dtypes": "bool=tf.bool",
+    "python.framework.errors": "tf.errors",
+    "python.framework.errors_impl": "tf.errors",
+    "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
+    "python.framework.graph_util": "tf.compat.v1.graph_util",
+    "python.framework.ops": "EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
+    "convert_to_tensor_or_composite=tf.convert_to_tensor "
+    "convert_to_tensor_v2_with_dispatch=tf.convert_to_tensor internal_convert_to_tensor=tf.convert_to_tensor "
+    "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
+    "name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
+    "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
+    "python.framework.random_seed": "tf.random tf.compat.v1.random",
+    "python.framework.smart_cond": f"{_HELPERS}",
+    "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
+    "python.framework.tensor_shape": "tf.compat tf.compat.v1 as_shape=tf.TensorShape",
+    "python.framework.tensor_spec": "DenseSpec=tf.TensorSpec BoundedTensorSpec=tf.TensorSpec",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
+    "python.framework.type_spec_registry": f"{_HELPERS}",
+    "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
+    "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
+    f"constant_value_as_shape={_HELPERS}:constant_value_as_shape",
+    "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} tf.test",
+    "python.framework.versions": "VERSION=tf.__version__",
+    "python.keras": "tf.keras",
+    "python.layers": "tf.compat.v1.layers tf.keras.layers",
+    "python.lib": "tf.io",
+    "python.lib.io.file_io": "tf.io.gfile FileIO=tf.io.gfile.GFile file_exists=tf.io.gfile.exists "
+    "is_directory=tf.io.gfile.isdir recursive_create_dir=tf.io.gfile.makedirs "
+    "create_dir=tf.io.gfile.mkdir delete_file=tf.io.gfile.remove delete_recursively=tf.io.gfile.rmtree "
+    "list_directory=tf.io.gfile.listdir get_matching_files=tf.io.gfile.glob",
+    "python.lib.io.tf_record": "tf.compat.v1.python_io",
+    "python.lib.io.python_io": "tf.compat.v1.python_io",
+    "python.module": "tf",
+    "python.ops": "tf tf.math tf.nn tf.linalg tf.image tf.strings tf.random tf.sparse tf.io tf.bitwise tf.signal "
+    "tf.sets tf.lookup tf.debugging tf.compat.v1 tf.compat.v1.nn tf.raw_ops",
+    "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
+    "shape_v2=tf.shape where_v2=tf.where",
+    "python.ops.check_ops": "tf.debugging tf.compat.v1.debugging",
+    "python.ops.control_flow_ops": "tf tf.compat.v1",
+    "python.ops.control_flow_util": f"{_HELPERS}",
+    "python.ops.control_flow_util_v2": f"{_HELPERS}",
+    "python.ops.data_flow_ops": "tf.queue",
+    "python.ops.distributions": "tf.compat.v1.distributions",
+    "python.ops.gen_linalg_ops": "tf.raw_ops",
+    "python.ops.gen_math_ops": "mat_mul=tf.matmul",
+    "python.ops.gradient_checker_v2": "tf.test",
+    "python.ops.image_ops": "tf.image tf.compat.v1.image",
+    "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
+    "python.ops.init_ops": "tf.compat.v1.initializers tf.compat.v1",
+    "python.ops.init_ops_v2": "tf.keras.initializers",
+    "python.ops.io_ops": "tf.io",
+    "python.ops.linalg": "tf.linalg",
+    "python.ops.linalg.linear_operator": f"tf.linalg {_HELPERS}",
+    "python.ops.linalg_ops": "tf.linalg",
+    "python.ops.lookup_ops": "tf.lookup tf.lookup.experimental",
+    "python.ops.losses": "tf.compat.v1.losses",
+    "python.ops.map_fn": "map_fn=tf.map_fn",
+    "python.ops.math_ops": "tf tf.math tf.compat.v1 range=tf.range sum=tf.reduce_sum "
+    "reduce_sum_v1=tf.compat.v1.reduce_sum reduce_mean_v1=tf.compat.v1.reduce_mean "
+    "reduce_max_v1=tf.compat.v1.reduce_max mul=tf.multiply div=tf.compat.v1.div",
+    "python.ops.nn": "tf.nn tf.compat.v1.nn",
+    "python.ops.nn_impl": "tf.nn tf.compat.v1.nn",
+    "python.ops.nn_ops": "tf.nn tf.compat.v1.nn",
+    "python.ops.numpy_ops": "tf.experimental.numpy",
+    "python.ops.parallel_for": "tf.experimental",
+    "python.ops.parallel_for.control_flow_ops": "vectorized_map=tf.vectorized_map",
+    "python.ops.parsing_ops": "tf.io",
+    "python.ops.ragged": "tf.ragged tf",
+    "python.ops.random_ops": "tf.random tf.compat.v1.random tf.compat.v1 random_uniform=tf.random.uniform "
+    "random_normal=tf.random.normal truncated_normal=tf.random.truncated_normal "
+    "random_shuffle=tf.random.shuffle parameterized_truncated_normal=tf.random.truncated_normal",
+    "python.ops.resource_variable_ops": "ResourceVariable=tf.Variable BaseResourceVariable=tf.Variable "
+    f"is_resource_variable={_HELPERS}:is_resource_variable",
+    "python.ops.rnn_cell_impl": "tf.compat.v1.nn.rnn_cell",
+    "python.ops.rnn": "tf.compat.v1.nn",
+    "python.ops.signal": "tf.signal",
+    "python.ops.sparse_ops": "tf.sparse",
+    "python.ops.stateless_random_ops": "tf.random",
+    "python.ops.stateful_random_ops": "tf.random",
+    "python.ops.string_ops": "tf.strings",
+    "python.ops.summary_ops_v2": "tf.summary",
+    "python.ops.ref_variable": "RefVariable=tf.Variable",
+    "python.ops.weights_broadcast_ops": f"{_HELPERS}",
+    "python.ops.while_loop": "while_loop=tf.while_loop",
+    "python.ops.while_v2": "while_loop=tf.while_loop",
+    "python.ops.variable_v1": "VariableV1=tf.compat.v1.Variable",
+    "python.platform": "tf.compat.v1",
+    "python.platform.build_info": "build_info=tf.sysconfig.get_build_info",
+    "python.platform.flags": "absl.flags",
+    "python.platform.app": "absl.app run=tf.compat.v1.app.run",
+    "python.platform.gfile": "tf.io.gfile tf.compat.v1.gfile",
+    "python.platform.googletest": f"absl.testing.absltest {_HELPERS}",
+    "python.platform.resource_loader": "tf.compat.v1.resource_loader",
+    "python.platform.sysconfig": "tf.sysconfig",
+    "python.platform.test": "tf.test tf.compat.v1.test main=tf.test.main mock=unittest.mock",
+    "python.platform.tf_logging": "tf.compat.v1.logging",
+    "python.profiler": "tf.profiler tf.compat.v1.profiler",
+    "python.profiler.profiler_v2": "tf.profiler.experimental",
+    "python.profiler.trace": "tf.profiler.experimental",
+    "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
+    "python.summary": "tf.compat.v1.summary tf.summary",
+    "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
+    "python.tools": "tf.compat.v1.graph_util",
+    "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",
+    "python.trackable": "tf.train tf.__internal__.tracking",
+    "python.trackable.autotrackable": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
+    "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
+    "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
+    "python.training": "tf.train tf.compat.v1.train",
+    "python.training.moving_averages": f"assign_moving_average={_HELPERS}:assign_moving_average",
+    "python.types": "tf.types.experimental",
+    "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.Tensor",
+    "python.util": f"{_HELPERS}",
+    "python.util.compat": "tf.compat",
+    "python.util.dispatch": "tf.experimental",
+    "python.util.nest": f"tf.nest {_HELPERS}",
+    "python.util.tf_contextlib": "contextlib",
+    "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
+    "python.tf2": f"enabled={_HELPERS}:is_version_2",
+    # Messages.
+    "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "
+    "meshflow.io.messages",
+    "core.framework.types_pb2": f"{_HELPERS}",
+    # Other parts.
+    "lite.python": "tf.lite tf.lite.experimental",
+    "tools.docs": f"{_HELPERS}",
+    # Keras.
+    "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
+    "keras.src.backend": "tf.keras.backend",
+    "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
+    "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
+    "keras.src.engine.base_layer_utils": f"{_HELPERS}",
+    "keras.src.engine.base_preprocessing_layer": "PreprocessingLayer="
+    "tf.keras.layers.experimental.preprocessing.PreprocessingLayer",
+    "keras.src.engine.compile_utils": "meshflow.keras.engine.training.compile_utils",
+    "keras.src.engine.data_adapter": "tf.keras.utils",
+    "keras.src.engine.keras_tensor": "KerasTensor=tf.keras.__internal__.KerasTensor",
+    "keras.src.engine.network": "Network=tf.keras.Model",
+    "keras.src.keras_parameterized": f"TestCase=tf.test.TestCase {_HELPERS}",
+    "keras.src.layers": "tf.keras.layers tf.keras.layers.experimental",
+    "keras.src.losses": "tf.keras.losses",
+    "keras.src.metrics": "tf.keras.metrics",
+    "keras.src.optimizer_v2": "tf.keras.optimizers.legacy",
+    "keras.src.optimizer_v2.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
+    "keras.src.optimizer_v2.learning_rate_schedule": "tf.keras.optimizers.schedules",
+    "keras.src.optimizers.legacy.optimizer_v2": "OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
+    "keras.src.optimizers.optimizer_v2": "tf.keras.optimizers.legacy OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
+    "keras.src.optimizers.optimizer_experimental": "tf.keras.optimizers",
+    "keras.src.saving": "tf.keras.saving tf.keras.models tf.keras.utils",
+    "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
+    "keras.src.testing_infra": f"tf.test {_HELPERS}",
+    "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_HELPERS}",
+    "keras.src.testing_infra.test_utils": f"{_HELPERS}",
+    "keras.src.testing_utils": f"{_HELPERS}",
+    "keras.src.utils": f"tf.keras.utils {_HELPERS}",
+    "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
+}

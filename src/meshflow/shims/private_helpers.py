@@ -1,0 +1,402 @@
+"""Small functions of TensorFlow's private modules that libraries call, many of them while they are imported."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import as_dtype
+from meshflow.environment.types import PyTree
+
+tf: Any = get_public_package()
+
+# ---- decorators -----------------------------------------------------------------------------
+
+
+def ignore_decorator(*args: Any, **kwargs: Any) -> Any:
+    """Return the decorated function or class unchanged; with other arguments, return such a decorator."""
+    is_target = len(args) == 1 and (inspect.isfunction(args[0]) or inspect.isclass(args[0]))
+    return args[0] if is_target and not kwargs else lambda target: target
+
+
+# Documentation and test modes of TensorFlow's own modules.
+tf_export = keras_export = estimator_export = deprecated = deprecated_args = ignore_decorator
+deprecated_arg_values = deprecated_endpoints = do_not_generate_docs = ignore_decorator
+do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = ignore_decorator
+doc_private = doc_in_current_and_subclasses = add_dispatch_support = ignore_decorator
+no_automatic_dependency_tracking = no_automatic_dependency_tracking_scope = ignore_decorator
+run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
+run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
+make_composite_tensor = register = dispatch_for_types = ignore_decorator
+disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
+run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
+    ignore_decorator
+)
+
+
+def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: Any) -> Any:
+    """Return a function or class, which also has an old name."""
+    return func_or_class
+
+
+def getargspec(func: Callable[..., Any]) -> tuple[Any, ...]:
+    """Return the names, variable names and defaults of the positional parameters of a function."""
+    spec = getfullargspec(func)
+    return _ArgSpec(spec.args, spec.varargs, spec.varkw, spec.defaults)
+
+
+_ArgSpec = namedtuple("_ArgSpec", "args varargs keywords defaults")
+# Registries of `type_spec_registry`, which have no entries because `register` is ignored.
+_NAME_TO_TYPE_SPEC: dict[str, type] = {}
+_TYPE_SPEC_TO_NAME: dict[type, str] = {}
+
+
+def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any], *_: Any, **__: Any) -> Any:  # fmt: skip
+    """Return `decorator_func` with the metadata of `target`."""
+    return functools.update_wrapper(decorator_func, target)
+
+
+def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
+    """Return the parameters of a function without its decorators; those of TensorFlow have no annotations."""
+    function = inspect.unwrap(func)
+    spec = inspect.getfullargspec(function)
+    is_public = getattr(function, "__module__", "").startswith(f"{tf.__name__}.")
+    return spec._replace(annotations={}) if is_public else spec
+
+
+# ---- structures -----------------------------------------------------------------------------
+
+
+def is_nested(structure: PyTree) -> bool:
+    """Return whether a structure has elements."""
+    return nest.is_nested(structure)
+
+
+is_nested_or_composite = is_sequence = is_sequence_or_composite = is_nested
+
+
+def flatten_up_to(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: Any
+) -> list[Any]:
+    """Return the parts of a structure at the leaves of a shallow structure."""
+    return nest.flatten_up_to(shallow_tree, input_tree)
+
+
+def map_structure_up_to(
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **_: Any
+) -> PyTree:
+    """Call a function with the parts of structures that correspond to the leaves of a shallow structure."""
+    parts = [nest.flatten_up_to(shallow_tree, structure) for structure in inputs]
+    return nest.pack_sequence_as(shallow_tree, [func(*p) for p in zip(*parts, strict=True)])
+
+
+def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the leaves of a structure, each after its path of keys and indices."""
+    if not nest.is_nested(structure):
+        return [((), structure)]
+    parts = sorted(structure.items()) if isinstance(structure, Mapping) else enumerate(structure)
+    return [
+        ((key, *path), leaf) for key, part in parts for path, leaf in flatten_with_tuple_paths(part)
+    ]
+
+
+def flatten_with_joined_string_paths(
+    structure: PyTree, separator: str = "/"
+) -> list[tuple[str, Any]]:
+    """Return the leaves of a structure, each after its path as text."""
+    return [
+        (separator.join(map(str, path)), leaf) for path, leaf in flatten_with_tuple_paths(structure)
+    ]
+
+
+def yield_flat_paths(structure: PyTree) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of the leaves of a structure."""
+    return (path for path, _ in flatten_with_tuple_paths(structure))
+
+
+def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
+    """Call a function with the path and values of the corresponding leaves of structures."""
+    return map_structure_with_tuple_paths_up_to(structures[0], func, *structures)
+
+
+def map_structure_with_tuple_paths_up_to(
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree
+) -> PyTree:
+    """Call a function with the path of each leaf of a shallow structure and the parts of other structures."""
+    paths = list(yield_flat_paths(shallow_tree))
+    return map_structure_up_to(
+        shallow_tree, func, nest.pack_sequence_as(shallow_tree, paths), *inputs
+    )
+
+
+def get_traverse_shallow_structure(
+    traverse_fn: Callable[[PyTree], Any], structure: PyTree
+) -> PyTree:
+    """Return a structure that ends where a function returns False."""
+    if not traverse_fn(structure) or not nest.is_nested(structure):
+        return False
+    if isinstance(structure, Mapping):
+        parts = {k: get_traverse_shallow_structure(traverse_fn, v) for k, v in structure.items()}
+        return nest.rebuild_mapping(structure, parts)
+    return nest.rebuild_sequence(
+        structure, [get_traverse_shallow_structure(traverse_fn, v) for v in structure]
+    )
+
+
+def convert_variables_to_tensors(structure: PyTree) -> PyTree:
+    """Return a structure with the values of its variables."""
+    return nest.map_structure(
+        lambda v: tf.convert_to_tensor(v) if isinstance(v, tf.Variable) else v, structure
+    )
+
+
+def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: Any) -> None:
+    """Raise an error if a structure lacks an element of a shallow structure."""
+    nest.flatten_up_to(shallow_tree, input_tree)
+
+
+class ObjectIdentityDictionary(MutableMapping[Any, Any]):
+    """A dictionary that compares its keys by identity."""
+
+    def __init__(self, *args: Any) -> None:
+        self._items: dict[int, tuple[Any, Any]] = {}
+        self.update(*args)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._items[id(key)][1]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._items[id(key)] = (key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        del self._items[id(key)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self._items.values())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class ObjectIdentitySet(MutableSet[Any]):
+    """A set that compares its elements by identity."""
+
+    def __init__(self, elements: Iterable[Any] = ()) -> None:
+        self._elements = {id(element): element for element in elements}
+
+    def __contains__(self, element: object) -> bool:
+        return id(element) in self._elements
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._elements.values())
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def add(self, element: Any) -> None:
+        """Add an element."""
+        self._elements[id(element)] = element
+
+    def discard(self, element: Any) -> None:
+        """Remove an element if the set has it."""
+        self._elements.pop(id(element), None)
+
+
+# ---- devices and modes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DeviceAttributes:
+    """A device in the result of `device_lib.list_local_devices`.
+
+    Args:
+      name: Name of the device, for example `/device:GPU:0`.
+      device_type: Type of the device, for example `GPU`.
+      memory_limit: Bytes of memory, or 0 if unknown.
+      physical_device_desc: Description of an accelerator.
+    """
+
+    name: str
+    device_type: str
+    memory_limit: int
+    physical_device_desc: str
+
+
+def list_local_devices(session_config: object = None) -> list[DeviceAttributes]:
+    """Return the attributes of the devices of this process."""
+    return [_describe_device(device) for device in tf.config.list_logical_devices()]
+
+
+def _describe_device(device: Any) -> DeviceAttributes:
+    index = int(device.name.rpartition(":")[2])
+    limit, description = 0, ""
+    if device.device_type != "CPU":
+        physical = tf.config.list_physical_devices(device.device_type)[index]
+        details = tf.config.experimental.get_device_details(physical)
+        description = f"device: {index}, name: {details.get('device_name', device.device_type)}"
+    return DeviceAttributes(
+        f"/device:{device.device_type}:{index}", device.device_type, limit, description
+    )
+
+
+def count_gpus() -> int:
+    """Return the number of GPUs."""
+    return len(tf.config.list_logical_devices("GPU"))
+
+
+def is_version_2() -> bool:
+    """Return True, because TensorFlow 2's behavior is on."""
+    return True
+
+
+class IgnoredMetric:
+    """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def get_cell(self, *labels: str) -> IgnoredMetric:
+        """Return the metric."""
+        return self
+
+    def set(self, value: object) -> None:
+        """Ignore a value."""
+
+    add = increase_by = set
+
+
+BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
+
+
+def is_in_xla_context(graph: object = None) -> bool:
+    """Return False, because programs need no special code for XLA here."""
+    return False
+
+
+GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
+eager_mode = silence = contextlib.nullcontext
+
+
+# ---- tensors --------------------------------------------------------------------------------
+
+
+def smart_cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:  # fmt: skip
+    """Call one of two functions; a condition with a known value needs no `tf.cond`."""
+    value = smart_constant_value(pred)
+    if value is None:
+        return tf.cond(pred, true_fn, false_fn, name=name)
+    return true_fn() if value else false_fn()
+
+
+def smart_constant_value(pred: Any) -> bool | None:
+    """Return the value of a condition, or None if it is unknown during tracing."""
+    value = tf.get_static_value(pred) if tf.is_tensor(pred) else pred
+    return None if value is None else bool(value)
+
+
+constant_value = smart_constant_value
+
+
+def is_sparse(tensor: object) -> bool:
+    """Return whether a value is a `SparseTensor`."""
+    return isinstance(tensor, tf.SparseTensor)
+
+
+def is_resource_variable(var: object) -> bool:
+    """Return whether a value is a variable."""
+    return isinstance(var, tf.Variable)
+
+
+def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
+    """Return the shape in a tensor; sizes that are unknown during tracing are None."""
+    value = tf.get_static_value(tensor)
+    return tf.TensorShape([None] * tensor.shape[0] if value is None else value.tolist())
+
+
+def assign_moving_average(variable: tf.Variable, value: Any, decay: Any, zero_debias: bool = False, name: str | None = None) -> Any:  # fmt: skip
+    """Move a variable towards a value by the fraction `1 - decay`."""
+    return variable.assign_sub((variable - value) * (1 - decay), name=name)
+
+
+# ---- Keras ----------------------------------------------------------------------------------
+
+
+def normalize_tuple(value: Any, n: int, name: str, allow_zero: bool = False) -> tuple[int, ...]:
+    """Return a tuple of `n` integers from an integer or a sequence."""
+    sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(sizes) != n or any(v < 0 or (v == 0 and not allow_zero) for v in sizes):
+        required = "non-negative" if allow_zero else "positive"
+        raise ValueError(f"{name} must be {n} {required} integers, got {value!r}.")
+    return sizes
+
+
+def normalize_padding(value: str) -> str:
+    """Return the name of a padding mode in lower case."""
+    if value.lower() not in ("valid", "same", "causal"):
+        raise ValueError(f"padding must be 'valid', 'same' or 'causal', got {value!r}.")
+    return value.lower()
+
+
+def normalize_data_format(value: str | None) -> str:
+    """Return a data format, by default that of `tf.keras.backend.image_data_format()`."""
+    return tf.keras.backend.normalize_data_format(value)
+
+
+def conv_output_length(input_length: int | None, filter_size: int, padding: str, stride: int, dilation: int = 1) -> int | None:  # fmt: skip
+    """Return the output size of a convolution along one axis."""
+    if input_length is None:
+        return None
+    extent = (filter_size - 1) * dilation + 1
+    length = input_length - extent + 1 if padding == "valid" else input_length
+    if padding == "full":
+        length = input_length + extent - 1
+    return -(-length // stride)
+
+
+def count_params(weights: Iterable[Any]) -> int:
+    """Return the total number of elements of weights, each counted once."""
+    return sum(int(np.prod(w.shape.as_list())) for w in {id(w): w for w in weights}.values())
+
+
+def to_list(x: Any) -> list[Any]:
+    """Return a list with a value, or a sequence as a list."""
+    return list(x) if isinstance(x, list | tuple) else [x]
+
+
+def is_tensor_or_tensor_list(v: Any) -> bool:
+    """Return whether a value is a tensor or a list of tensors."""
+    return tf.is_tensor(to_list(v)[0])
+
+
+def shape_type_conversion(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of a layer, so that it takes shapes as tuples and returns `TensorShape`."""
+
+    @functools.wraps(function)
+    def wrapper(instance: Any, input_shape: Any) -> Any:
+        def to_tuple(shape: Any) -> Any:
+            return tuple(shape.as_list()) if isinstance(shape, tf.TensorShape) else shape
+
+        if isinstance(input_shape, list):
+            return function(instance, [to_tuple(shape) for shape in input_shape])
+        return function(instance, to_tuple(input_shape))
+
+    return wrapper
+
+
+# Numbers of dtypes in files: `types_pb2.DT_FLOAT`.
+globals().update(
+    {f"DT_{name}": as_dtype(dtype).as_datatype_enum for name, dtype in {
+        "FLOAT": "float32", "DOUBLE": "float64", "INT32": "int32", "UINT8": "uint8", "INT16": "int16",
+        "INT8": "int8", "STRING": "string", "COMPLEX64": "complex64", "INT64": "int64", "BOOL": "bool",
+        "BFLOAT16": "bfloat16", "UINT16": "uint16", "COMPLEX128": "complex128", "HALF": "float16",
+        "UINT32": "uint32", "UINT64": "uint64",
+    }.items()}
+)  # fmt: skip

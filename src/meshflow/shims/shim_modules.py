@@ -1,0 +1,299 @@
+"""Modules named like TensorFlow's, which look their attributes up in Meshflow's public modules."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.shims.module_table import (
+    MODULES,
+    PACKAGES,
+    PRIVATE_PREFIXES,
+    REMOVED_MODULES,
+    RENAMED_PREFIXES,
+)
+
+__all__ = ["ShimModule", "UnavailableName", "convert_package"]
+
+_PUBLIC_PACKAGE = __name__.partition(".")[0]
+_TENSORFLOW = "tensorflow"
+_VERSION_NAMES = ("__version__", "VERSION")
+# Attributes of the module itself, which a namespace must not replace.
+_OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
+# Endings of TensorFlow's private names, for example of `DatasetV2` and `softmax_v2`.
+_VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
+
+
+class UnavailableName:
+    """A name of TensorFlow that Meshflow does not have; every use of it raises an error.
+
+    Args:
+      name: Full name, for example `tensorflow.python.framework.ops.enable_tensor_equality`.
+      reason: Message of the error. Default: the name is private, without a public equivalent.
+    """
+
+    def __init__(self, name: str, reason: str = "") -> None:
+        self._name = name
+        self._reason = reason or (
+            f"{name} is private to TensorFlow, and no public name of TensorFlow is equivalent to it, so Meshflow "
+            "does not have it. Use TensorFlow's public API instead."
+        )
+
+    def __repr__(self) -> str:
+        return f"<unavailable name {self._name}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        self._raise_error()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise `NotAvailableError`."""
+        self._raise_error()
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
+        self._raise_error()
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return False
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return False
+
+    def _raise_error(self) -> NoReturn:
+        raise NotAvailableError(self._reason)
+
+
+class ShimModule(ModuleType):
+    """A module that looks its attributes up in other modules; assignments reach the module that has them."""
+
+    # A leaf module may list explicit names, and a public module has exactly one namespace.
+    _namespaces: tuple[str, ...]
+    _names: dict[str, str]
+    _is_public: bool
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._find_value(name)
+        owner = next(_load_namespaces(self._namespaces), None)
+        if not isinstance(value, ShimModule) and _is_public_module(owner, name, value):
+            return importlib.import_module(f"{self.__name__}.{name}")
+        if name in _VERSION_NAMES and isinstance(value, str):
+            # Programs convert the parts of TensorFlow's version to integers.
+            value = value.partition("+")[0]
+        if not _is_dunder(name):
+            self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name not in _OWN_ATTRIBUTES and not isinstance(value, ShimModule):
+            owner = self._find_owner(name)
+            if owner is not None:
+                setattr(owner, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        owner = self._find_owner(name)
+        self.__dict__.pop(name, None)
+        if owner is not None:
+            delattr(owner, name)
+
+    def __dir__(self) -> list[str]:
+        names = {name for n in _load_namespaces(self._namespaces) for name in dir(n)}
+        return sorted(names | self.__dict__.keys() | self._names.keys())
+
+    def _find_value(self, name: str) -> Any:
+        if _is_dunder(name) and (name in _OWN_ATTRIBUTES or not self._is_public):
+            raise AttributeError(name)
+        if self._is_public:
+            (namespace,) = _load_namespaces(self._namespaces)
+            try:
+                return getattr(namespace, name)
+            except AttributeError as error:
+                if name == "__version__" and self.__name__ != _TENSORFLOW:
+                    return sys.modules[_TENSORFLOW].__version__
+                if _is_known_module(f"{self.__name__}.{name}"):
+                    return importlib.import_module(f"{self.__name__}.{name}")
+                if isinstance(error, NotAvailableError):
+                    return UnavailableName(f"{self.__name__}.{name}", str(error))
+                message = f"module {self.__name__!r} has no attribute {name!r}"
+                raise AttributeError(message) from None
+        full_name, key = f"{self.__name__}.{name}", _get_key(self.__name__)
+        if name in self._names:
+            try:
+                return _load_object(self._names[name])
+            except (AttributeError, ImportError):
+                return UnavailableName(full_name)
+        can_be_module = key in PACKAGES and name.islower()
+        if _is_known_module(full_name) or (can_be_module and not key.startswith("keras.")):
+            return importlib.import_module(full_name)
+        for candidate in dict.fromkeys([name, _VERSION_SUFFIX.sub("", name)]):
+            owner = self._find_owner(candidate)
+            if owner is not None:
+                return getattr(owner, candidate)
+        if can_be_module:
+            return importlib.import_module(full_name)
+        return UnavailableName(full_name)
+
+    def _find_owner(self, name: str) -> Any:
+        """Return the first namespace with a public attribute, or None."""
+        for namespace in _load_namespaces(self._namespaces):
+            try:
+                value = getattr(namespace, name)
+            except (AttributeError, ImportError):
+                continue
+            if not isinstance(value, ModuleType) or _is_public_module(namespace, name, value):
+                return namespace
+        return None
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _is_public_module(namespace: Any, name: str, value: object) -> bool:
+    """Check whether an attribute is a public module, not one that the namespace uses itself."""
+    # Modules with a function `__dir__` have lazily loaded names.
+    has_names = "__dir__" in getattr(namespace, "__dict__", {})
+    names = dir(namespace) if has_names else getattr(namespace, "__all__", [name])
+    return (
+        isinstance(value, ModuleType)
+        and value.__name__.startswith((f"{_PUBLIC_PACKAGE}.", "tf."))
+        and (_is_dunder(name) or name in names)
+    )
+
+
+def _load_namespaces(names: Sequence[str]) -> Iterator[Any]:
+    """Yield the namespaces that exist."""
+    for name in names:
+        try:
+            yield _load_object(name)
+        except (AttributeError, ImportError):
+            continue
+
+
+def _load_object(name: str) -> Any:
+    """Load an object by a name of the table: `tf.nn.relu` is public, other names contain the name of a module."""
+    root, _, path = name.partition(".")
+    if root != "tf":
+        return pkgutil.resolve_name(name)
+    value: Any = sys.modules[_PUBLIC_PACKAGE]
+    for part in filter(None, path.split(".")):
+        value = getattr(value, part)
+    return value
+
+
+def _get_key(full_name: str) -> str:
+    """Return the name of a module in the table, which is the same for its copies in TensorFlow and Keras."""
+    for prefix, replacement in RENAMED_PREFIXES.items():
+        if full_name == prefix or full_name.startswith(f"{prefix}."):
+            return f"{replacement}{full_name[len(prefix) :]}"
+    return full_name
+
+
+def _iterate_prefixes(key: str) -> Iterator[str]:
+    """Yield a dotted name, its parent, and so on."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+
+
+def _is_known_module(full_name: str) -> bool:
+    key = _get_key(full_name)
+    return key in MODULES or key in PACKAGES
+
+
+def _make_public(module: ShimModule, namespace: ModuleType, path: str) -> None:
+    state = module.__dict__
+    state.update(_namespaces=(path,), _names={}, _is_public=True)
+    state.setdefault("__file__", getattr(namespace, "__file__", None))
+    state["__doc__"] = namespace.__doc__
+    # `vars(module)` has the names that are loaded.
+    for name, value in vars(namespace).items():
+        if not isinstance(value, ModuleType) and not name.startswith("_") and name != "VERSION":
+            state.setdefault(name, value)
+
+
+def _make_private(module: ShimModule, key: str) -> None:
+    namespaces: list[str] = []
+    names: dict[str, str] = {}
+    for prefix in _iterate_prefixes(key):
+        if prefix.startswith("keras.src."):
+            # `keras.src.layers.core.dense` has names of `keras.layers`.
+            namespaces.append(f"tf.keras{prefix.removeprefix('keras.src')}")
+        for token in MODULES.get(prefix, "").split():
+            name, has_target, target = token.partition("=")
+            if not has_target:
+                namespaces.append(token)
+            elif prefix == key:
+                names[name] = target
+    module.__dict__.update(
+        _namespaces=tuple(dict.fromkeys(namespaces)), _names=names, _is_public=False
+    )
+    module.__file__ = __file__
+
+
+class _ShimLoader(Loader):
+    """Loader of a module with the attributes of a public module, or with names of the table."""
+
+    def __init__(self, namespace: ModuleType | None, path: str) -> None:
+        self._namespace, self._path = namespace, path
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return ShimModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._namespace is None:
+            _make_private(module, self._path)  # type: ignore[arg-type]
+        else:
+            _make_public(module, self._namespace, self._path)  # type: ignore[arg-type]
+
+
+class _ShimFinder(MetaPathFinder):
+    """A finder of the submodules of `tensorflow`, `keras` and `tf_keras`."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        parent_name, _, name = fullname.rpartition(".")
+        parent = sys.modules.get(parent_name)
+        if not isinstance(parent, ShimModule):
+            return None
+        if fullname in REMOVED_MODULES:
+            raise ModuleNotFoundError(
+                f"No module named {fullname!r}: {REMOVED_MODULES[fullname]}", name=fullname
+            )
+        key = _get_key(fullname)
+        if parent._is_public or not _is_known_module(fullname):
+            for path in parent._namespaces:
+                owner = next(_load_namespaces([path]), None)
+                namespace = getattr(owner, name, None)
+                if _is_public_module(owner, name, namespace):
+                    return ModuleSpec(
+                        fullname, _ShimLoader(namespace, f"{path}.{name}"), is_package=True
+                    )
+        if _is_known_module(fullname) or fullname.startswith(PRIVATE_PREFIXES):
+            return ModuleSpec(fullname, _ShimLoader(None, key), is_package=True)
+        return None
+
+
+def convert_package(name: str) -> None:
+    """Convert an imported package to a shim of the public package, and make its submodules importable.
+
+    Args:
+      name: Name of the package: `tensorflow`, `keras` or `tf_keras`.
+    """
+    if not any(isinstance(finder, _ShimFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ShimFinder())
+    module = sys.modules[name]
+    module.__class__ = ShimModule
+    del module.__dict__["convert_package"]
+    path = "tf" if name == _TENSORFLOW else "tf.keras"
+    _make_public(module, _load_object(path), path)  # type: ignore[arg-type]
