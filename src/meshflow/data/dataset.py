@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_callable
+from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.staging.loops import LoopElements
@@ -25,11 +26,15 @@ from meshflow.data.methods.sources import SourceMethods
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import NumpyValue, PyTree
+
+Result = TypeVar("Result")
 
 
 @register_value_type(DatasetSpec)
-class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
+class Dataset(
+    SourceMethods, ElementwiseMethods[Element], GroupingMethods[Element], OrderMethods[Element]
+):
     """A sequence of elements, each a nested structure of tensors.
 
     Create a dataset with `from_tensor_slices`, `range`, `from_generator` or a similar constructor,
@@ -46,14 +51,18 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     # The name that TensorFlow prints for a dataset of this class, if it is not the name of the class + "Dataset".
     _tensorflow_name: ClassVar[str | None] = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self)
 
     def __autograph_for__(self) -> LoopElements | None:
         # AutoGraph calls this method for `for element in dataset` in a function that it converts.
         return traced_loop.make_loop_elements(self)
 
-    def as_numpy_iterator(self) -> Iterator[Any]:
+    @overload
+    def as_numpy_iterator(self: Dataset[Tensor]) -> Iterator[NumpyValue]: ...
+    @overload
+    def as_numpy_iterator(self) -> Iterator[PyTree]: ...
+    def as_numpy_iterator(self) -> Iterator[PyTree]:
         """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
 
         Raises:
@@ -95,7 +104,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     def __bool__(self) -> bool:
         return True
 
-    def get_single_element(self, name: str | None = None) -> PyTree:
+    def get_single_element(self, name: str | None = None) -> Element:
         """Return the only element.
 
         Args:
@@ -131,6 +140,17 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         """
         return self.merged_options.freeze()
 
+    @overload
+    def reduce(
+        self,
+        initial_state: Tensor | np.ndarray | np.generic | float,
+        reduce_func: Callable[..., Any],
+        name: str | None = None,
+    ) -> Tensor: ...
+    @overload
+    def reduce(
+        self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> PyTree: ...
     def reduce(
         self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
     ) -> PyTree:
@@ -169,7 +189,9 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
             state = function((state, element), epoch.random_states)
         return structure.to_tensors(state)
 
-    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+    def apply(
+        self, transformation_func: Callable[[Dataset[Element]], Dataset[Result]]
+    ) -> Dataset[Result]:
         """Apply a function to this dataset.
 
         Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "Json",
     "Literal",
     "Logs",
+    "NumpyValue",
     "Primitive",
     "PyTree",
     "StrPath",
@@ -58,6 +59,18 @@ Config: TypeAlias = dict[str, Any]
 
 # The metrics of a batch or epoch by name, as `fit` passes them to callbacks.
 Logs: TypeAlias = Mapping[str, Any] | None
+
+if TYPE_CHECKING:
+
+    class NumpyValue(np.ndarray[Any, np.dtype[Any]]):
+        """Value of a tensor: an array, or for rank 0 a NumPy scalar or a bytes object."""
+
+        def __round__(self, ndigits: int | None = None) -> Any: ...
+        def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+            """Decode the bytes object."""
+
+else:
+    NumpyValue = Any
 
 # A path in a file system.
 StrPath: TypeAlias = str | os.PathLike[str]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
@@ -59,6 +59,18 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec, assert_input_co
 from meshflow.keras.engine.symbolic.keras_tensor import Node, get_shapes
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.ops import array, math
+
+if TYPE_CHECKING:
+    Result = TypeVar("Result", covariant=True)
+
+    class HasCall(Protocol[Result]):
+        """Layer with the result type of its `call`."""
+
+        def call(self, *args: Any, **kwargs: Any) -> Result:
+            """Compute the outputs."""
+
+    class UnknownResult:
+        """Result type that only a `call` without types matches; most layers return one tensor."""
 
 
 # As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
@@ -255,6 +267,10 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
         """
         return inputs
 
+    @overload
+    def __call__(self: HasCall[UnknownResult], *args: Any, **kwargs: Any) -> Tensor: ...
+    @overload
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result: ...
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Build the layer if needed and run `call`; on symbolic tensors, add a node to the graph."""
         self._check_initialized()
