@@ -118,7 +118,7 @@ class Dataset(
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
-        iterator = DatasetIterator(self)
+        iterator: DatasetIterator[Element] = DatasetIterator(self)
         elements = [element for element, _ in zip(iterator, range(2), strict=False)]
         iterator.close()
         if len(elements) != 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import Config
@@ -100,6 +100,12 @@ class L1L2(Regularizer):
         return {"l1": self.l1, "l2": self.l2}
 
 
+class RegularizerArguments(TypedDict, total=False):
+    """Former names of arguments of `L1` and `L2`."""
+
+    l: float | None
+
+
 class L1(L1L2):
     """Penalty `l1 * sum(|x|)`.
 
@@ -113,9 +119,9 @@ class L1(L1L2):
       2.0
     """
 
-    def __init__(self, l1: float = 0.01, **kwargs: Any) -> None:
-        l1 = kwargs.pop("l", l1)
-        super().__init__(l1=0.01 if l1 is None else l1)
+    def __init__(self, l1: float = 0.01, **kwargs: Unpack[RegularizerArguments]) -> None:
+        factor = kwargs.pop("l", l1)
+        super().__init__(l1=0.01 if factor is None else factor)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
@@ -137,9 +143,9 @@ class L2(L1L2):
       5.0
     """
 
-    def __init__(self, l2: float = 0.01, **kwargs: Any) -> None:
-        l2 = kwargs.pop("l", l2)
-        super().__init__(l2=0.01 if l2 is None else l2)
+    def __init__(self, l2: float = 0.01, **kwargs: Unpack[RegularizerArguments]) -> None:
+        factor = kwargs.pop("l", l2)
+        super().__init__(l2=0.01 if factor is None else factor)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
@@ -162,7 +168,7 @@ class OrthogonalRegularizer(Regularizer):
       (0.0, 1.0)
     """
 
-    def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
+    def __init__(self, factor: float = 0.01, mode: Literal["rows", "columns"] = "rows") -> None:
         if mode not in ("rows", "columns"):
             raise ValueError(
                 f"Invalid value for argument `mode`. Expected one of {{'rows', 'columns'}}. Received: mode={mode}"

@@ -176,7 +176,7 @@ class TensorShape:
     def __iter__(self) -> Iterator[int]:
         if self._dims is None:
             raise ValueError("Cannot iterate over a shape with unknown rank.")
-        return iter(self._dims)
+        return iter(self._dims)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         if self._dims is None:

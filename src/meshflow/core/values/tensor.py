@@ -16,7 +16,7 @@ arithmetic operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -193,8 +193,8 @@ class Tensor(_Operators):
                 )
             value = to_host(value)
             if value.flags.writeable and value.ndim:
-                return value  # The array is an unshared copy already.
-        return value.copy() if value.ndim else value[()]
+                return cast(NumpyValue, value)  # The array is an unshared copy already.
+        return cast(NumpyValue, value.copy() if value.ndim else value[()])
 
     def ref(self) -> Reference:
         """Return a hashable reference to the tensor, for sets and dictionary keys."""

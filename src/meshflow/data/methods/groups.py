@@ -188,7 +188,7 @@ class GroupingMethods(DatasetNode, Generic[Element]):
         return constructors.Rebatch(self, batch_size, drop_remainder)
 
     @overload
-    def window(
+    def window(  # type: ignore[overload-overlap]
         self: GroupingMethods[tuple[First, Second]],
         size: IntLike,
         shift: IntLike | None = None,

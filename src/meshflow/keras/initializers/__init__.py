@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -334,8 +334,10 @@ class VarianceScaling(_RandomInitializer):
     def __init__(
         self,
         scale: float = 1.0,
-        mode: str = "fan_in",
-        distribution: str = "truncated_normal",
+        mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
+        distribution: Literal[
+            "normal", "uniform", "truncated_normal", "untruncated_normal"
+        ] = "truncated_normal",
         seed: int | None = None,
     ) -> None:
         super().__init__(seed)
@@ -345,12 +347,11 @@ class VarianceScaling(_RandomInitializer):
             raise ValueError(
                 f"Invalid `mode` argument: {mode}. Please use one of 'fan_in', 'fan_out', 'fan_avg'"
             )
-        distribution = (
-            "truncated_normal" if distribution.lower() == "normal" else distribution.lower()
-        )
-        if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
-            raise ValueError(f"Invalid `distribution` argument: {distribution}.")
-        self.scale, self.mode, self.distribution = scale, mode, distribution
+        lower_case = str(distribution).lower()
+        self.scale, self.mode = scale, mode
+        self.distribution = "truncated_normal" if lower_case == "normal" else lower_case
+        if self.distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
+            raise ValueError(f"Invalid `distribution` argument: {self.distribution}.")
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return random values with the scaled variance."""
@@ -395,7 +396,11 @@ class VarianceScalingPreset(VarianceScaling):
 
 
 def _define_preset(
-    name: str, scale: float, mode: str, distribution: str, doc: str
+    name: str,
+    scale: float,
+    mode: Literal["fan_in", "fan_out", "fan_avg"],
+    distribution: Literal["normal", "uniform", "truncated_normal", "untruncated_normal"],
+    doc: str,
 ) -> type[VarianceScalingPreset]:
     def __init__(self: VarianceScaling, seed: int | None = None) -> None:
         VarianceScaling.__init__(self, scale, mode, distribution, seed)

@@ -83,7 +83,7 @@ class Loss:
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
-    ) -> TensorLike:
+    ) -> Tensor:
         """Compute the reduced loss.
 
         Args:

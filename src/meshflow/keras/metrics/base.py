@@ -265,7 +265,7 @@ class Metric(WeightValues):
             for variable, value in zip(self.weights, metric.weights, strict=True):
                 variable.assign_add(value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Update the state with one batch and return the current value."""
         self.update_state(*args, **kwargs)
         result = self.result()

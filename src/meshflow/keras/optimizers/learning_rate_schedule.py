@@ -28,7 +28,7 @@ class LearningRateSchedule:
       1.75
     """
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step, a scalar tensor."""
         raise NotImplementedError("Learning rate schedule must override __call__")
 

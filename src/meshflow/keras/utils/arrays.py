@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -198,8 +198,8 @@ def pad_sequences(
     sequences: collections.abc.Sequence[collections.abc.Sequence[Any]],
     maxlen: int | None = None,
     dtype: DTypeLike = "int32",
-    padding: str = "pre",
-    truncating: str = "pre",
+    padding: Literal["pre", "post"] = "pre",
+    truncating: Literal["pre", "post"] = "pre",
     value: float | str = 0.0,
 ) -> np.ndarray:
     """Pad or truncate sequences of different lengths to one array.

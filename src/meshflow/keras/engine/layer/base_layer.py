@@ -527,3 +527,11 @@ def build_sublayer(layer: Layer, inputs: PyTree, named: bool = True) -> None:
     assert_input_compatibility(layer._input_spec, inputs, layer.name)
     with layer._call_scope(None, named):
         layer._maybe_build(inputs)
+
+
+if TYPE_CHECKING:
+
+    class UnknownLayer(Layer):
+        """Layer of an unknown class, which may have any attribute."""
+
+        def __getattr__(self, name: str) -> Any: ...

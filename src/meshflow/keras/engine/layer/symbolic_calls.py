@@ -13,6 +13,7 @@ from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
@@ -218,7 +219,7 @@ class SymbolicCallMethods:
         return self._inbound_nodes[0]
 
     @property
-    def input(self) -> PyTree:
+    def input(self) -> Tensor:
         """Return the symbolic input of the layer's first call."""
         node = self._get_first_node("input")
         return node.outputs if node.is_input else node.input_tensors
@@ -234,7 +235,7 @@ class SymbolicCallMethods:
         return _get_masks(self.output)
 
     @property
-    def output(self) -> PyTree:
+    def output(self) -> Tensor:
         """Return the symbolic output of the layer's first call."""
         return self._get_first_node("output").outputs
 

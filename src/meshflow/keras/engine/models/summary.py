@@ -25,7 +25,7 @@ class LayerStack(Protocol):
         """Return the name of the model."""
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> Sequence[Layer]:
         """Return the direct sublayers, each a row of the summary."""
 
     @property
@@ -103,7 +103,7 @@ def _format_memory(weights: list[Variable]) -> str:
     return f"{size:.2f} PB"
 
 
-def select_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
+def select_layers(model: LayerStack, layer_range: Sequence[str] | None) -> Sequence[Layer]:
     """Return the layers between two named ones, or all for None."""
     layers = model.layers
     if layer_range is None:

@@ -97,7 +97,7 @@ class KerasTensor(_Base):
         return self.shape
 
     @property
-    def ndim(self) -> int | None:
+    def ndim(self) -> int | None:  # type: ignore[override]
         """Return the rank."""
         return self.shape.rank
 
@@ -146,7 +146,7 @@ class KerasTensor(_Base):
     def __float__(self) -> float:
         raise self._make_use_error("a Python number")
 
-    __int__ = __index__ = __float__
+    __int__ = __index__ = __float__  # type: ignore[assignment]
 
     def __len__(self) -> int:
         raise self._make_use_error("a Python sequence")

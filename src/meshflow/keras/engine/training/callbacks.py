@@ -292,7 +292,7 @@ class History(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.history: dict[str, list[Any]] = {}
+        self.history: dict[str, list[float]] = {}
         self.epoch: list[int] = []
 
     def on_train_begin(self, logs: Logs = None) -> None:

@@ -31,12 +31,14 @@ from meshflow.keras.engine.training.region_step import (
     predict_batch,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
+from meshflow.keras.metrics import Metric
+from meshflow.keras.optimizers import Optimizer
 
 
 class TrainingSteps:
     """The steps of a model, which users may override; a base class of `Trainer`."""
 
-    optimizer: Any
+    optimizer: Optimizer
     loss: PyTree
     compiled_loss: LossesContainer | None
     compiled_metrics: MetricsContainer | None
@@ -53,15 +55,12 @@ class TrainingSteps:
         def name(self) -> str:
             """Return the name of the model."""
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Call the model on a batch of inputs."""
-
         @property
-        def losses(self) -> list[Any]:
+        def losses(self) -> list[Tensor]:
             """Return the scalar losses of `add_loss` and of regularizers."""
 
         @property
-        def metrics(self) -> list[Any]:
+        def metrics(self) -> Sequence[Metric]:
             """Return all metrics, including those of layers."""
 
         @property
@@ -108,7 +107,7 @@ class TrainingSteps:
             self.optimizer.apply_gradients(pairs)
         else:
             with GradientTape() as tape:
-                y_pred = self(x, training=True)
+                y_pred = self(x, training=True)  # type: ignore[operator]
                 loss = self.compute_loss(x, y, y_pred, sample_weight)
             self._validate_loss(y, loss)
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
@@ -133,7 +132,7 @@ class TrainingSteps:
         y: PyTree = None,
         y_pred: PyTree = None,
         sample_weight: PyTree = None,
-    ) -> Any:
+    ) -> Tensor:
         """Compute the loss that training minimizes: the losses of `compile` and of the layers.
 
         Args:
@@ -148,7 +147,7 @@ class TrainingSteps:
         del x
         container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
         if container.user_losses is not None and y is None and not self.losses:
-            return None
+            return None  # type: ignore[return-value]
 
         def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:
             return container(y, y_pred, sample_weight, regularization_losses=self.losses)
