@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar, overload
 
+import jax
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_callable
@@ -15,6 +16,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -26,6 +28,7 @@ from meshflow.data.methods.sources import SourceMethods
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
+from meshflow.environment.html_tables import format_table
 from meshflow.environment.types import NumpyValue, PyTree
 
 Result = TypeVar("Result")
@@ -132,6 +135,19 @@ class Dataset(
         name = vars(type(self)).get("_tensorflow_name") or name
         return f"<{name} element_spec={self.element_spec}>"
 
+    def _repr_html_(self) -> str:
+        count = self.count_elements()
+        cardinality = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}
+        leaves = jax.tree_util.tree_leaves_with_path(
+            self.element_spec, is_leaf=lambda leaf: leaf is None or isinstance(leaf, TypeSpec)
+        )
+        rows = [
+            [f"element{jax.tree_util.keystr(path)}", *_describe_leaf(leaf)] for path, leaf in leaves
+        ]
+        caption = repr(self).partition(" ")[0].removeprefix("<")
+        notes = [f"Number of elements: {cardinality.get(count, f'{count:,}')}"]
+        return format_table(["component", "shape", "dtype"], rows, caption, notes)
+
     def options(self) -> Options:
         """Return a read-only copy of the options that are in effect for this dataset.
 
@@ -226,6 +242,13 @@ def _reduce_in_trace(
         return state
 
     return convert_callable(reduce_elements)(structure.to_tensors(initial_state))
+
+
+def _describe_leaf(leaf: Any) -> tuple[str, str]:
+    """Return the shape and the dtype as text, or the type without a shape."""
+    if not isinstance(leaf, TensorSpec):
+        return "", str(leaf)
+    return str(leaf.shape), leaf.dtype.name
 
 
 def _to_numpy(element: PyTree) -> PyTree:

@@ -23,7 +23,7 @@ from meshflow.keras.engine.layer import default_config, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.layer_arguments import ModelArguments
-from meshflow.keras.engine.models.summary import count_scalars, print_summary
+from meshflow.keras.engine.models.summary import count_scalars, format_html, print_summary
 from meshflow.keras.engine.saving.saving_methods import ModelSaving
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
@@ -472,6 +472,9 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         print_summary(
             self, line_length, positions, print_fn, expand_nested, show_trainable, layer_range
         )
+
+    def _repr_html_(self) -> str:
+        return format_html(self)
 
     def count_params(self) -> int:
         """Count the scalars in the weights."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.runtime.annotations import CALLBACK, region
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.html_tables import format_curves, format_table
 from meshflow.environment.types import Logs
 from meshflow.keras.engine.training.progress_bar import Progbar, print_line
 
@@ -294,6 +295,20 @@ class History(Callback):
         super().__init__()
         self.history: dict[str, list[float]] = {}
         self.epoch: list[int] = []
+
+    def _repr_html_(self) -> str:
+        curves: dict[str, dict[str, list[float]]] = {}
+        for name, values in self.history.items():
+            if all(isinstance(value, (int, float, np.generic)) for value in values):
+                curves.setdefault(name.removeprefix("val_"), {})[name] = values
+        head = ["metric", "first", "last", "lowest", "highest"]
+        rows = [
+            [name, *(f"{v:.4g}" for v in (values[0], values[-1], min(values), max(values)))]
+            for lines in curves.values()
+            for name, values in lines.items()
+        ]
+        table = format_table(head, rows, f"History, epochs: {len(self.epoch)}")
+        return "".join(format_curves(name, lines) for name, lines in curves.items()) + table
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Clear the list of epochs."""
