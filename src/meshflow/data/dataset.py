@@ -54,6 +54,10 @@ class Dataset(
     # The name that TensorFlow prints for a dataset of this class, if it is not the name of the class + "Dataset".
     _tensorflow_name: ClassVar[str | None] = None
 
+    # Set by the functions of `keras.utils` that read folders.
+    class_names: list[str]
+    file_paths: list[str]
+
     def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import jax
 
@@ -206,6 +206,10 @@ def unpack(tensor: Tensor) -> list[Tensor]:
     return [Tensor(by_device[find_jax_device(d)]) for d in layout.mesh.local_devices()]
 
 
+@overload
+def fetch_layout(tensor: Tensor | Variable) -> Layout: ...
+@overload
+def fetch_layout(tensor: object) -> Layout | None: ...
 def fetch_layout(tensor: object) -> Layout | None:
     """Return the layout of a tensor or variable on a mesh.
 

@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from meshflow.environment.jax_internals import jex_core
 
@@ -32,6 +31,7 @@ __all__ = [
     "PyTree",
     "StrPath",
     "Var",
+    "overridable",
 ]
 
 # An array in the memory of a device or of the host.
@@ -61,6 +61,8 @@ Config: TypeAlias = dict[str, Any]
 Logs: TypeAlias = Mapping[str, Any] | None
 
 if TYPE_CHECKING:
+    # JAX's type of this name does not include lists.
+    from numpy.typing import ArrayLike
 
     class NumpyValue(np.ndarray[Any, np.dtype[Any]]):
         """Value of a tensor: an array, or for rank 0 a NumPy scalar or a bytes object."""
@@ -70,7 +72,22 @@ if TYPE_CHECKING:
             """Decode the bytes object."""
 
 else:
+    from jax.typing import ArrayLike
+
     NumpyValue = Any
 
 # A path in a file system.
 StrPath: TypeAlias = str | os.PathLike[str]
+
+_Result = TypeVar("_Result")
+
+
+def overridable(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Mark a method that subclasses override with other parameters, for type checkers.
+
+    Example:
+      >>> class Base:
+      ...     @overridable
+      ...     def call(self, inputs): ...
+    """
+    return method

@@ -24,6 +24,9 @@ T = TypeVar("T")
 # Classes and functions by name, as users pass them when they load a model.
 CustomObjects: TypeAlias = dict[str, Any] | None
 
+# An object of a class that a name or configuration determines.
+KerasObject: TypeAlias = Any
+
 _custom: dict[str, Any] = {}
 _names: dict[Any, str] = {}
 

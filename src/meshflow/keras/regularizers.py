@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json, overridable
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 from meshflow.ops import math
 from meshflow.ops.array import eye
 
@@ -42,6 +41,7 @@ class Regularizer:
       0.0
     """
 
+    @overridable
     def __call__(self, x: TensorLike) -> TensorLike:
         """Return the penalty for `x`, a scalar tensor."""
         return 0.0
@@ -218,7 +218,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
-def get(identifier: object) -> Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the regularizer for a name, class, object, function or configuration; None for None.
 
     Example:
@@ -231,7 +231,7 @@ def get(identifier: object) -> Callable[..., Any] | None:
     return _REGISTRY.get(identifier)
 
 
-def serialize(regularizer: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(regularizer: object, use_legacy_format: bool = False) -> Json:
     """Return the configuration of a regularizer.
 
     Example:
@@ -246,7 +246,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Callable[..., Any] | None:
+) -> KerasObject:
     """Create a regularizer from its configuration.
 
     Example:

@@ -22,9 +22,9 @@ from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_weight_seed
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json, overridable
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 
 __all__ = [
     "Constant",
@@ -78,6 +78,7 @@ class Initializer:
 
     _needs_floating_dtype = False
 
+    @overridable
     def __call__(
         self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
     ) -> Tensor:
@@ -548,7 +549,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
-def get(identifier: object) -> Callable[..., Any]:
+def get(identifier: object) -> KerasObject:
     """Return the initializer for a name, class, object, function or configuration; None for None.
 
     Raises:
@@ -569,7 +570,7 @@ def copy_unseeded(initializer: object) -> object:
     return initializer
 
 
-def serialize(initializer: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(initializer: object, use_legacy_format: bool = False) -> Json:
     """Return the configuration of an initializer.
 
     Example:
@@ -584,7 +585,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Callable[..., Any]:
+) -> KerasObject:
     """Create an initializer from its configuration.
 
     Example:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _f
 from meshflow.keras.losses.base import (
@@ -18,7 +18,7 @@ from meshflow.keras.losses.base import (
     define_loss,
 )
 from meshflow.keras.losses.functions import *
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 
 
 @define_loss(
@@ -245,7 +245,7 @@ __all__ = sorted(
 )
 
 
-def get(identifier: object) -> Loss | Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the loss for a name, class, object, function or configuration; None for None.
 
     Raises:
@@ -261,7 +261,7 @@ def get(identifier: object) -> Loss | Callable[..., Any] | None:
     return _REGISTRY.get(identifier)
 
 
-def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(loss: object, use_legacy_format: bool = False) -> Json:
     """Return the configuration or name of a loss.
 
     Example:
@@ -274,7 +274,7 @@ def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | N
 
 def deserialize(
     name: str | Config | None, custom_objects: CustomObjects = None, use_legacy_format: bool = False
-) -> Loss | Callable[..., Any] | None:
+) -> KerasObject:
     """Return the loss for a name or configuration.
 
     Example:

@@ -13,7 +13,7 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
 
@@ -144,6 +144,7 @@ class Loss:
                 "fit() do so by themselves."
             )
 
+    @overridable
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
         """Compute one loss per example."""
         raise NotImplementedError("Must be implemented in subclasses.")
@@ -234,6 +235,7 @@ class LossFunctionWrapper(Loss):
         for key, value in kwargs.items():
             setattr(self, key, value)
 
+    @overridable
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
         """Call the function."""
         y_true, y_pred = match_last_dimension(y_true, y_pred)

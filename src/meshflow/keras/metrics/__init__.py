@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
@@ -34,7 +34,7 @@ from meshflow.keras.metrics.threshold_metrics import (
     SensitivityAtSpecificity,
     SpecificityAtSensitivity,
 )
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 
 BinaryCrossentropy = _loss_metrics.BinaryCrossentropyMetric
 CategoricalCrossentropy = _loss_metrics.CategoricalCrossentropyMetric
@@ -105,7 +105,7 @@ __all__ = sorted(
 )
 
 
-def get(identifier: object) -> Metric | Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the metric for a name, class, object, function or configuration; None for None.
 
     Raises:
@@ -121,7 +121,7 @@ def get(identifier: object) -> Metric | Callable[..., Any] | None:
     return _REGISTRY.get(identifier)
 
 
-def serialize(metric: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(metric: object, use_legacy_format: bool = False) -> Json:
     """Return the configuration or name of a metric.
 
     Example:
@@ -136,7 +136,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Metric | Callable[..., Any] | None:
+) -> KerasObject:
     """Return the metric for a configuration.
 
     Example:

@@ -21,7 +21,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.sharded_variable import unsharded_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replicas.context import merged_reads_scope
-from meshflow.environment.types import Array, ArrayLike, Config, PyTree
+from meshflow.environment.types import Array, ArrayLike, Config, PyTree, overridable
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math
@@ -181,10 +181,12 @@ class Metric(WeightValues):
 
     trainable_variables = trainable_weights
 
+    @overridable
     def update_state(self, *args: Any, **kwargs: Any) -> PyTree:
         """Update the state with one batch."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
+    @overridable
     def result(self) -> PyTree:
         """Return the current value of the metric, a tensor or a dictionary of tensors."""
         raise NotImplementedError("Must be implemented in subclasses.")

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.keras.optimizers.warmup_schedules import (
@@ -314,7 +315,7 @@ _FAMILY = registry.create_registry(
 
 def serialize(
     learning_rate_schedule: LearningRateSchedule, use_legacy_format: bool = False
-) -> dict[str, Any] | str | None:
+) -> Json:
     """Return the configuration of a schedule.
 
     Example:

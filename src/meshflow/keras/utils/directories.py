@@ -445,8 +445,8 @@ def _create_dataset(
                 dataset.batch(batch_size) if has_static_shape else dataset.padded_batch(batch_size)
             )
         dataset = dataset.prefetch(-1)
-        dataset.class_names = folder.class_names  # type: ignore[attr-defined]
-        dataset.file_paths = paths  # type: ignore[attr-defined]
+        dataset.class_names = folder.class_names  # type: ignore[assignment]
+        dataset.file_paths = paths
         return dataset
 
     return [create("training"), create("validation")] if subset == "both" else create(subset)

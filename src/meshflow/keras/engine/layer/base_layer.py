@@ -27,7 +27,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
 from meshflow.keras.engine.layer.call_errors import LayerCall, describe_error
@@ -243,6 +243,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
     def activity_regularizer(self, regularizer: Any) -> None:
         self._activity_regularizer = None if regularizer is None else regularizers.get(regularizer)
 
+    @overridable
     def build(self, input_shape: PyTree) -> None:
         """Create the weights; called before the first call with the shape of the inputs.
 
@@ -254,6 +255,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
 
     # ---- calling ---------------------------------------------------------------------------
 
+    @overridable
     def call(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
         """Compute the outputs; subclasses override this method.
 
@@ -407,6 +409,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
 
     # ---- masks -----------------------------------------------------------------------------
 
+    @overridable
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
         """Compute the mask of the output; by default the input's, if the layer supports masking.
 

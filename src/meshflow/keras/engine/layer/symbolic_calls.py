@@ -14,7 +14,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import PyTree, overridable
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.call_errors import LayerCall, make_symbolic_error
@@ -166,6 +166,7 @@ class SymbolicCallMethods:
             return KerasTensor(TensorSpec(shape, compute))
         return None
 
+    @overridable
     def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output for an input shape, without running the layer.
 
@@ -190,6 +191,7 @@ class SymbolicCallMethods:
             self.__call__, shape, self.compute_dtype or settings.floatx()
         )
 
+    @overridable
     def compute_output_signature(self, input_signature: PyTree) -> PyTree:
         """Compute the `TensorSpec`s of the output for `TensorSpec`s of the input."""
         inputs = nest.map_structure(KerasTensor, input_signature)

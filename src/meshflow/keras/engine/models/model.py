@@ -14,7 +14,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy, has_strategy
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.added_terms import AddLoss, AddMetric, is_loss
 from meshflow.keras.engine.graph.graph import Graph
@@ -292,6 +292,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     # ---- running ---------------------------------------------------------------------------
 
+    @overridable
     def build(self, input_shape: PyTree) -> None:
         """Create the weights for an input shape, batch dimension first.
 
@@ -341,6 +342,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
                 self._build_input_shape = get_shapes(inputs)
                 self.built = True
 
+    @overridable
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
         """Compute the outputs; subclasses override this method.
 
@@ -370,6 +372,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         # The layers of a graph cast their inputs; the inputs of the graph have fixed dtypes.
         return inputs if self._graph is not None else super()._cast_inputs(inputs)
 
+    @overridable
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
         """Compute the masks of the outputs; a subclassed model uses the rule of `Layer`.
 

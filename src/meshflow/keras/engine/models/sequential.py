@@ -11,7 +11,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph.graph import Graph, fit_input, get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
@@ -165,6 +165,7 @@ class Sequential(Model):
             self._invalidate_graph()
         return layer
 
+    @overridable
     def build(self, input_shape: ShapeLike = None) -> None:
         """Create the weights for an input shape, batch dimension first."""
         if self._input is None:
@@ -229,6 +230,7 @@ class Sequential(Model):
                 layer.inbound_nodes[:] = nodes
             raise
 
+    @overridable
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
         """Compute the output of the last layer.
 
@@ -251,6 +253,7 @@ class Sequential(Model):
             inputs = layer(inputs)
         return inputs
 
+    @overridable
     def compute_output_shape(self, input_shape: ShapeLike) -> PyTree:
         """Compute the shape of the output for an input shape."""
         shape: Any = TensorShape(input_shape)

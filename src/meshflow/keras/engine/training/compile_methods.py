@@ -67,8 +67,8 @@ class CompileMethods(TrainableState):
 
     def _init_training(self) -> None:
         self.optimizer: Optimizer = None  # type: ignore[assignment]
-        self.compiled_loss: LossesContainer | None = None
-        self.compiled_metrics: MetricsContainer | None = None
+        self.compiled_loss: LossesContainer = None  # type: ignore[assignment]
+        self.compiled_metrics: MetricsContainer = None  # type: ignore[assignment]
         self.loss: Any = None
         self.stop_training = False
         self.history: History = None  # type: ignore[assignment]
@@ -218,8 +218,8 @@ class CompileMethods(TrainableState):
         """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
         metrics: list[Metric] = []
         if self._is_compiled:
-            metrics += self.compiled_loss.metrics  # type: ignore[union-attr]
-            metrics += self.compiled_metrics.metrics  # type: ignore[union-attr]
+            metrics += self.compiled_loss.metrics
+            metrics += self.compiled_metrics.metrics
         metrics += super().metrics
         return list({id(m): m for m in metrics}.values())
 

@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import PyTree, overridable
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import place_step
@@ -40,8 +40,8 @@ class TrainingSteps:
 
     optimizer: Optimizer
     loss: PyTree
-    compiled_loss: LossesContainer | None
-    compiled_metrics: MetricsContainer | None
+    compiled_loss: LossesContainer
+    compiled_metrics: MetricsContainer
     train_function: Any
     test_function: Any
     predict_function: Any
@@ -80,6 +80,7 @@ class TrainingSteps:
         def _compiled_trainable_scope(self, kind: str) -> AbstractContextManager[None]:
             """Train the layers that were trainable when the model was compiled."""
 
+    @overridable
     def train_step(self, data: PyTree) -> dict[str, Any]:
         """Run one training step on a batch.
 
@@ -126,6 +127,7 @@ class TrainingSteps:
             "No loss found. You may have forgotten to provide a `loss` argument in the `compile()` method."
         )
 
+    @overridable
     def compute_loss(
         self,
         x: PyTree = None,
@@ -145,7 +147,7 @@ class TrainingSteps:
           A scalar tensor, or None if the model has no loss.
         """
         del x
-        container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
+        container = self.compiled_loss
         if container.user_losses is not None and y is None and not self.losses:
             return None  # type: ignore[return-value]
 
@@ -161,6 +163,7 @@ class TrainingSteps:
         return call_stateless(call, means, means, (y, y_pred, sample_weight))[0]
 
     @annotate_scope("metrics")
+    @overridable
     def compute_metrics(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> dict[str, Any]:
@@ -177,7 +180,7 @@ class TrainingSteps:
         """
         del x
         if y is not None:
-            self.compiled_metrics.update_state(y, y_pred, sample_weight)  # type: ignore[union-attr]
+            self.compiled_metrics.update_state(y, y_pred, sample_weight)
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict[str, Any]:
@@ -188,6 +191,7 @@ class TrainingSteps:
             values.update(result if isinstance(result, dict) else {metric.name: result})
         return values
 
+    @overridable
     def test_step(self, data: PyTree) -> dict[str, Any]:
         """Run one evaluation step on a batch.
 
@@ -201,6 +205,7 @@ class TrainingSteps:
         y_pred = evaluate_batch(self, x, y, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
+    @overridable
     def predict_step(self, data: PyTree) -> PyTree:
         """Return the model's outputs for a batch.
 
