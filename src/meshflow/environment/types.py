@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
@@ -57,8 +57,9 @@ Json: TypeAlias = Any
 # The configuration of a Keras object: what `get_config` returns and `from_config` takes.
 Config: TypeAlias = dict[str, Any]
 
-# The metrics of a batch or epoch by name, as `fit` passes them to callbacks.
-Logs: TypeAlias = Mapping[str, Any] | None
+# The metrics of a batch or epoch by name, as `fit` passes them to callbacks: a mapping. Type checkers infer the
+# arguments of overriding methods from this type, and would ask for a check for None in each.
+Logs: TypeAlias = Any
 
 if TYPE_CHECKING:
     # JAX's type of this name does not include lists.

@@ -73,7 +73,8 @@ class _PublicPathFinder(MetaPathFinder):
                 spec = loaded.__spec__ = spec_from_loader(fullname, _LoadedModuleLoader(loaded))
                 return spec
         own_spec = PathFinder.find_spec(fullname, path) if has_own_name else None
-        if own_spec is not None:
+        # A folder with stubs only is no module.
+        if own_spec is not None and own_spec.loader is not None:
             if type(own_spec.loader) is SourceFileLoader:
                 own_spec.loader = _PublicNamesLoader(fullname, own_spec.loader.path)
             return own_spec

@@ -22,7 +22,7 @@ from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_weight_seed
-from meshflow.environment.types import Config, Json, overridable
+from meshflow.environment.types import Config, Json, PyTree, overridable
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.registry import CustomObjects, KerasObject
 
@@ -79,9 +79,7 @@ class Initializer:
     _needs_floating_dtype = False
 
     @overridable
-    def __call__(
-        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
-    ) -> Tensor:
+    def __call__(self, shape: PyTree, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
         """Return initial values.
 
         Args:

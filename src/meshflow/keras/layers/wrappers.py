@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -16,6 +16,9 @@ from meshflow.ops import array, math
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
 
 class Wrapper(Layer):
@@ -45,7 +48,7 @@ class Wrapper(Layer):
                 f"{layer}"
             )
         super().__init__(**kwargs)
-        self.layer = layer
+        self.layer = cast("UnknownLayer", layer)
 
     def get_config(self) -> Config:
         """Return the configuration."""

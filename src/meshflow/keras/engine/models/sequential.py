@@ -254,7 +254,7 @@ class Sequential(Model):
         return inputs
 
     @overridable
-    def compute_output_shape(self, input_shape: ShapeLike) -> PyTree:
+    def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output for an input shape."""
         shape: Any = TensorShape(input_shape)
         for layer in self._stack:
