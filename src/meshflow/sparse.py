@@ -14,7 +14,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array, PyTree
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
@@ -174,7 +174,7 @@ def reduce_sum(
     keepdims: bool | None = None,
     output_is_sparse: bool = False,
     name: str | None = None,
-) -> PyTree:
+) -> Tensor | SparseTensor:
     """Sum a sparse tensor over axes.
 
     Args:
@@ -194,7 +194,7 @@ def reduce_sum(
 
 def _reduce(
     sparse: SparseTensor, axis: Any, keepdims: bool | None, is_sparse: bool, reduction: str
-) -> PyTree:
+) -> Tensor | SparseTensor:
     sizes = sparse.shape.as_list()
     rank = len(sizes)
     axes = to_static_value(axis, "axis")
@@ -229,7 +229,7 @@ def reduce_max(
     keepdims: bool | None = None,
     output_is_sparse: bool = False,
     name: str | None = None,
-) -> PyTree:
+) -> Tensor | SparseTensor:
     """Compute the maximum of the stored elements over axes; 0 if there are none.
 
     Args:

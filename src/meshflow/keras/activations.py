@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.dispatch import op_names
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config, Json
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.logits import attach_logits
 from meshflow.keras.registry import CustomObjects
@@ -318,7 +318,7 @@ def get(identifier: object) -> Callable[..., Any]:
     return _REGISTRY.get(identifier)
 
 
-def serialize(activation: object, use_legacy_format: bool = False) -> Json:
+def serialize(activation: object, use_legacy_format: bool = False) -> Config | str | None:
     """Return the name of an activation function, or the configuration of a layer.
 
     Example:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config, Json, overridable
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.registry import CustomObjects, KerasObject
 from meshflow.ops import math
@@ -231,7 +231,7 @@ def get(identifier: object) -> KerasObject:
     return _REGISTRY.get(identifier)
 
 
-def serialize(constraint: object, use_legacy_format: bool = False) -> Json:
+def serialize(constraint: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a constraint.
 
     Example:

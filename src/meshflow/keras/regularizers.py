@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypedDict, Unpack
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config, Json, overridable
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.registry import CustomObjects, KerasObject
 from meshflow.ops import math
@@ -227,11 +227,11 @@ def get(identifier: object) -> KerasObject:
       'L2'
     """
     if identifier == "l1_l2":
-        return L1L2(l1=0.01, l2=0.01)
+        return L1L2(l1=0.01, l2=0.01)  # type: ignore[return-value]
     return _REGISTRY.get(identifier)
 
 
-def serialize(regularizer: object, use_legacy_format: bool = False) -> Json:
+def serialize(regularizer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a regularizer.
 
     Example:

@@ -20,7 +20,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array, PyTree
+from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.coordinates import (
     INVALID,
@@ -90,7 +90,7 @@ def _replace_by_ones(a: SparseTensor) -> SparseTensor:
 
 def add(
     a: TensorLike | SparseTensor, b: TensorLike | SparseTensor, threshold: float | Tensor = 0
-) -> PyTree:
+) -> Tensor | SparseTensor:
     """Add two tensors, at least one of them sparse.
 
     Args:

@@ -568,7 +568,7 @@ def copy_unseeded(initializer: object) -> object:
     return initializer
 
 
-def serialize(initializer: object, use_legacy_format: bool = False) -> Json:
+def serialize(initializer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of an initializer.
 
     Example:

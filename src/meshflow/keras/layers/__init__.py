@@ -97,7 +97,7 @@ if not TYPE_CHECKING:  # Type checkers would accept any name of a module with `_
         return getattr(importlib.import_module(_DEFERRED_LAYERS[name]), name)
 
 
-def serialize(layer: Layer, use_legacy_format: bool = False) -> Json:
+def serialize(layer: Layer, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:

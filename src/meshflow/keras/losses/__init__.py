@@ -257,11 +257,11 @@ def get(identifier: object) -> KerasObject:
       'mean_squared_error'
     """
     if isinstance(identifier, Loss):
-        return identifier
+        return identifier  # type: ignore[return-value]
     return _REGISTRY.get(identifier)
 
 
-def serialize(loss: object, use_legacy_format: bool = False) -> Json:
+def serialize(loss: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration or name of a loss.
 
     Example:

@@ -117,11 +117,11 @@ def get(identifier: object) -> KerasObject:
       ('mean_absolute_error', 'AUC')
     """
     if isinstance(identifier, Metric):
-        return identifier
+        return identifier  # type: ignore[return-value]
     return _REGISTRY.get(identifier)
 
 
-def serialize(metric: object, use_legacy_format: bool = False) -> Json:
+def serialize(metric: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration or name of a metric.
 
     Example:

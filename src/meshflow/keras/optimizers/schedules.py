@@ -7,7 +7,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Json
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.keras.optimizers.warmup_schedules import (
@@ -315,7 +315,7 @@ _FAMILY = registry.create_registry(
 
 def serialize(
     learning_rate_schedule: LearningRateSchedule, use_legacy_format: bool = False
-) -> Json:
+) -> Config:
     """Return the configuration of a schedule.
 
     Example:
