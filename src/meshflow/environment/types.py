@@ -54,11 +54,11 @@ PyTree: TypeAlias = Any
 # A value that `json.loads` returns. The alias is not recursive, because mypy would reject reads of nested values.
 Json: TypeAlias = Any
 
-# The configuration of a Keras object: what `get_config` returns and `from_config` takes.
+# The configuration of a Keras object, the result of `get_config` and the argument of `from_config`.
 Config: TypeAlias = dict[str, Any]
 
-# The metrics of a batch or epoch by name, as `fit` passes them to callbacks: a mapping. Type checkers infer the
-# arguments of overriding methods from this type, and would ask for a check for None in each.
+# The metrics of a batch or epoch by name, as `fit` passes them to callbacks: a mapping. The alias is `Any`, because type
+# checkers infer the arguments of overriding methods from it.
 Logs: TypeAlias = Any
 
 if TYPE_CHECKING:

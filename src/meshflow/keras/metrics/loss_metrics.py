@@ -1,6 +1,6 @@
 """Metrics that are means of losses, and the mean cosine.
 
-The public names lack the suffix "Metric", which tells these classes from those in `keras.losses`.
+The public names lack the suffix "Metric", which distinguishes these classes from those in `keras.losses`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class InputArguments(TypedDict, total=False):
 
 
 class ModelArguments(InputArguments, total=False):
-    """Arguments of `Model` besides its inputs, outputs and name."""
+    """Arguments of `Model`, except for its inputs, outputs and name."""
 
     trainable: bool
     dtype: DTypeLike | Policy | None
