@@ -68,3 +68,8 @@ print(product.shape, dtensor.fetch_layout(product).sharding_specs, len(dtensor.u
 variable = dtensor.DVariable(replicated, trainable=True)
 variable.assign_sub(tf.ones_like(variable) * 0.1)
 print(variable.numpy(), mesh.shape(), mesh.dim_size("batch"))
+dense = tf.keras.layers.Dense(2, kernel_layout=dtensor.Layout.replicated(mesh, rank=2))
+adam = tf.keras.dtensor.experimental.optimizers.Adam(0.01, mesh=mesh)
+counted = tf.keras.metrics.SparseCategoricalAccuracy(mesh=mesh)
+top = tf.keras.metrics.TopKCategoricalAccuracy(k=2, mesh=mesh)
+print(dense(packed).shape, adam.iterations, counted.result(), top.name)

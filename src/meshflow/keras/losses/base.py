@@ -299,7 +299,9 @@ def complete_constructor(
     parameters = [inspect.Parameter("self", kind)]
     parameters += [inspect.Parameter(name, kind, default=v) for name, v in defaults.items()]
     if "__init__" in vars(cls):
-        parameters = list(inspect.signature(vars(cls)["__init__"]).parameters.values())
+        declared = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        # A declared `**kwargs` has the types of ignored keywords.
+        parameters = [p for p in declared if p.kind is kind]
     signature = inspect.Signature(parameters[1:])
 
     def __init__(self: object, *args: Any, **kwargs: Any) -> None:

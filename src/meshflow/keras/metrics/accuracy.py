@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -13,6 +13,7 @@ from meshflow.keras import settings
 from meshflow.keras.losses import functions
 from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
 from meshflow.keras.metrics import means
+from meshflow.keras.metrics.base import MetricArguments
 from meshflow.ops import array, math
 
 
@@ -189,6 +190,7 @@ class BinaryAccuracy(means.FunctionMetric):
         name: str | None = "binary_accuracy",
         dtype: DTypeLike | None = None,
         threshold: float = 0.5,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...
 
 
@@ -223,6 +225,7 @@ class TopKCategoricalAccuracy(means.FunctionMetric):
         k: int = 5,
         name: str | None = "top_k_categorical_accuracy",
         dtype: DTypeLike | None = None,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...
 
 
@@ -241,4 +244,5 @@ class SparseTopKCategoricalAccuracy(means.FunctionMetric):
         k: int = 5,
         name: str | None = "sparse_top_k_categorical_accuracy",
         dtype: DTypeLike | None = None,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...

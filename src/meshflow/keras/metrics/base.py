@@ -6,7 +6,7 @@ import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -33,6 +33,12 @@ from meshflow.placement.mesh import Mesh
 _latest_results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+class MetricArguments(TypedDict, total=False):
+    """Arguments that all metrics accept."""
+
+    mesh: Mesh | None
 
 
 def _accept_mesh(init: Callable[..., None]) -> Callable[..., None]:

@@ -5,9 +5,12 @@ The public names lack the suffix "Metric", which distinguishes these classes fro
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.losses import functions as _losses
+from meshflow.keras.metrics.base import MetricArguments
 from meshflow.keras.metrics.means import FunctionMetric, define_metric
 
 
@@ -39,6 +42,7 @@ class BinaryCrossentropyMetric(FunctionMetric):
         dtype: DTypeLike | None = None,
         from_logits: bool = False,
         label_smoothing: float = 0.0,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...
 
 
@@ -56,6 +60,7 @@ class CategoricalCrossentropyMetric(FunctionMetric):
         from_logits: bool = False,
         label_smoothing: float = 0.0,
         axis: int = -1,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...
 
 
@@ -73,6 +78,7 @@ class SparseCategoricalCrossentropyMetric(FunctionMetric):
         from_logits: bool = False,
         ignore_class: int | None = None,
         axis: int = -1,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...
 
 
@@ -157,4 +163,5 @@ class CosineSimilarityMetric(FunctionMetric):
         name: str | None = "cosine_similarity",
         dtype: DTypeLike | None = None,
         axis: int = -1,
+        **kwargs: Unpack[MetricArguments],
     ) -> None: ...

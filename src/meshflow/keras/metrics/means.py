@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -17,7 +17,7 @@ from meshflow.keras.losses.base import (
     format_formula,
     match_last_dimension,
 )
-from meshflow.keras.metrics.base import Metric
+from meshflow.keras.metrics.base import Metric, MetricArguments
 from meshflow.ops import array, math
 
 MetricType = TypeVar("MetricType", bound="MeanMetricWrapper")
@@ -285,7 +285,12 @@ class FunctionMetric(MeanMetricWrapper):
 
     if TYPE_CHECKING:
 
-        def __init__(self, name: str | None = None, dtype: DTypeLike | None = None) -> None: ...
+        def __init__(
+            self,
+            name: str | None = None,
+            dtype: DTypeLike | None = None,
+            **kwargs: Unpack[MetricArguments],
+        ) -> None: ...
 
 
 def define_metric(
