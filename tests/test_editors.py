@@ -1,7 +1,9 @@
 """What editors and type checkers see of the public names, by pyright."""
 
+import collections
 import json
 import re
+import shutil
 import subprocess
 import sys
 import types
@@ -21,7 +23,7 @@ SEEN = {
     "tf.keras.optimizers.Adam()": "Adam",
     "tf.keras.optimizers.get('adam')": "Optimizer",
     "tf.keras.losses.Loss": "type[Loss]",
-    "tf.data.Dataset.range(3).batch(2)": "Dataset",
+    "tf.data.Dataset.range(3).batch(2)": "Dataset[Tensor]",
     "tf.Variable(1.0) + 1": "Tensor",
     "tf.constant(1.0) * 2": "Tensor",
     "tf.sin": "Elementwise",
@@ -57,7 +59,11 @@ class Owner:
 MOST = {"nothing is known": 2, "arguments are not": 3, "the result is not": 34}
 
 
-STORED = json.loads((Path(__file__).parent / "reference" / "editors.json").read_text())
+HERE = Path(__file__).parent
+STORED = json.loads((HERE / "reference" / "editors.json").read_text())
+# Types of 55 expressions, and 87 wrong calls with whether the stubs `types-tensorflow` 2.18 for TensorFlow detect them.
+# Pyright's standard mode was used for both.
+SAMPLE = json.loads((HERE / "reference" / "editor_samples.json").read_text())
 
 
 def public_names():
@@ -77,23 +83,71 @@ def public_names():
 
 
 @pytest.fixture(scope="module")
-def types_of(tmp_path_factory):
-    """The types that pyright finds, in one run, for every expression asked for here."""
+def findings(tmp_path_factory):
+    """What pyright finds in one run: types by expression, and lines with errors by file."""
     pytest.importorskip("basedpyright", reason="pyright")
-    file = tmp_path_factory.mktemp("editors") / "program.py"
-    expressions = list(dict.fromkeys([*SEEN, *STORED, *public_names()]))
-    file.write_text(PROGRAM + "\n".join(f"reveal_type({e})" for e in expressions))
+    folder = tmp_path_factory.mktemp("editors")
+    expressions = {
+        "program.py": list(dict.fromkeys([*SEEN, *STORED, *public_names()])),
+        "hovers.py": list(SAMPLE["hovers"]),
+    }
+    starts = {"program.py": PROGRAM, "hovers.py": "\n".join(SAMPLE["hovers_start"]) + "\n"}
+    for name, some in expressions.items():
+        reveals = "\n".join(f"reveal_type({e})" for e in some)
+        (folder / name).write_text(starts[name] + reveals)
+    (folder / "mistakes.py").write_text("\n".join([*SAMPLE["mistakes_start"], *SAMPLE["mistakes"]]))
+    for script in (HERE / "editors").glob("*.py"):
+        shutil.copy(script, folder)
+    sources = str(Path(tf.__file__).parent.parent)
+    config = {"typeCheckingMode": "standard", "extraPaths": [sources]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
     done = subprocess.run(
-        [sys.executable, "-m", "basedpyright", "--outputjson", str(file)],
+        [sys.executable, "-m", "basedpyright", "--outputjson", "--pythonpath", sys.executable]
+        + ["--project", str(folder)],
         capture_output=True, text=True, timeout=250,
     )  # fmt: skip
-    first = PROGRAM.count("\n")
-    found = {}
+    types_of, errors = {}, collections.defaultdict(dict)
     for said in json.loads(done.stdout)["generalDiagnostics"]:
+        name, line = Path(said["file"]).name, said["range"]["start"]["line"]
         match = re.fullmatch(r'Type of ".*" is "(.*)"', said["message"], re.DOTALL)
         if match:
-            found[expressions[said["range"]["start"]["line"] - first]] = match[1]
-    return found
+            expression = expressions[name][line - starts[name].count("\n")]
+            # All samples have types of their own.
+            types_of[expression if name == "program.py" else (expression,)] = match[1]
+        elif said["severity"] == "error":
+            errors[name].setdefault(line, said["message"])
+    return types_of, errors
+
+
+@pytest.fixture
+def types_of(findings):
+    return findings[0]
+
+
+@pytest.mark.parametrize("script", sorted(p.name for p in (HERE / "editors").glob("*.py")))
+def test_correct_programs_have_no_errors(findings, script):
+    assert findings[1].get(script, {}) == {}
+
+
+def test_samples_have_useful_types(types_of):
+    """A changed type is written to the file by hand, or it is a mistake."""
+    found = {expression: types_of.get((expression,)) for expression in SAMPLE["hovers"]}
+    assert found == SAMPLE["hovers"]
+    # The element types of NumPy's arrays are unknown.
+    texts = [
+        re.sub(r"ndarray\[tuple\[Any, ...\], dtype\[Any\]\]", "ndarray", t) for t in found.values()
+    ]
+    useful = [t for t in texts if not re.search(r"\b(Any|Unknown)\b", t)]
+    assert len(texts) == 55 and len(useful) >= 50
+
+
+def test_wrong_calls_are_errors(findings):
+    start, calls = len(SAMPLE["mistakes_start"]), list(SAMPLE["mistakes"])
+    errors = findings[1]["mistakes.py"]
+    assert not [line for line in errors if line < start]
+    missed = [call for i, call in enumerate(calls, start) if i not in errors]
+    assert missed == SAMPLE["missed"]
+    assert len(calls) - len(missed) >= sum(SAMPLE["mistakes"].values())
 
 
 def test_names_lead_to_their_classes_and_signatures(types_of):

@@ -1,10 +1,10 @@
 """Tensors with NumPy's behaviour: where they work, what stays TensorFlow's, and what is refused."""
 
-import meshflow.experimental.numpy as tnp
 import numpy as np
 import pytest
 
 import meshflow as tf
+import meshflow.experimental.numpy as tnp
 
 
 def test_tensors_are_tensorflows_until_asked():

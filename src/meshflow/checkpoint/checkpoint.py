@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,6 +69,11 @@ class Checkpoint(ObservableAttributes):
       >>> int(step)
       1
     """
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return an object that was passed as a keyword argument, or assigned."""
 
     def __init__(self, root: Trackable | None = None, **kwargs: Any) -> None:
         self._save_counter: Variable | None = None

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, overload
 
+import jax
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_callable
+from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure, traced_loop
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
@@ -25,11 +28,16 @@ from meshflow.data.methods.sources import SourceMethods
 from meshflow.data.options import Options
 from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
-from meshflow.environment.types import PyTree
+from meshflow.environment.html_tables import format_table
+from meshflow.environment.types import NumpyValue, PyTree
+
+Result = TypeVar("Result")
 
 
 @register_value_type(DatasetSpec)
-class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
+class Dataset(
+    SourceMethods, ElementwiseMethods[Element], GroupingMethods[Element], OrderMethods[Element]
+):
     """A sequence of elements, each a nested structure of tensors.
 
     Create a dataset with `from_tensor_slices`, `range`, `from_generator` or a similar constructor,
@@ -46,14 +54,22 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     # The name that TensorFlow prints for a dataset of this class, if it is not the name of the class + "Dataset".
     _tensorflow_name: ClassVar[str | None] = None
 
-    def __iter__(self) -> Iterator[Any]:
+    # Set by the functions of `keras.utils` that read folders.
+    class_names: list[str]
+    file_paths: list[str]
+
+    def __iter__(self) -> DatasetIterator[Element]:
         return DatasetIterator(self)
 
     def __autograph_for__(self) -> LoopElements | None:
         # AutoGraph calls this method for `for element in dataset` in a function that it converts.
         return traced_loop.make_loop_elements(self)
 
-    def as_numpy_iterator(self) -> Iterator[Any]:
+    @overload
+    def as_numpy_iterator(self: Dataset[Tensor]) -> Iterator[NumpyValue]: ...
+    @overload
+    def as_numpy_iterator(self) -> Iterator[PyTree]: ...
+    def as_numpy_iterator(self) -> Iterator[PyTree]:
         """Return an iterator over elements of NumPy arrays and scalars instead of tensors.
 
         Raises:
@@ -95,7 +111,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     def __bool__(self) -> bool:
         return True
 
-    def get_single_element(self, name: str | None = None) -> PyTree:
+    def get_single_element(self, name: str | None = None) -> Element:
         """Return the only element.
 
         Args:
@@ -109,7 +125,7 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
           >>> int(tf.data.Dataset.from_tensors(42).get_single_element())
           42
         """
-        iterator = DatasetIterator(self)
+        iterator: DatasetIterator[Element] = DatasetIterator(self)
         elements = [element for element, _ in zip(iterator, range(2), strict=False)]
         iterator.close()
         if len(elements) != 1:
@@ -123,6 +139,19 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         name = vars(type(self)).get("_tensorflow_name") or name
         return f"<{name} element_spec={self.element_spec}>"
 
+    def _repr_html_(self) -> str:
+        count = self.count_elements()
+        cardinality = {INFINITE_CARDINALITY: "infinite", UNKNOWN_CARDINALITY: "unknown"}
+        leaves = jax.tree_util.tree_leaves_with_path(
+            self.element_spec, is_leaf=lambda leaf: leaf is None or isinstance(leaf, TypeSpec)
+        )
+        rows = [
+            [f"element{jax.tree_util.keystr(path)}", *_describe_leaf(leaf)] for path, leaf in leaves
+        ]
+        caption = repr(self).partition(" ")[0].removeprefix("<")
+        notes = [f"Number of elements: {cardinality.get(count, f'{count:,}')}"]
+        return format_table(["component", "shape", "dtype"], rows, caption, notes)
+
     def options(self) -> Options:
         """Return a read-only copy of the options that are in effect for this dataset.
 
@@ -131,6 +160,17 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
         """
         return self.merged_options.freeze()
 
+    @overload
+    def reduce(
+        self,
+        initial_state: Tensor | np.ndarray | np.generic | float,
+        reduce_func: Callable[..., Any],
+        name: str | None = None,
+    ) -> Tensor: ...
+    @overload
+    def reduce(
+        self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
+    ) -> PyTree: ...
     def reduce(
         self, initial_state: PyTree, reduce_func: Callable[..., Any], name: str | None = None
     ) -> PyTree:
@@ -169,7 +209,9 @@ class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
             state = function((state, element), epoch.random_states)
         return structure.to_tensors(state)
 
-    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+    def apply(
+        self, transformation_func: Callable[[Dataset[Element]], Dataset[Result]]
+    ) -> Dataset[Result]:
         """Apply a function to this dataset.
 
         Args:
@@ -204,6 +246,13 @@ def _reduce_in_trace(
         return state
 
     return convert_callable(reduce_elements)(structure.to_tensors(initial_state))
+
+
+def _describe_leaf(leaf: Any) -> tuple[str, str]:
+    """Return the shape and the dtype as text, or the type without a shape."""
+    if not isinstance(leaf, TensorSpec):
+        return "", str(leaf)
+    return str(leaf.shape), leaf.dtype.name
 
 
 def _to_numpy(element: PyTree) -> PyTree:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshflow.checkpoint.object_graph import PYTHON_STATE
-from meshflow.core.iterators.iterator_captures import IteratorSource
+from meshflow.core.iterators.iterator_captures import Element, IteratorSource
 from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.memory_errors import translate_memory_error
@@ -181,7 +181,7 @@ def iter_nodes(root: PipelineNode) -> Iterator[Any]:
 
 
 @register_value_type(IteratorSpec)
-class DatasetIterator(structure.ElementSource, IteratorSource):
+class DatasetIterator(structure.ElementSource, IteratorSource[Element]):
     """An iterator over a dataset, as `iter(dataset)` returns it.
 
     `next(iterator)` in a `tf.function` takes an element at every call of the function.
@@ -218,7 +218,7 @@ class DatasetIterator(structure.ElementSource, IteratorSource):
     def _type_spec(self) -> IteratorSpec:
         return IteratorSpec(self.element_spec)
 
-    def __next__(self) -> PyTree:
+    def __next__(self) -> Element:
         if (
             self._returned_elements
             or context.trace is not None
@@ -231,7 +231,7 @@ class DatasetIterator(structure.ElementSource, IteratorSource):
         self._position += 1
         return element
 
-    def next(self) -> PyTree:
+    def next(self) -> Element:
         """Return the next element, like `next(iterator)`."""
         return self.pull()
 

@@ -324,7 +324,7 @@ def at(dataset: Dataset, index: IntLike) -> PyTree:
       [2, 3]
     """
     position = to_int(index, "index")
-    iterator = DatasetIterator(dataset.skip(position)) if position >= 0 else None
+    iterator = iter(dataset.skip(position)) if position >= 0 else None
     try:
         if iterator is None:
             raise StopIteration

@@ -25,7 +25,3 @@ __all__ = [
     "TPUClusterResolver",
     "UnionResolver",
 ]
-
-
-def __dir__() -> list[str]:
-    return __all__

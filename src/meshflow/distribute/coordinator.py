@@ -15,9 +15,5 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 PerWorkerValue = PerWorkerValues
 experimental_get_current_worker_index = current_worker_index

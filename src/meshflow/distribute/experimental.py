@@ -39,10 +39,6 @@ __all__ = [
 ]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 CollectiveCommunication = CommunicationImplementation
 
 

@@ -231,10 +231,13 @@ class DistributedDataset:
             return self._source.element_spec
 
         def make_spec(spec: TensorSpec) -> PerReplicaSpec:
-            sizes = spec.shape.as_list() if self._split and spec.shape.rank else []
+            sizes: list[int | None] = (
+                [*spec.shape.as_list()] if self._split and spec.shape.rank else []
+            )
             if sizes:
-                is_divisible = sizes[0] is not None and sizes[0] % count == 0
-                sizes = [sizes[0] // count if is_divisible else None, *sizes[1:]]
+                first = sizes[0]
+                share = None if first is None or first % count else first // count
+                sizes = [share, *sizes[1:]]
                 spec = TensorSpec(sizes, spec.dtype, spec.name)
             return PerReplicaSpec(*[spec] * count)
 

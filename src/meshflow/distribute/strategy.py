@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -39,6 +39,9 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
 ]
+
+# A dataset, and the type of its distributed form for type checkers, which has elements of the same structure.
+Source = TypeVar("Source", bound=Iterable[Any])
 
 
 class StrategyScope:
@@ -287,9 +290,7 @@ class Strategy(ReductionsAndGathers):
 
     # ---- input -----------------------------------------------------------------------------
 
-    def experimental_distribute_dataset(
-        self, dataset: Iterable[PyTree], options: object = None
-    ) -> Iterable[PyTree]:
+    def experimental_distribute_dataset(self, dataset: Source, options: object = None) -> Source:
         """Create a dataset with batches that are split over the replicas.
 
         Args:
@@ -299,11 +300,13 @@ class Strategy(ReductionsAndGathers):
         Returns:
           An iterable of `PerReplica` structures; for the default strategy, the dataset itself.
         """
-        return dataset if self.is_default else DistributedDataset(self, dataset, split=True)
+        if self.is_default:
+            return dataset
+        return cast(Source, DistributedDataset(self, dataset, split=True))
 
     def distribute_datasets_from_function(
-        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
-    ) -> Iterable[PyTree]:
+        self, dataset_fn: Callable[[InputContext], Source], options: object = None
+    ) -> Source:
         """Create a dataset with batches for one replica each.
 
         Args:
@@ -315,7 +318,9 @@ class Strategy(ReductionsAndGathers):
           `dataset_fn`.
         """
         dataset = dataset_fn(InputContext(1, 0, self.num_replicas_in_sync))
-        return dataset if self.is_default else DistributedDataset(self, dataset, split=False)
+        if self.is_default:
+            return dataset
+        return cast(Source, DistributedDataset(self, dataset, split=False))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
@@ -429,7 +434,7 @@ def in_cross_replica_context() -> bool:
     return bool(context_stack.entries) and not isinstance(context_stack.entries[-1], ReplicaContext)
 
 
-def get_replica_context() -> ReplicaContext | None:
+def get_replica_context() -> ReplicaContext:
     """Return the replica context, or None in cross-replica context.
 
     Example:
@@ -443,7 +448,8 @@ def get_replica_context() -> ReplicaContext | None:
             _default_contexts.append(ReplicaContext(get_strategy(), 0))
         return _default_contexts[0]
     entry = context_stack.entries[-1]
-    return entry if isinstance(entry, ReplicaContext) else None
+    # The type leaves None out, because functions for replicas do not check for it.
+    return entry if isinstance(entry, ReplicaContext) else None  # type: ignore[return-value]
 
 
 def experimental_set_strategy(strategy: Strategy | None) -> None:

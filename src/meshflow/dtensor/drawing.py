@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import sys
 import zlib
@@ -14,6 +13,7 @@ import numpy as np
 
 from meshflow.core.runtime.devices import get_device_type
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.environment.html_tables import Cell, format_table
 from meshflow.placement.layout import Layout, find_array_layout, find_layout
 from meshflow.placement.mesh import get_device_name
 
@@ -280,17 +280,12 @@ def _build_rich_table(grid: TableGrid) -> Table:
 
 
 def _format_html(grid: TableGrid) -> str:
-    def format_cell(i: int, text: str) -> str:
+    def format_cell(i: int, text: str) -> Cell:
         colour = grid.get_colour(i, text)
-        style = f' style="background:{colour};color:#000"' if colour else ""
-        return f"<td{style}>{html.escape(text)}</td>"
+        return text, f"background:{colour};color:#000" if colour else ""
 
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in grid.head)
-    rows = "".join(
-        "<tr>" + "".join(format_cell(i, c) for i, c in enumerate(row)) + "</tr>"
-        for row in grid.rows
-    )
-    return f"<table><caption>{html.escape(grid.caption)}</caption><tr>{head}</tr>{rows}</table>"
+    rows = [[format_cell(i, cell) for i, cell in enumerate(row)] for row in grid.rows]
+    return format_table(grid.head, rows, grid.caption)
 
 
 def _is_in_notebook() -> bool:

@@ -206,7 +206,7 @@ def unpack(tensor: Tensor) -> list[Tensor]:
     return [Tensor(by_device[find_jax_device(d)]) for d in layout.mesh.local_devices()]
 
 
-def fetch_layout(tensor: object) -> Layout | None:
+def fetch_layout(tensor: object) -> Layout:
     """Return the layout of a tensor or variable on a mesh.
 
     Returns:
@@ -232,7 +232,7 @@ def fetch_layout(tensor: object) -> Layout | None:
             "`fetch_layout` must be called eagerly. It was called inside a tf.function."
         )
     if not isinstance(tensor, (Tensor, Variable)):
-        return None
+        return None  # type: ignore[return-value]
     if isinstance(tensor._value, jax.core.Tracer):
         raise TypeError(
             f"{tensor} is out of scope and cannot be used here: it belongs to a function that is being traced."

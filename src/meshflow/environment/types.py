@@ -7,12 +7,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
-from jax.typing import ArrayLike
 
 from meshflow.environment.jax_internals import jex_core
 
@@ -27,10 +26,12 @@ __all__ = [
     "Json",
     "Literal",
     "Logs",
+    "NumpyValue",
     "Primitive",
     "PyTree",
     "StrPath",
     "Var",
+    "overridable",
 ]
 
 # An array in the memory of a device or of the host.
@@ -53,11 +54,41 @@ PyTree: TypeAlias = Any
 # A value that `json.loads` returns. The alias is not recursive, because mypy would reject reads of nested values.
 Json: TypeAlias = Any
 
-# The configuration of a Keras object: what `get_config` returns and `from_config` takes.
+# The configuration of a Keras object, the result of `get_config` and the argument of `from_config`.
 Config: TypeAlias = dict[str, Any]
 
-# The metrics of a batch or epoch by name, as `fit` passes them to callbacks.
-Logs: TypeAlias = Mapping[str, Any] | None
+# The metrics of a batch or epoch by name, as `fit` passes them to callbacks: a mapping. The alias is `Any`, because type
+# checkers infer the arguments of overriding methods from it.
+Logs: TypeAlias = Any
+
+if TYPE_CHECKING:
+    # JAX's type of this name does not include lists.
+    from numpy.typing import ArrayLike
+
+    class NumpyValue(np.ndarray[Any, np.dtype[Any]]):
+        """Value of a tensor: an array, or for rank 0 a NumPy scalar or a bytes object."""
+
+        def __round__(self, ndigits: int | None = None) -> Any: ...
+        def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+            """Decode the bytes object."""
+
+else:
+    from jax.typing import ArrayLike
+
+    NumpyValue = Any
 
 # A path in a file system.
 StrPath: TypeAlias = str | os.PathLike[str]
+
+_Result = TypeVar("_Result")
+
+
+def overridable(method: Callable[..., _Result]) -> Callable[..., _Result]:
+    """Mark a method that subclasses override with other parameters, for type checkers.
+
+    Example:
+      >>> class Base:
+      ...     @overridable
+      ...     def call(self, inputs): ...
+    """
+    return method

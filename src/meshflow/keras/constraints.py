@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 from meshflow.ops import math
 from meshflow.ops.array import gather_nd
 
@@ -44,6 +43,7 @@ class Constraint:
       [0.5, 1.0]
     """
 
+    @overridable
     def __call__(self, w: TensorLike) -> TensorLike:
         """Return the projected weight."""
         return w
@@ -220,7 +220,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
-def get(identifier: object) -> Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the constraint for a name, class, object, function or configuration; None for None.
 
     Example:
@@ -231,7 +231,7 @@ def get(identifier: object) -> Callable[..., Any] | None:
     return _REGISTRY.get(identifier)
 
 
-def serialize(constraint: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(constraint: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a constraint.
 
     Example:
@@ -246,7 +246,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Callable[..., Any] | None:
+) -> KerasObject:
     """Create a constraint from its configuration.
 
     Example:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry
 from meshflow.keras.engine.graph.graph import get_graph
@@ -112,7 +112,7 @@ def clone_model(
                 f"clone_model: model {model.name!r} has {len(inputs)} input(s), got {len(tensors)} `input_tensors`."
             )
         if isinstance(model, Sequential):
-            return _clone_sequential(tensors[0], model, config, layers)
+            return _clone_sequential(cast(KerasTensor, tensors[0]), model, config, layers)
         names = [tensor._keras_history.layer.name for tensor in inputs]
         layers |= {name: _TensorInput(tensor) for name, tensor in zip(names, tensors, strict=True)}
     with registry.LAYERS.replace_layers(layers):
@@ -151,12 +151,12 @@ def _copy_attached(model: Model, target: Model) -> None:
 class _TensorInput:
     """Replacement of an input layer with an existing tensor as its output."""
 
-    def __init__(self, tensor: KerasTensor) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self.flat_outputs = [tensor]
         self.inbound_nodes = [self]
 
 
-def _to_symbolic(tensor: TensorLike) -> KerasTensor:
+def _to_symbolic(tensor: TensorLike) -> Tensor:
     """Return a symbolic tensor, or an input with the shape and dtype of another tensor."""
     if isinstance(tensor, KerasTensor):
         return tensor

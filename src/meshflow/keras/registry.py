@@ -15,10 +15,25 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.environment.types import Config
+
+if TYPE_CHECKING:
+
+    class KerasObject:
+        """Function, or object of a class, that a name or configuration determines."""
+
+        __name__: str
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the object."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    KerasObject = Any
 
 T = TypeVar("T")
 # Classes and functions by name, as users pass them when they load a model.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Literal, TypedDict, Unpack
 
 from meshflow.core.values.tensor import TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 from meshflow.ops import math
 from meshflow.ops.array import eye
 
@@ -42,6 +41,7 @@ class Regularizer:
       0.0
     """
 
+    @overridable
     def __call__(self, x: TensorLike) -> TensorLike:
         """Return the penalty for `x`, a scalar tensor."""
         return 0.0
@@ -100,6 +100,12 @@ class L1L2(Regularizer):
         return {"l1": self.l1, "l2": self.l2}
 
 
+class RegularizerArguments(TypedDict, total=False):
+    """Former names of arguments of `L1` and `L2`."""
+
+    l: float | None
+
+
 class L1(L1L2):
     """Penalty `l1 * sum(|x|)`.
 
@@ -113,9 +119,9 @@ class L1(L1L2):
       2.0
     """
 
-    def __init__(self, l1: float = 0.01, **kwargs: Any) -> None:
-        l1 = kwargs.pop("l", l1)
-        super().__init__(l1=0.01 if l1 is None else l1)
+    def __init__(self, l1: float = 0.01, **kwargs: Unpack[RegularizerArguments]) -> None:
+        factor = kwargs.pop("l", l1)
+        super().__init__(l1=0.01 if factor is None else factor)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
@@ -137,9 +143,9 @@ class L2(L1L2):
       5.0
     """
 
-    def __init__(self, l2: float = 0.01, **kwargs: Any) -> None:
-        l2 = kwargs.pop("l", l2)
-        super().__init__(l2=0.01 if l2 is None else l2)
+    def __init__(self, l2: float = 0.01, **kwargs: Unpack[RegularizerArguments]) -> None:
+        factor = kwargs.pop("l", l2)
+        super().__init__(l2=0.01 if factor is None else factor)
         if kwargs:
             raise TypeError(f"Argument(s) not recognized: {sorted(kwargs)}")
 
@@ -162,7 +168,7 @@ class OrthogonalRegularizer(Regularizer):
       (0.0, 1.0)
     """
 
-    def __init__(self, factor: float = 0.01, mode: str = "rows") -> None:
+    def __init__(self, factor: float = 0.01, mode: Literal["rows", "columns"] = "rows") -> None:
         if mode not in ("rows", "columns"):
             raise ValueError(
                 f"Invalid value for argument `mode`. Expected one of {{'rows', 'columns'}}. Received: mode={mode}"
@@ -212,7 +218,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
-def get(identifier: object) -> Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the regularizer for a name, class, object, function or configuration; None for None.
 
     Example:
@@ -221,11 +227,11 @@ def get(identifier: object) -> Callable[..., Any] | None:
       'L2'
     """
     if identifier == "l1_l2":
-        return L1L2(l1=0.01, l2=0.01)
+        return L1L2(l1=0.01, l2=0.01)  # type: ignore[return-value]
     return _REGISTRY.get(identifier)
 
 
-def serialize(regularizer: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(regularizer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a regularizer.
 
     Example:
@@ -240,7 +246,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Callable[..., Any] | None:
+) -> KerasObject:
     """Create a regularizer from its configuration.
 
     Example:

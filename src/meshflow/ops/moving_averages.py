@@ -123,7 +123,7 @@ class ExponentialMovingAverage:
     def _make_name(self, variable: Variable) -> str:
         return f"{get_full_name(variable)}/{self._name}"
 
-    def average(self, var: Variable) -> Variable | None:
+    def average(self, var: Variable) -> Variable:
         """Return the variable with the average of `var`, or None before `apply` with `var`."""
         return self._averages.get(id(var))
 

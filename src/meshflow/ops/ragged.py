@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -264,7 +264,9 @@ class RaggedTensor(_Operators):
         """Return the length of each row."""
         if axis == 1:
             return Tensor(np.diff(self.host_splits))
-        return RaggedTensor(self._values.row_lengths(axis - 1), self.host_splits, internal=True)
+        return RaggedTensor(
+            cast(RaggedTensor, self._values).row_lengths(axis - 1), self.host_splits, internal=True
+        )
 
     def row_starts(self, name: str | None = None) -> Tensor:
         """Return the position in the values at which each row starts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -231,8 +231,8 @@ def regex_replace(
 
 
 def _to_bytes(value: Tensor | str | bytes) -> bytes:
-    value = value.numpy() if isinstance(value, Tensor) else value
-    return value.encode() if isinstance(value, str) else value
+    known = cast(bytes, value.numpy()) if isinstance(value, Tensor) else value
+    return known.encode() if isinstance(known, str) else known
 
 
 @defer_strings(bool_)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.typing import DTypeLike
 
+from meshflow.environment.html_tables import Cell, format_table
 from meshflow.environment.jax_internals import source_info_util
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.passes.jaxprs import get_aval
@@ -89,14 +89,14 @@ class Explanation:
         """Format the table for notebooks; equations in low precision are bold."""
         if not self.rows:
             return f"<p>{self}</p>"
-        lines = ["<tr>" + "".join(f"<th>{h}</th>" for h in _HEADINGS) + "</tr>"]
+        rows: list[list[Cell]] = []
         for row in self.rows:
-            cells = [html.escape(cell) for cell in row[1:]]
-            cells[0] = "&emsp;" * row.depth + cells[0]
-            if row.precision == self.dtype:
-                cells[3] = f"<b>{cells[3]}</b>"
-            lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-        return f"<table>{''.join(lines)}</table><p>{str(self).splitlines()[-1]}</p>"
+            bold = "font-weight:bold" if row.precision == self.dtype else ""
+            cells: list[Cell] = [*row[1:]]
+            cells[0] = row[1], f"padding-left:{row.depth + 0.5}em"
+            cells[3] = row[4], bold
+            rows.append(cells)
+        return format_table(_HEADINGS, rows, notes=[str(self).splitlines()[-1]])
 
 
 def explain(

@@ -76,7 +76,7 @@ def should_record_summaries() -> Tensor:
     if context.replica_program is None:
         return allowed
     # Only the first replica records summaries.
-    replica = get_replica_context().replica_id_in_sync_group  # type: ignore[union-attr]
+    replica = get_replica_context().replica_id_in_sync_group
     return _math.logical_and(allowed, _math.equal(replica, 0))
 
 

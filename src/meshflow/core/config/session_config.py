@@ -9,7 +9,7 @@ these decisions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __all__ = ["ConfigProto", "GPUOptions"]
 
@@ -28,6 +28,11 @@ class _ConfigMessage:
                 object.__setattr__(self, name, type(getattr(self, name))(value))
             else:
                 setattr(self, name, value)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a field."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._fields:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import overload
+
 import jax
 import numpy as np
 
@@ -38,6 +40,24 @@ class JacobianMethods:
     ) -> PyTree:
         raise NotImplementedError
 
+    @overload
+    def jacobian(
+        self,
+        target: TensorLike,
+        sources: Tensor | Variable,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> Tensor: ...
+    @overload
+    def jacobian(
+        self,
+        target: TensorLike,
+        sources: PyTree,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+        parallel_iterations: int | None = None,
+        experimental_use_pfor: bool = True,
+    ) -> PyTree: ...
     def jacobian(
         self,
         target: TensorLike,
@@ -90,7 +110,7 @@ class JacobianMethods:
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
         parallel_iterations: int | None = None,
         experimental_use_pfor: bool = True,
-    ) -> PyTree:
+    ) -> Tensor:
         """Compute the Jacobian of each example: `target[i]` with respect to `source[i]` only.
 
         Args:

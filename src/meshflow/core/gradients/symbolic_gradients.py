@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.recorded_op import is_differentiable
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients, parse_unconnected
 from meshflow.core.gradients.tape import GradientTape
@@ -51,7 +50,7 @@ def gradients(
     aggregation_method: object = None,
     stop_gradients: PyTree = None,
     unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
-) -> list[Tensor | IndexedSlices | None]:
+) -> list[Tensor]:
     """Compute the derivatives of the sum of `ys` with respect to each of `xs`, in a `tf.function`.
 
     When the function first calls this, its Python code runs a second time, because derivatives

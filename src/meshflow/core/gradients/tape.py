@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 import jax
 
@@ -35,6 +35,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
+# Lists are invariant, so each kind is listed.
+SourceList: TypeAlias = list[Variable] | list[Tensor] | list[Tensor | Variable]
 _log = logging.getLogger("meshflow")
 
 
@@ -182,6 +184,38 @@ class GradientTape(JacobianMethods):
 
     # ---- gradients -------------------------------------------------------------------------
 
+    @overload
+    def gradient(
+        self,
+        target: PyTree,
+        sources: Tensor | Variable,
+        output_gradients: PyTree = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> Tensor: ...
+    @overload
+    def gradient(
+        self,
+        target: PyTree,
+        sources: SourceList,
+        output_gradients: PyTree = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> list[Tensor]: ...
+    @overload
+    def gradient(
+        self,
+        target: PyTree,
+        sources: tuple[Tensor | Variable, ...],
+        output_gradients: PyTree = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> tuple[Tensor, ...]: ...
+    @overload
+    def gradient(
+        self,
+        target: PyTree,
+        sources: PyTree,
+        output_gradients: PyTree = None,
+        unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
+    ) -> PyTree: ...
     @hide_frames_of_errors
     def gradient(
         self,

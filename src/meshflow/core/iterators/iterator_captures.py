@@ -10,7 +10,7 @@ The shapes are those of the next element while the function is traced; it is ret
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import jax
 import numpy as np
@@ -33,8 +33,11 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import trace_state_clean
 from meshflow.environment.types import PyTree
 
+# Type of the elements of a dataset or iterator.
+Element = TypeVar("Element", covariant=True)
 
-class IteratorSource:
+
+class IteratorSource(Generic[Element]):
     """Base class of iterators from which compiled functions can take elements."""
 
     def __init__(self) -> None:
@@ -50,13 +53,13 @@ class IteratorSource:
         """
         raise NotImplementedError
 
-    def __iter__(self) -> IteratorSource:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> PyTree:
+    def __next__(self) -> Element:
         return self.pull()
 
-    def get_next(self) -> PyTree:
+    def get_next(self) -> Element:
         """Return the next element.
 
         Raises:

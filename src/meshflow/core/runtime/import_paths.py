@@ -11,7 +11,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_loader
 from types import ModuleType
 
@@ -42,6 +42,16 @@ class _LoadedModuleLoader(Loader):
         module.__spec__ = self._spec
 
 
+class _PublicNamesLoader(SourceFileLoader):
+    """A loader of modules for which `dir` lists the names in `__all__` only."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        names = vars(module)
+        if "__all__" in names:
+            names.setdefault("__dir__", lambda: [*names["__all__"]])
+
+
 class _PublicPathFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -62,8 +72,12 @@ class _PublicPathFinder(MetaPathFinder):
                 loaded = sys.modules[fullname]
                 spec = loaded.__spec__ = spec_from_loader(fullname, _LoadedModuleLoader(loaded))
                 return spec
-        if has_own_name and PathFinder.find_spec(fullname, path) is not None:
-            return None
+        own_spec = PathFinder.find_spec(fullname, path) if has_own_name else None
+        # A folder with stubs only is no module.
+        if own_spec is not None and own_spec.loader is not None:
+            if type(own_spec.loader) is SourceFileLoader:
+                own_spec.loader = _PublicNamesLoader(fullname, own_spec.loader.path)
+            return own_spec
         attribute = getattr(package, name, None)
         if attribute is None and not has_own_name:
             try:

@@ -17,9 +17,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
-
-from meshflow.environment.types import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 __all__ = [
     "COUNTS_PER_OUTPUT",

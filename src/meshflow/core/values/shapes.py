@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import jax.export
 
@@ -43,7 +43,7 @@ class TensorShape:
 
     # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
     # require a test for None.
-    def as_list(self) -> list[int | Any]:
+    def as_list(self) -> list[int]:
         """Return the sizes as a list.
 
         Raises:
@@ -163,15 +163,20 @@ class TensorShape:
             return TensorShape(None)
         return TensorShape(self._dims + other_dims)
 
+    # A size may be None, but the type would then reject correct arithmetic on known sizes.
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> TensorShape: ...
     def __getitem__(self, key: Any) -> Any:
         if self._dims is None:
             return TensorShape(None) if isinstance(key, slice) else None
         return TensorShape(self._dims[key]) if isinstance(key, slice) else self._dims[key]
 
-    def __iter__(self) -> Iterator[int | Any]:
+    def __iter__(self) -> Iterator[int]:
         if self._dims is None:
             raise ValueError("Cannot iterate over a shape with unknown rank.")
-        return iter(self._dims)
+        return iter(self._dims)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         if self._dims is None:

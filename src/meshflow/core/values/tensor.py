@@ -16,7 +16,7 @@ arithmetic operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ from meshflow.core.runtime.devices import find_device, get_array_device
 from meshflow.core.runtime.transfers import transfer
 from meshflow.core.values import dtypes
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.environment.types import Array
+from meshflow.environment.types import Array, NumpyValue, PyTree
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -178,7 +178,7 @@ class Tensor(_Operators):
                 f"Tensor's shape {self.shape} is not compatible with supplied shape {TensorShape(shape)}."
             )
 
-    def numpy(self) -> Any:
+    def numpy(self) -> NumpyValue:
         """Return the value as a NumPy array, or as a NumPy scalar if the tensor has no dimensions.
 
         Raises:
@@ -193,8 +193,8 @@ class Tensor(_Operators):
                 )
             value = to_host(value)
             if value.flags.writeable and value.ndim:
-                return value  # The array is an unshared copy already.
-        return value.copy() if value.ndim else value[()]
+                return cast(NumpyValue, value)  # The array is an unshared copy already.
+        return cast(NumpyValue, value.copy() if value.ndim else value[()])
 
     def ref(self) -> Reference:
         """Return a hashable reference to the tensor, for sets and dictionary keys."""
@@ -334,17 +334,24 @@ class Tensor(_Operators):
                 f"Tensor has no attribute {name!r} and takes no new ones."
             ) from None
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "assign":
-            # Only the result of indexing a variable has this attribute: v[1:].assign(x).
-            return self._assign_slice
-        if name in _NUMPY_METHODS:
-            raise AttributeError(
-                f"'Tensor' object has no attribute '{name}'. If you are looking for numpy-related "
-                "methods, please run the following:\n"
-                "import meshflow.experimental.numpy as tnp\ntnp.experimental_enable_numpy_behavior()"
-            )
-        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+    if TYPE_CHECKING:
+        # Type checkers would accept any name of a class with `__getattr__`.
+        def assign(self, value: TensorLike, name: str | None = None) -> PyTree:
+            """Assign to a slice of a variable: `v[1:].assign(x)`."""
+
+    else:
+
+        def __getattr__(self, name):
+            if name == "assign":
+                # Only the result of indexing a variable has this attribute.
+                return self._assign_slice
+            if name in _NUMPY_METHODS:
+                raise AttributeError(
+                    f"'Tensor' object has no attribute '{name}'. If you are looking for numpy-related "
+                    "methods, please run the following:\n"
+                    "import meshflow.experimental.numpy as tnp\ntnp.experimental_enable_numpy_behavior()"
+                )
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(

@@ -28,7 +28,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Reference, Tensor, TensorLike
 from meshflow.core.variables.variable_rows import VariableRowMethods
-from meshflow.environment.types import Array
+from meshflow.environment.types import Array, NumpyValue
 
 if TYPE_CHECKING:
     from meshflow.core.values.operator_types import Operators
@@ -364,7 +364,7 @@ class Variable(VariableRowMethods, _Operators):
         """Return the value as a tensor."""
         return self._as_tensor()
 
-    def numpy(self) -> Any:
+    def numpy(self) -> NumpyValue:
         """Return a copy of the value as a NumPy array.
 
         Raises:
@@ -445,7 +445,7 @@ class Variable(VariableRowMethods, _Operators):
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Variable:
         """Replace the value.
 
         Args:
@@ -467,7 +467,7 @@ class Variable(VariableRowMethods, _Operators):
                 f"{self._static_shape}, and the assigned value shape {tensor.shape} are incompatible."
             )
         self._set(tensor)
-        return self if read_value else None
+        return self if read_value else None  # type: ignore[return-value]
 
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._check_value(delta, method)
@@ -488,7 +488,7 @@ class Variable(VariableRowMethods, _Operators):
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Variable:
         """Add `delta` to the value.
 
         Args:
@@ -504,7 +504,7 @@ class Variable(VariableRowMethods, _Operators):
           ValueError: If the shape or dtype is incompatible.
         """
         result = self._update(_add, delta, "assign_add")
-        return result if read_value else None
+        return result if read_value else None  # type: ignore[return-value]
 
     def assign_sub(
         self,
@@ -512,10 +512,10 @@ class Variable(VariableRowMethods, _Operators):
         use_locking: bool = False,
         name: str | None = None,
         read_value: bool = True,
-    ) -> Any:
+    ) -> Variable:
         """Subtract `delta` from the value; see `assign_add` for the arguments."""
         result = self._update(_subtract, delta, "assign_sub")
-        return result if read_value else None
+        return result if read_value else None  # type: ignore[return-value]
 
     # ---- Python protocols ------------------------------------------------------------------
 

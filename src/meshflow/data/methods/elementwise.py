@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, overload
 
+from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.tensor import Tensor
 from meshflow.data.arguments import IntLike, parse_parallel_calls
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
@@ -15,10 +17,32 @@ from meshflow.environment.types import PyTree
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
+# Results of functions, and the components of elements, which are arguments of the functions.
+Result = TypeVar("Result")
+Components = TypeVarTuple("Components")
 
-class ElementwiseMethods(DatasetNode):
+
+class ElementwiseMethods(DatasetNode, Generic[Element]):
     """Methods that apply a function to every element; a base class of `Dataset`."""
 
+    @overload
+    def map(
+        self: ElementwiseMethods[tuple[*Components]],
+        map_func: Callable[[*Components], Result],
+        num_parallel_calls: IntLike | None = None,
+        deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset[Result]: ...
+    @overload
+    def map(
+        self,
+        map_func: Callable[[Element], Result],
+        num_parallel_calls: IntLike | None = None,
+        deterministic: bool | None = None,
+        synchronous: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset[Result]: ...
     def map(
         self,
         map_func: Callable[..., Any],
@@ -55,7 +79,7 @@ class ElementwiseMethods(DatasetNode):
         """
         return constructors.Map(self, map_func, num_parallel_calls)
 
-    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset[Element]:
         """Keep the elements for which a predicate is true.
 
         Args:
@@ -69,7 +93,9 @@ class ElementwiseMethods(DatasetNode):
         """
         return constructors.Filter(self, predicate)
 
-    def take_while(self, predicate: Callable[..., Any], name: str | None = None) -> Dataset:
+    def take_while(
+        self, predicate: Callable[..., Any], name: str | None = None
+    ) -> Dataset[Element]:
         """Stop at the first element for which a predicate is false.
 
         Args:
@@ -102,7 +128,9 @@ class ElementwiseMethods(DatasetNode):
         """
         return constructors.Scan(self, initial_state, scan_func)
 
-    def enumerate(self, start: Any = 0, name: str | None = None) -> Dataset:
+    def enumerate(
+        self, start: IntLike = 0, name: str | None = None
+    ) -> Dataset[tuple[Tensor, Element]]:
         """Pair every element with its index.
 
         Args:
@@ -119,6 +147,16 @@ class ElementwiseMethods(DatasetNode):
         """
         return constructors.Enumerate(self, start)
 
+    @overload
+    def flat_map(
+        self: ElementwiseMethods[tuple[*Components]],
+        map_func: Callable[[*Components], Dataset[Result]],
+        name: str | None = None,
+    ) -> Dataset[Result]: ...
+    @overload
+    def flat_map(
+        self, map_func: Callable[[Element], Dataset[Result]], name: str | None = None
+    ) -> Dataset[Result]: ...
     def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> Dataset:
         """Map every element to a dataset, and concatenate these datasets.
 
@@ -134,6 +172,26 @@ class ElementwiseMethods(DatasetNode):
         """
         return constructors.FlatMap(self, map_func)
 
+    @overload
+    def interleave(
+        self: ElementwiseMethods[tuple[*Components]],
+        map_func: Callable[[*Components], Dataset[Result]],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: IntLike | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset[Result]: ...
+    @overload
+    def interleave(
+        self,
+        map_func: Callable[[Element], Dataset[Result]],
+        cycle_length: int | None = None,
+        block_length: int | None = None,
+        num_parallel_calls: IntLike | None = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> Dataset[Result]: ...
     def interleave(
         self,
         map_func: Callable[..., Any],

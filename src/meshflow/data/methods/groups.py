@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 
+from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -24,8 +25,12 @@ from meshflow.ops.ragged import RaggedRow
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
+First = TypeVar("First")
+Second = TypeVar("Second")
+Result = TypeVar("Result")
 
-class GroupingMethods(DatasetNode):
+
+class GroupingMethods(DatasetNode, Generic[Element]):
     """Methods that combine elements, or split them; a base class of `Dataset`."""
 
     def batch(
@@ -35,7 +40,7 @@ class GroupingMethods(DatasetNode):
         num_parallel_calls: IntLike | None = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Stack consecutive elements into batches.
 
         Args:
@@ -64,7 +69,7 @@ class GroupingMethods(DatasetNode):
         padding_values: PyTree = None,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Pad consecutive elements to one shape and stack them into batches.
 
         Args:
@@ -144,7 +149,7 @@ class GroupingMethods(DatasetNode):
         """
         return constructors.SparseBatch(self, batch_size, row_shape)
 
-    def unbatch(self, name: str | None = None) -> Dataset:
+    def unbatch(self, name: str | None = None) -> Dataset[Element]:
         """Split every element into its rows along the first axis.
 
         Args:
@@ -163,7 +168,7 @@ class GroupingMethods(DatasetNode):
         batch_size: IntLike | Sequence[int],
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Change the size of the batches of a batched dataset.
 
         Args:
@@ -182,6 +187,24 @@ class GroupingMethods(DatasetNode):
         """
         return constructors.Rebatch(self, batch_size, drop_remainder)
 
+    @overload
+    def window(  # type: ignore[overload-overlap]
+        self: GroupingMethods[tuple[First, Second]],
+        size: IntLike,
+        shift: IntLike | None = None,
+        stride: IntLike = 1,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset[tuple[Dataset[First], Dataset[Second]]]: ...
+    @overload
+    def window(
+        self,
+        size: IntLike,
+        shift: IntLike | None = None,
+        stride: IntLike = 1,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> Dataset[Dataset[Element]]: ...
     def window(
         self,
         size: IntLike,
@@ -210,11 +233,11 @@ class GroupingMethods(DatasetNode):
     def group_by_window(
         self,
         key_func: Callable[..., Any],
-        reduce_func: Callable[[Tensor, Dataset], Dataset],
+        reduce_func: Callable[[Tensor, Dataset[Element]], Dataset[Result]],
         window_size: int | None = None,
         window_size_func: Callable[..., Any] | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Result]:
         """Group elements by key, and reduce every full group to a dataset.
 
         Args:
@@ -254,7 +277,7 @@ class GroupingMethods(DatasetNode):
         no_padding: bool = False,
         drop_remainder: bool = False,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Batch elements of similar length.
 
         Args:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
+from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.errors import InvalidArgumentError
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.arguments import SHARD_HINT, IntLike, to_int
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
-class OrderMethods(DatasetNode):
+class OrderMethods(DatasetNode, Generic[Element]):
     """Methods that change the order, the number or the execution of elements; a base class of `Dataset`."""
 
     def shuffle(
@@ -27,7 +28,7 @@ class OrderMethods(DatasetNode):
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Shuffle elements with a buffer: draw each element from the buffer, and refill it with the next one.
 
         Args:
@@ -46,7 +47,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Shuffle(self, buffer_size, seed, reshuffle_each_iteration)
 
-    def repeat(self, count: IntLike | None = None, name: str | None = None) -> Dataset:
+    def repeat(self, count: IntLike | None = None, name: str | None = None) -> Dataset[Element]:
         """Repeat the elements.
 
         Args:
@@ -60,7 +61,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Repeat(self, count)
 
-    def take(self, count: IntLike, name: str | None = None) -> Dataset:
+    def take(self, count: IntLike, name: str | None = None) -> Dataset[Element]:
         """Keep only the first elements.
 
         Args:
@@ -75,7 +76,7 @@ class OrderMethods(DatasetNode):
         stop = to_int(count, "count")
         return constructors.Slice(self, 0, None if stop < 0 else stop)
 
-    def skip(self, count: IntLike, name: str | None = None) -> Dataset:
+    def skip(self, count: IntLike, name: str | None = None) -> Dataset[Element]:
         """Drop the first elements.
 
         Args:
@@ -92,7 +93,9 @@ class OrderMethods(DatasetNode):
             return constructors.Slice(self, 0, 0)
         return constructors.Slice(self, start, None)
 
-    def shard(self, num_shards: IntLike, index: IntLike, name: str | None = None) -> Dataset:
+    def shard(
+        self, num_shards: IntLike, index: IntLike, name: str | None = None
+    ) -> Dataset[Element]:
         """Keep every `num_shards`-th element, starting at `index`.
 
         Args:
@@ -118,7 +121,7 @@ class OrderMethods(DatasetNode):
             )
         return constructors.Slice(self, start, None, count)
 
-    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset:
+    def concatenate(self, dataset: Dataset, name: str | None = None) -> Dataset[Element]:
         """Append the elements of another dataset.
 
         Args:
@@ -136,7 +139,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Concatenate(self, dataset)
 
-    def unique(self, name: str | None = None) -> Dataset:
+    def unique(self, name: str | None = None) -> Dataset[Element]:
         """Drop elements that are equal to an earlier one.
 
         Args:
@@ -156,7 +159,7 @@ class OrderMethods(DatasetNode):
         initial_dist: TensorLike | None = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[tuple[Tensor, Element]]:
         """Drop elements at random, such that the classes have a target distribution.
 
         Args:
@@ -172,7 +175,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Resample(self, class_func, target_dist, initial_dist, seed)
 
-    def cache(self, filename: TensorLike = "", name: str | None = None) -> Dataset:
+    def cache(self, filename: TensorLike = "", name: str | None = None) -> Dataset[Element]:
         """Store the elements of the first complete pass, and read them in later passes.
 
         Args:
@@ -195,7 +198,7 @@ class OrderMethods(DatasetNode):
         reader_func: Callable[[Dataset], Dataset] | None = None,
         shard_func: Callable[..., Any] | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Element]:
         """Store the elements of the first complete pass in a folder; later passes and programs read them.
 
         A snapshot belongs to the transformations before it: if they change, another snapshot is
@@ -226,7 +229,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Snapshot(self, path, compression, reader_func, shard_func)
 
-    def prefetch(self, buffer_size: IntLike | None, name: str | None = None) -> Dataset:
+    def prefetch(self, buffer_size: IntLike | None, name: str | None = None) -> Dataset[Element]:
         """Produce elements in a background thread before they are requested.
 
         Args:
@@ -240,7 +243,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.Prefetch(self, buffer_size)
 
-    def with_options(self, options: Options, name: str | None = None) -> Dataset:
+    def with_options(self, options: Options, name: str | None = None) -> Dataset[Element]:
         """Return a dataset with the same elements and additional options.
 
         Args:
@@ -256,7 +259,7 @@ class OrderMethods(DatasetNode):
         """
         return constructors.WithOptions(self, options)
 
-    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset:
+    def ignore_errors(self, log_warning: bool = False, name: str | None = None) -> Dataset[Element]:
         """Drop elements that raise an error when they are computed.
 
         Args:

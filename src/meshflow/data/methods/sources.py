@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
+import jax
 import numpy as np
 
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import sparse_leaves, structure
 from meshflow.data.arguments import IntLike, to_int
 from meshflow.data.execution import padding
@@ -22,10 +23,50 @@ from meshflow.environment.types import PyTree, StrPath
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
+# An array, or a value that becomes one. Lists are not distinguished by their elements.
+Leaf: TypeAlias = (
+    "Tensor | jax.Array | np.ndarray | np.generic | list[Any] | float | str | bytes | range"
+)
+Key = TypeVar("Key")
+First = TypeVar("First")
+Second = TypeVar("Second")
+Third = TypeVar("Third")
+
 
 class SourceMethods(DatasetNode):
     """Methods that create datasets, save and load them; a base class of `Dataset`."""
 
+    @overload
+    @staticmethod
+    def from_tensor_slices(tensors: Leaf, name: str | None = None) -> Dataset[Tensor]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(
+        tensors: tuple[Leaf], name: str | None = None
+    ) -> Dataset[tuple[Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(
+        tensors: tuple[Leaf, Leaf], name: str | None = None
+    ) -> Dataset[tuple[Tensor, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(
+        tensors: tuple[Leaf, Leaf, Leaf], name: str | None = None
+    ) -> Dataset[tuple[Tensor, Tensor, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(
+        tensors: Mapping[Key, Leaf], name: str | None = None
+    ) -> Dataset[dict[Key, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(
+        tensors: tuple[Mapping[Key, Leaf], Leaf], name: str | None = None
+    ) -> Dataset[tuple[dict[Key, Tensor], Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensor_slices(tensors: PyTree, name: str | None = None) -> Dataset[Any]: ...
     @staticmethod
     def from_tensor_slices(tensors: PyTree, name: str | None = None) -> Dataset:
         """Create a dataset of the slices of tensors along their first axis.
@@ -49,6 +90,35 @@ class SourceMethods(DatasetNode):
             return constructors.ElementList([element], structure.infer_spec(element)).unbatch()
         return constructors.TensorSlices(tensors)
 
+    @overload
+    @staticmethod
+    def from_tensors(tensors: Leaf, name: str | None = None) -> Dataset[Tensor]: ...
+    @overload
+    @staticmethod
+    def from_tensors(tensors: tuple[Leaf], name: str | None = None) -> Dataset[tuple[Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensors(
+        tensors: tuple[Leaf, Leaf], name: str | None = None
+    ) -> Dataset[tuple[Tensor, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensors(
+        tensors: tuple[Leaf, Leaf, Leaf], name: str | None = None
+    ) -> Dataset[tuple[Tensor, Tensor, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensors(
+        tensors: Mapping[Key, Leaf], name: str | None = None
+    ) -> Dataset[dict[Key, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensors(
+        tensors: tuple[Mapping[Key, Leaf], Leaf], name: str | None = None
+    ) -> Dataset[tuple[dict[Key, Tensor], Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_tensors(tensors: PyTree, name: str | None = None) -> Dataset[Any]: ...
     @staticmethod
     def from_tensors(tensors: PyTree, name: str | None = None) -> Dataset:
         """Create a dataset of a single element.
@@ -64,6 +134,43 @@ class SourceMethods(DatasetNode):
         """
         return constructors.Tensors(tensors)
 
+    @overload
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        *,
+        args: Iterable[TensorLike] | None = None,
+        output_signature: TensorSpec,
+        name: str | None = None,
+    ) -> Dataset[Tensor]: ...
+    @overload
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        *,
+        args: Iterable[TensorLike] | None = None,
+        output_signature: tuple[TensorSpec, TensorSpec],
+        name: str | None = None,
+    ) -> Dataset[tuple[Tensor, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        *,
+        args: Iterable[TensorLike] | None = None,
+        output_signature: Mapping[Key, TensorSpec],
+        name: str | None = None,
+    ) -> Dataset[dict[Key, Tensor]]: ...
+    @overload
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Any],
+        output_types: PyTree = None,
+        output_shapes: PyTree = None,
+        args: Iterable[TensorLike] | None = None,
+        output_signature: PyTree = None,
+        name: str | None = None,
+    ) -> Dataset: ...
     @staticmethod
     def from_generator(
         generator: Callable[..., Any],
@@ -119,8 +226,26 @@ class SourceMethods(DatasetNode):
             signature = nest.pack_sequence_as(types, specs)
         return constructors.Generator(generator, _lists_to_tuples(signature), tuple(args or ()))
 
+    @overload
     @staticmethod
-    def range(*args: IntLike, output_type: DTypeLike = "int64", name: str | None = None) -> Dataset:
+    def range(
+        stop: IntLike, /, *, output_type: DTypeLike = "int64", name: str | None = None
+    ) -> Dataset[Tensor]: ...
+    @overload
+    @staticmethod
+    def range(
+        start: IntLike,
+        stop: IntLike,
+        step: IntLike = 1,
+        /,
+        *,
+        output_type: DTypeLike = "int64",
+        name: str | None = None,
+    ) -> Dataset[Tensor]: ...
+    @staticmethod
+    def range(
+        *args: IntLike, output_type: DTypeLike = "int64", name: str | None = None
+    ) -> Dataset[Tensor]:
         """Create a dataset of equally spaced integers.
 
         Args:
@@ -149,7 +274,7 @@ class SourceMethods(DatasetNode):
         step: IntLike = 1,
         dtype: DTypeLike = "int64",
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Tensor]:
         """Create an infinite dataset of equally spaced integers.
 
         Args:
@@ -172,7 +297,7 @@ class SourceMethods(DatasetNode):
         seed: int | None = None,
         rerandomize_each_iteration: bool | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Tensor]:
         """Create an infinite dataset of uniform random int64 scalars in [0, 2**32).
 
         Args:
@@ -188,7 +313,7 @@ class SourceMethods(DatasetNode):
         shuffle: bool | None = None,
         seed: int | None = None,
         name: str | None = None,
-    ) -> Dataset:
+    ) -> Dataset[Tensor]:
         """Create a dataset of the names of files that match a pattern.
 
         Args:
@@ -214,6 +339,42 @@ class SourceMethods(DatasetNode):
         dataset = constructors.TensorSlices(np.array([n.encode() for n in names], object))
         return dataset if shuffle is False else dataset.shuffle(len(names), seed=seed)
 
+    @overload
+    @staticmethod
+    def zip(
+        datasets: tuple[Dataset[First], Dataset[Second]], /, *, name: str | None = None
+    ) -> Dataset[tuple[First, Second]]: ...
+    @overload
+    @staticmethod
+    def zip(
+        datasets: tuple[Dataset[First], Dataset[Second], Dataset[Third]],
+        /,
+        *,
+        name: str | None = None,
+    ) -> Dataset[tuple[First, Second, Third]]: ...
+    @overload
+    @staticmethod
+    def zip(
+        first: Dataset[First], second: Dataset[Second], /, *, name: str | None = None
+    ) -> Dataset[tuple[First, Second]]: ...
+    @overload
+    @staticmethod
+    def zip(
+        first: Dataset[First],
+        second: Dataset[Second],
+        third: Dataset[Third],
+        /,
+        *,
+        name: str | None = None,
+    ) -> Dataset[tuple[First, Second, Third]]: ...
+    @overload
+    @staticmethod
+    def zip(
+        datasets: Mapping[Key, Dataset[First]], /, *, name: str | None = None
+    ) -> Dataset[dict[Key, First]]: ...
+    @overload
+    @staticmethod
+    def zip(*args: PyTree, datasets: PyTree = None, name: str | None = None) -> Dataset: ...
     @staticmethod
     def zip(*args: PyTree, datasets: PyTree = None, name: str | None = None) -> Dataset:
         """Combine the elements of several datasets, until the shortest one ends.
@@ -240,12 +401,12 @@ class SourceMethods(DatasetNode):
 
     @staticmethod
     def sample_from_datasets(
-        datasets: Iterable[Dataset],
+        datasets: Iterable[Dataset[First]],
         weights: TensorLike | Dataset | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = None,
-    ) -> Dataset:
+    ) -> Dataset[First]:
         """Interleave several datasets at random.
 
         Args:
@@ -292,8 +453,10 @@ class SourceMethods(DatasetNode):
 
     @staticmethod
     def choose_from_datasets(
-        datasets: Iterable[Dataset], choice_dataset: Dataset, stop_on_empty_dataset: bool = True
-    ) -> Dataset:
+        datasets: Iterable[Dataset[First]],
+        choice_dataset: Dataset,
+        stop_on_empty_dataset: bool = True,
+    ) -> Dataset[First]:
         """Interleave several datasets in the order that a dataset of indices determines.
 
         Args:

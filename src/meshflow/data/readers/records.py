@@ -20,7 +20,7 @@ from meshflow.core.runtime.errors import (
 )
 from meshflow.core.values import dtypes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
@@ -34,7 +34,7 @@ from meshflow.files import gfile
 from meshflow.io.records import open_decompressed, parse_compression, read_records
 
 
-class FileRecordDataset(Dataset):
+class FileRecordDataset(Dataset[Tensor]):
     """The records of files, one file after another or interleaved.
 
     Args:

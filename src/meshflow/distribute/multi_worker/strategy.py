@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Sequence
+from typing import Any, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from meshflow.distribute.replicas.collectives import ReduceOp, convert_for_mean
 from meshflow.distribute.replicas.reductions_and_gathers import to_stacked_axes
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
-from meshflow.distribute.strategy import Strategy
+from meshflow.distribute.strategy import Source, Strategy
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.math import reduce_mean, reduce_sum
 from meshflow.placement.layout import Layout, put_on_mesh
@@ -151,9 +151,7 @@ class MultiWorkerMirroredStrategy(Strategy):
 
     # ---- input -----------------------------------------------------------------------------
 
-    def experimental_distribute_dataset(
-        self, dataset: Iterable[PyTree], options: object = None
-    ) -> Iterable[PyTree]:
+    def experimental_distribute_dataset(self, dataset: Source, options: object = None) -> Source:
         """Create a dataset with batches that are split over the replicas of all workers.
 
         With the auto-shard policy `DATA` (and `AUTO`, unless the data are read from files), every
@@ -162,16 +160,16 @@ class MultiWorkerMirroredStrategy(Strategy):
         """
         if self.num_workers == 1:
             return super().experimental_distribute_dataset(dataset, options)
-        return WorkerDataset(self, dataset, split=True)
+        return cast(Source, WorkerDataset(self, dataset, split=True))
 
     def distribute_datasets_from_function(
-        self, dataset_fn: Callable[[InputContext], Iterable[PyTree]], options: object = None
-    ) -> Iterable[PyTree]:
+        self, dataset_fn: Callable[[InputContext], Source], options: object = None
+    ) -> Source:
         """Create a dataset with batches for one replica each."""
         if self.num_workers == 1:
             return super().distribute_datasets_from_function(dataset_fn, options)
         context = InputContext(self.num_workers, jax.process_index(), self.num_replicas_in_sync)
-        return WorkerDataset(self, dataset_fn(context), split=False)
+        return cast(Source, WorkerDataset(self, dataset_fn(context), split=False))
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 

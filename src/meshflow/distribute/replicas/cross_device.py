@@ -6,7 +6,7 @@ Inside strategies, XLA chooses the collectives; these objects reduce values of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -196,8 +196,9 @@ def _is_pair(value: object) -> bool:
 def _add_values(values: Sequence[_Total]) -> _Total:
     if not isinstance(values[0], IndexedSlices):
         return add_n(values)
-    rows = concat([v.values for v in values], 0)
-    return IndexedSlices(rows, concat([v.indices for v in values], 0), values[0].dense_shape)
+    slices = cast("Sequence[IndexedSlices]", values)
+    rows = concat([v.values for v in slices], 0)
+    return IndexedSlices(rows, concat([v.indices for v in slices], 0), values[0].dense_shape)
 
 
 def _reduce_values(

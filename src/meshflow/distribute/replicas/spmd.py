@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
@@ -37,7 +38,7 @@ from meshflow.distribute.replicas.context import (
 from meshflow.distribute.replicas.values import PerReplica, Stacked, map_replicas, stack_values
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import ArrayLike, Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
+from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, PyTree, Var
 
 __all__ = ["run_replicas"]
 

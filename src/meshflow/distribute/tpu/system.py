@@ -10,10 +10,10 @@ from typing import NamedTuple, Protocol
 
 import jax
 import numpy as np
+from jax.typing import ArrayLike
 
 from meshflow.core.runtime.devices import format_device_name, list_devices
 from meshflow.core.runtime.errors import InvalidValueError, NotFoundError
-from meshflow.environment.types import ArrayLike
 
 __all__ = [
     "DeviceAssignment",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.keras import settings
 from meshflow.keras.applications.constructors import InputShape, NetworkArguments
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.functional import Functional
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Activation, BatchNormalization, Conv2D, Dense, ReLU
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D, GlobalMaxPooling2D
@@ -87,7 +86,7 @@ class ImageSizes:
         return shape
 
 
-def create_input(sizes: ImageSizes, args: NetworkArguments) -> KerasTensor:
+def create_input(sizes: ImageSizes, args: NetworkArguments) -> Tensor:
     """Check the arguments of a network and return its symbolic input.
 
     Raises:
@@ -127,7 +126,7 @@ def pool_features(x: TensorLike, pooling: str | None, is_named: bool = True) -> 
 
 
 def build_model(
-    name: str, inputs: KerasTensor, outputs: KerasTensor, args: NetworkArguments, url: str
+    name: str, inputs: Tensor, outputs: Tensor, args: NetworkArguments, url: str
 ) -> Functional:
     """Create the model and load its weights.
 
@@ -142,9 +141,9 @@ def build_model(
     Raises:
       OSError: If the weights cannot be downloaded.
     """
-    model_inputs: KerasTensor | list[KerasTensor] = inputs
+    model_inputs: Tensor | list[Tensor] = inputs
     if args.input_tensor is not None:
-        sources = get_source_inputs(args.input_tensor)
+        sources: list[Tensor] = [*get_source_inputs(args.input_tensor)]
         model_inputs = sources[0] if len(sources) == 1 else sources
     model = Functional(model_inputs, outputs, name=name)
     if args.weights == "imagenet":

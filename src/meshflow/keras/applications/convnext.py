@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import initializers
 from meshflow.keras.applications.common import (
     URL,
@@ -22,9 +22,9 @@ from meshflow.keras.applications.constructors import (
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.models.sequential import Sequential
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Activation, Conv2D, Dense, LayerNormalization
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
@@ -55,7 +55,9 @@ class LayerScale(Layer):
       **kwargs: Arguments of `Layer`.
     """
 
-    def __init__(self, init_values: float, projection_dim: int, **kwargs: Any) -> None:
+    def __init__(
+        self, init_values: float, projection_dim: int, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.init_values, self.projection_dim = init_values, projection_dim
 
@@ -86,7 +88,7 @@ def _create_norm(name: str) -> LayerNormalization:
     return LayerNormalization(epsilon=1e-6, name=name)
 
 
-def _apply_block(x: KerasTensor, name: str) -> KerasTensor:
+def _apply_block(x: Tensor, name: str) -> Tensor:
     inputs, channels = x, x.shape[-1]
     name = f"{name}_"
     x = Conv2D(channels, 7, padding="same", groups=channels, name=f"{name}depthwise_conv")(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.applications.common import (
     URL,
     ImageSizes,
@@ -20,7 +21,6 @@ from meshflow.keras.applications.constructors import (
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Concatenate
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
@@ -33,9 +33,7 @@ _DEPTHS = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
 _GROWTH = 32
 
 
-def _normalize_and_activate(
-    x: KerasTensor, name: str, norm: str = "_bn", relu: str = "_relu"
-) -> KerasTensor:
+def _normalize_and_activate(x: Tensor, name: str, norm: str = "_bn", relu: str = "_relu") -> Tensor:
     return activate(normalize_batch(x, name + norm, epsilon=1.001e-5), "relu", name + relu)
 
 

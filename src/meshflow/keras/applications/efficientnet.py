@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.applications.common import (
     ImageSizes,
     activate,
@@ -24,7 +25,6 @@ from meshflow.keras.applications.constructors import (
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D, Dropout, Multiply, Rescaling, Reshape
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.preprocessing.normalization import Normalization
@@ -68,12 +68,12 @@ DENSE_INITIALIZER = {
 }
 
 
-def convolve_initialized(x: KerasTensor, *arguments: Any, **options: Any) -> KerasTensor:
+def convolve_initialized(x: Tensor, *arguments: Any, **options: Any) -> Tensor:
     """Apply a convolution with the kernel initializer of EfficientNet."""
     return convolve(x, *arguments, kernel_initializer=KERNEL_INITIALIZER, **options)
 
 
-def squeeze_and_excite(x: KerasTensor, num_squeezed: int, name: str) -> KerasTensor:
+def squeeze_and_excite(x: Tensor, num_squeezed: int, name: str) -> Tensor:
     """Scale the channels by factors that depend on their global means (squeeze and excitation)."""
     channels = x.shape[-1]
     y = GlobalAveragePooling2D(name=f"{name}squeeze")(x)
@@ -83,16 +83,14 @@ def squeeze_and_excite(x: KerasTensor, num_squeezed: int, name: str) -> KerasTen
     return Multiply(name=f"{name}excite")([x, y])
 
 
-def add_residual(x: KerasTensor, inputs: KerasTensor, drop_rate: float, name: str) -> KerasTensor:
+def add_residual(x: Tensor, inputs: Tensor, drop_rate: float, name: str) -> Tensor:
     """Add a residual connection; training drops the branch for a random fraction of the images."""
     if drop_rate > 0:
         x = Dropout(drop_rate, noise_shape=(None, 1, 1, 1), name=f"{name}drop")(x)
     return Add(name=f"{name}add")([x, inputs])
 
 
-def classify(
-    x: KerasTensor, dropout: float, classes: int, activation: ActivationLike
-) -> KerasTensor:
+def classify(x: Tensor, dropout: float, classes: int, activation: ActivationLike) -> Tensor:
     """Apply global pooling, dropout and the classifier."""
     x = GlobalAveragePooling2D(name="avg_pool")(x)
     x = Dropout(dropout, name="top_dropout")(x)
@@ -100,14 +98,14 @@ def classify(
 
 
 def _apply_block(
-    x: KerasTensor,
+    x: Tensor,
     window: int,
     filters: int,
     expansion: int,
     stride: int,
     drop_rate: float,
     name: str,
-) -> KerasTensor:
+) -> Tensor:
     inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
         x = convolve_initialized(x, input_channels * expansion, 1, f"{name}expand_conv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.applications.common import (
     URL,
     ImageSizes,
@@ -29,7 +30,6 @@ from meshflow.keras.applications.efficientnet import (
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import DepthwiseConv2D, Rescaling
 from meshflow.keras.layers.preprocessing.normalization import Normalization
 
@@ -88,19 +88,19 @@ _VARIANTS = {
 _MEAN, _VARIANCE = (0.485, 0.456, 0.406), (0.229**2, 0.224**2, 0.225**2)
 
 
-def _normalize_and_activate(x: KerasTensor, norm: str, name: str) -> KerasTensor:
+def _normalize_and_activate(x: Tensor, norm: str, name: str) -> Tensor:
     return activate(normalize_batch(x, norm, momentum=0.9), "swish", name)
 
 
 def _apply_block(
-    x: KerasTensor,
+    x: Tensor,
     filters: int,
     expansion: int,
     stride: int,
     is_depthwise: bool,
     drop_rate: float,
     name: str,
-) -> KerasTensor:
+) -> Tensor:
     inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
         # Without the depthwise convolution, the expanding convolution has the window and the
@@ -137,7 +137,7 @@ def _round_filters(filters: float) -> int:
     return max(8, int(filters + 4) // 8 * 8)
 
 
-def _scale_images(x: KerasTensor, variant: str) -> KerasTensor:
+def _scale_images(x: Tensor, variant: str) -> Tensor:
     """Scale images with values 0 to 255 as in the training of the variant."""
     if variant[0] != "B":
         return Rescaling(1.0 / 128.0, -1)(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import TensorLike
@@ -26,6 +26,7 @@ from meshflow.keras.applications.constructors import (
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.applications.inception_v3 import convolve_chain, max_pool
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.layers import concatenate
 from meshflow.keras.layers.pooling import AveragePooling2D
@@ -44,7 +45,7 @@ class CustomScaleLayer(Layer):
       **kwargs: Arguments of `Layer`.
     """
 
-    def __init__(self, scale: float, **kwargs: Any) -> None:
+    def __init__(self, scale: float, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.scale = scale
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -27,7 +27,6 @@ from meshflow.keras.applications.constructors import (
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.applications.mobilenet import get_trained_size
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add, Dense, DepthwiseConv2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
@@ -53,13 +52,11 @@ def round_channels(channels: float) -> int:
     return multiple + 8 if multiple < 0.9 * channels else multiple
 
 
-def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+def _normalize(x: Tensor, name: str) -> Tensor:
     return normalize_batch(x, name, momentum=0.999)
 
 
-def _apply_block(
-    x: KerasTensor, expansion: int, filters: int, stride: int, name: str
-) -> KerasTensor:
+def _apply_block(x: Tensor, expansion: int, filters: int, stride: int, name: str) -> Tensor:
     inputs, input_channels = x, x.shape[-1]
     if expansion != 1:
         x = convolve(x, expansion * input_channels, 1, f"{name}expand")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.keras.applications.common import (
     URL,
@@ -27,7 +27,6 @@ from meshflow.keras.applications.constructors import (
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.applications.mobilenet_v2 import round_channels
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import (
     Activation,
     Add,
@@ -76,23 +75,23 @@ _LARGE = (
 )
 
 
-def _apply_relu(x: KerasTensor) -> KerasTensor:
+def _apply_relu(x: Tensor) -> Tensor:
     return ReLU()(x)
 
 
-def _apply_hard_sigmoid(x: KerasTensor) -> KerasTensor:
+def _apply_hard_sigmoid(x: Tensor) -> Tensor:
     return ReLU(6.0)(x + 3.0) * (1.0 / 6.0)
 
 
-def _apply_hard_swish(x: KerasTensor) -> KerasTensor:
+def _apply_hard_swish(x: Tensor) -> Tensor:
     return Multiply()([x, _apply_hard_sigmoid(x)])
 
 
-def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+def _normalize(x: Tensor, name: str) -> Tensor:
     return normalize_batch(x, f"{name}/BatchNorm", momentum=0.999)
 
 
-def _squeeze_and_excite(x: KerasTensor, name: str) -> KerasTensor:
+def _squeeze_and_excite(x: Tensor, name: str) -> Tensor:
     """Scale the channels by factors that depend on their global means."""
     channels = x.shape[-1]
     y = GlobalAveragePooling2D(keepdims=True, name=f"{name}AvgPool")(x)
@@ -103,15 +102,15 @@ def _squeeze_and_excite(x: KerasTensor, name: str) -> KerasTensor:
 
 
 def _apply_block(
-    x: KerasTensor,
+    x: Tensor,
     expansion: float,
     filters: int,
     window: int,
     stride: int,
     has_excitation: bool,
-    activate: Callable[[KerasTensor], KerasTensor],
+    activate: Callable[[Tensor], Tensor],
     index: int,
-) -> KerasTensor:
+) -> Tensor:
     inputs, input_channels = x, x.shape[-1]
     name = f"expanded_conv_{index}/" if index else "expanded_conv/"
     if index:

@@ -34,6 +34,7 @@ from meshflow.keras.layers import Dense, SeparableConv2D, add, concatenate
 from meshflow.keras.layers.borders import Cropping2D, ZeroPadding2D
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 from meshflow.keras.layers.pooling import AveragePooling2D, MaxPooling2D
+from meshflow.keras.literals import Padding
 
 __all__ = ["NASNetLarge", "NASNetMobile", "decode_predictions", "preprocess_input"]
 
@@ -61,7 +62,7 @@ def _convolve_separable(
 ) -> TensorLike:
     """Apply relu, a separable convolution and normalization twice, the first time with the stride."""
     x = _apply_relu(x)
-    padding = "same"
+    padding: Padding = "same"
     if strides == 2:
         x, padding = pad_for_stride(x, size, f"separable_conv_1_pad_{name}"), "valid"
     for index in (1, 2):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras import settings
 from meshflow.keras.applications.common import (
     URL,
@@ -25,7 +26,6 @@ from meshflow.keras.applications.constructors import (
 )
 from meshflow.keras.applications.imagenet_utils import create_preprocess_input, decode_predictions
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Conv2D, Dense, ReLU, Rescaling
 from meshflow.keras.layers.global_pooling import GlobalAveragePooling2D
 
@@ -59,16 +59,16 @@ _VARIANTS = {
 }
 
 
-def _convolve(x: KerasTensor, filters: int, size: int, name: str, **options: Any) -> KerasTensor:
+def _convolve(x: Tensor, filters: int, size: int, name: str, **options: Any) -> Tensor:
     options = {"padding": "valid", **options}
     return convolve(x, filters, size, name, kernel_initializer="he_normal", **options)
 
 
-def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+def _normalize(x: Tensor, name: str) -> Tensor:
     return normalize_batch(x, name, momentum=0.9, epsilon=1e-5)
 
 
-def _squeeze_and_excite(x: KerasTensor, channels: int, name: str) -> KerasTensor:
+def _squeeze_and_excite(x: Tensor, channels: int, name: str) -> Tensor:
     """Scale the channels by factors that depend on their global means."""
     name = f"{name}_squeeze_and_excite"
     factors = GlobalAveragePooling2D(keepdims=True, name=f"{name}_gap")(x)
@@ -83,8 +83,8 @@ def _squeeze_and_excite(x: KerasTensor, channels: int, name: str) -> KerasTensor
 
 
 def _apply_block(
-    x: KerasTensor, filters: int, group_size: int, strides: int, has_excitation: bool, name: str
-) -> KerasTensor:
+    x: Tensor, filters: int, group_size: int, strides: int, has_excitation: bool, name: str
+) -> Tensor:
     inputs, skip = x, x
     if strides != 1:
         skip = _convolve(x, filters, 1, f"{name}_skip_1x1", strides=strides)

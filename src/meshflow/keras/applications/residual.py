@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.applications.common import (
     URL,
     ImageSizes,
@@ -21,7 +22,6 @@ from meshflow.keras.applications.constructors import (
     create_constructor_factory,
 )
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import Add
 from meshflow.keras.layers.borders import ZeroPadding2D
 from meshflow.keras.layers.pooling import MaxPooling2D
@@ -33,11 +33,11 @@ _DEPTHS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 _EPSILON = 1.001e-5
 
 
-def _normalize(x: KerasTensor, name: str) -> KerasTensor:
+def _normalize(x: Tensor, name: str) -> Tensor:
     return normalize_batch(x, f"{name}_bn", epsilon=_EPSILON)
 
 
-def _apply_block(x: KerasTensor, filters: int, stride: int, first: bool, name: str) -> KerasTensor:
+def _apply_block(x: Tensor, filters: int, stride: int, first: bool, name: str) -> Tensor:
     shortcut = x
     options: dict[str, Any] = {"use_bias": True}
     if first:
@@ -52,9 +52,7 @@ def _apply_block(x: KerasTensor, filters: int, stride: int, first: bool, name: s
     return activate(x, "relu", f"{name}_out")
 
 
-def _apply_block_v2(
-    x: KerasTensor, filters: int, stride: int, first: bool, name: str
-) -> KerasTensor:
+def _apply_block_v2(x: Tensor, filters: int, stride: int, first: bool, name: str) -> Tensor:
     preactivation = activate(_normalize(x, f"{name}_preact"), "relu", f"{name}_preact_relu")
     if first:
         shortcut = convolve(

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -76,7 +76,7 @@ class BackupAndRestore(Callback):
     def __init__(
         self,
         backup_dir: StrPath,
-        save_freq: str | int = "epoch",
+        save_freq: Literal["epoch"] | int = "epoch",
         delete_checkpoint: bool = True,
         save_before_preemption: bool = False,
     ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, MutableMapping
-from typing import Any
 
 import numpy as np
 
@@ -134,7 +133,7 @@ class LambdaCallback(Callback):
         on_batch_end: Callable[..., object] | None = None,
         on_train_begin: Callable[..., object] | None = None,
         on_train_end: Callable[..., object] | None = None,
-        **kwargs: Any,
+        **kwargs: Callable[..., object],
     ) -> None:
         super().__init__()
         hooks = {

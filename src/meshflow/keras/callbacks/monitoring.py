@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Literal, TypedDict, Unpack
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.training.callbacks import Callback
+from meshflow.keras.literals import MonitorMode
 
 
 class Monitor:
@@ -85,7 +86,7 @@ class EarlyStopping(Callback):
         min_delta: float = 0,
         patience: int = 0,
         verbose: int = 0,
-        mode: str = "auto",
+        mode: MonitorMode = "auto",
         baseline: float | None = None,
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
@@ -144,6 +145,12 @@ class EarlyStopping(Callback):
         return self._metric.read_value(logs)
 
 
+class PlateauArguments(TypedDict, total=False):
+    """Former names of arguments of `ReduceLROnPlateau`."""
+
+    epsilon: float
+
+
 class ReduceLROnPlateau(Callback):
     """Callback that reduces the learning rate when a metric has stopped improving.
 
@@ -174,11 +181,11 @@ class ReduceLROnPlateau(Callback):
         factor: float = 0.1,
         patience: int = 10,
         verbose: int = 0,
-        mode: str = "auto",
+        mode: MonitorMode = "auto",
         min_delta: float = 1e-4,
         cooldown: int = 0,
         min_lr: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[PlateauArguments],
     ) -> None:
         super().__init__()
         if factor >= 1.0:
@@ -225,6 +232,13 @@ class ReduceLROnPlateau(Callback):
                 self.cooldown_counter, self.wait = self.cooldown, 0
 
 
+class CheckpointArguments(TypedDict, total=False):
+    """Former arguments of `ModelCheckpoint`."""
+
+    period: int
+    load_weights_on_restart: bool
+
+
 class ModelCheckpoint(Callback):
     """Callback that saves the model or its weights.
 
@@ -260,11 +274,11 @@ class ModelCheckpoint(Callback):
         verbose: int = 0,
         save_best_only: bool = False,
         save_weights_only: bool = False,
-        mode: str = "auto",
-        save_freq: str | int = "epoch",
+        mode: MonitorMode = "auto",
+        save_freq: Literal["epoch"] | int = "epoch",
         options: object = None,
         initial_value_threshold: float | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CheckpointArguments],
     ) -> None:
         super().__init__()
         self.filepath, self.monitor, self.verbose = to_path_string(filepath), monitor, verbose

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,6 +26,15 @@ from meshflow.summary.recording import make_metadata
 from meshflow.summary.writers import SummaryWriter
 
 _log = logging.getLogger("meshflow")
+
+
+class TensorBoardArguments(TypedDict, total=False):
+    """Former arguments of `TensorBoard`, which are ignored."""
+
+    write_grads: bool
+    embeddings_layer_names: object
+    embeddings_data: object
+    batch_size: int
 
 
 class TensorBoard(Callback):
@@ -76,11 +85,11 @@ class TensorBoard(Callback):
         write_graph: bool = True,
         write_images: bool = False,
         write_steps_per_second: bool = False,
-        update_freq: int | str = "epoch",
+        update_freq: Literal["epoch", "batch"] | int = "epoch",
         profile_batch: int | str | tuple[int, int] = 0,
         embeddings_freq: int = 0,
         embeddings_metadata: object = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TensorBoardArguments],
     ) -> None:
         super().__init__()
         known = {"write_grads", "embeddings_layer_names", "embeddings_data", "batch_size"}
@@ -183,7 +192,7 @@ class TensorBoard(Callback):
         step = int(self._step.numpy())
         if self._is_profiling and step >= self._last_batch:
             self._stop_profile()
-        if self.update_freq == "epoch" or step % self.update_freq:  # type: ignore[operator]
+        if self.update_freq == "epoch" or step % self.update_freq:
             return
         values = {f"batch_{name}": value for name, value in (convert_logs(logs) or {}).items()}
         if self.write_steps_per_second:

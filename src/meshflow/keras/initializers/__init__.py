@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,9 +22,9 @@ from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_weight_seed
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json, PyTree, overridable
 from meshflow.keras import registry, serialization, settings
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 
 __all__ = [
     "Constant",
@@ -78,9 +78,8 @@ class Initializer:
 
     _needs_floating_dtype = False
 
-    def __call__(
-        self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
-    ) -> Tensor:
+    @overridable
+    def __call__(self, shape: PyTree, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
         """Return initial values.
 
         Args:
@@ -334,8 +333,10 @@ class VarianceScaling(_RandomInitializer):
     def __init__(
         self,
         scale: float = 1.0,
-        mode: str = "fan_in",
-        distribution: str = "truncated_normal",
+        mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
+        distribution: Literal[
+            "normal", "uniform", "truncated_normal", "untruncated_normal"
+        ] = "truncated_normal",
         seed: int | None = None,
     ) -> None:
         super().__init__(seed)
@@ -345,12 +346,11 @@ class VarianceScaling(_RandomInitializer):
             raise ValueError(
                 f"Invalid `mode` argument: {mode}. Please use one of 'fan_in', 'fan_out', 'fan_avg'"
             )
-        distribution = (
-            "truncated_normal" if distribution.lower() == "normal" else distribution.lower()
-        )
-        if distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
-            raise ValueError(f"Invalid `distribution` argument: {distribution}.")
-        self.scale, self.mode, self.distribution = scale, mode, distribution
+        lower_case = str(distribution).lower()
+        self.scale, self.mode = scale, mode
+        self.distribution = "truncated_normal" if lower_case == "normal" else lower_case
+        if self.distribution not in ("uniform", "truncated_normal", "untruncated_normal"):
+            raise ValueError(f"Invalid `distribution` argument: {self.distribution}.")
 
     def values(self, shape: tuple[int, ...]) -> np.ndarray:
         """Return random values with the scaled variance."""
@@ -395,7 +395,11 @@ class VarianceScalingPreset(VarianceScaling):
 
 
 def _define_preset(
-    name: str, scale: float, mode: str, distribution: str, doc: str
+    name: str,
+    scale: float,
+    mode: Literal["fan_in", "fan_out", "fan_avg"],
+    distribution: Literal["normal", "uniform", "truncated_normal", "untruncated_normal"],
+    doc: str,
 ) -> type[VarianceScalingPreset]:
     def __init__(self: VarianceScaling, seed: int | None = None) -> None:
         VarianceScaling.__init__(self, scale, mode, distribution, seed)
@@ -543,7 +547,7 @@ _REGISTRY = registry.create_registry(
 )
 
 
-def get(identifier: object) -> Callable[..., Any]:
+def get(identifier: object) -> KerasObject:
     """Return the initializer for a name, class, object, function or configuration; None for None.
 
     Raises:
@@ -564,7 +568,7 @@ def copy_unseeded(initializer: object) -> object:
     return initializer
 
 
-def serialize(initializer: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(initializer: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration of an initializer.
 
     Example:
@@ -579,7 +583,7 @@ def deserialize(
     config: str | Config | None,
     custom_objects: CustomObjects = None,
     use_legacy_format: bool = False,
-) -> Callable[..., Any]:
+) -> KerasObject:
     """Create an initializer from its configuration.
 
     Example:

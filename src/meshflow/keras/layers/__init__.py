@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph import op_layers as _op_layers
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
@@ -56,6 +56,7 @@ __all__ = sorted(
 )
 
 if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
     class DenseFeatures(Layer):
         """Declaration for type checkers; see `meshflow.legacy.feature_column.dense_features`."""
@@ -96,7 +97,7 @@ if not TYPE_CHECKING:  # Type checkers would accept any name of a module with `_
         return getattr(importlib.import_module(_DEFERRED_LAYERS[name]), name)
 
 
-def serialize(layer: Layer, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(layer: Layer, use_legacy_format: bool = False) -> Config:
     """Return the configuration of a layer: `{'class_name': ..., 'config': ...}`.
 
     Args:
@@ -124,7 +125,7 @@ def deserialize(
     config: Config | str,
     custom_objects: dict[str, Any] | None = None,
     use_legacy_format: bool = False,
-) -> Layer:
+) -> UnknownLayer:
     """Create a layer from a configuration.
 
     Args:

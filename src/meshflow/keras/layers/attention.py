@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack, cast
 
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.tracing.trace import init_scope
@@ -26,6 +26,7 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.blockwise_attention import compute_blockwise_attention
 from meshflow.keras.layers.core import make_weight_config
+from meshflow.keras.layers.keyword_arguments import AttentionArguments, ProjectionArguments
 from meshflow.keras.layers.regularization import Dropout
 from meshflow.ops import array, math, nn
 from meshflow.ops.linalg import einsum
@@ -161,14 +162,15 @@ class MultiHeadAttention(Layer):
         attention_axes: int | Sequence[int] | None = None,
         kernel_initializer: Identifier = "glorot_uniform",
         bias_initializer: Identifier = "zeros",
-        **kwargs: Any,
+        **kwargs: Unpack[ProjectionArguments],
     ) -> None:
+        options = cast(Config, kwargs)
         weight_options = {
-            f"{n}_{k}": kwargs.pop(f"{n}_{k}", None)
+            f"{n}_{k}": options.pop(f"{n}_{k}", None)
             for n in ("kernel", "bias")
             for k in ("regularizer", "constraint")
         }
-        super().__init__(**kwargs)
+        super().__init__(**options)
         self.supports_masking = True
         self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
         self.dropout, self.use_bias, self._requested_output_shape = dropout, use_bias, output_shape
@@ -275,7 +277,7 @@ class MultiHeadAttention(Layer):
         return_attention_scores: bool = False,
         training: Any = None,
         use_causal_mask: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> PyTree:
         """Compute the outputs.
 
         Args:
@@ -413,7 +415,7 @@ class _BaseAttention(Layer):
         training: Any = None,
         return_attention_scores: bool = False,
         use_causal_mask: bool = False,
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> PyTree:
         """Compute the outputs for [query, value] or [query, value, key]."""
         self._check_inputs(inputs, mask)
         query, value = inputs[0], inputs[1]
@@ -493,7 +495,11 @@ class Attention(_BaseAttention):
     _weights_with_layouts: tuple[str, ...] = ("scale", "concat_score_weight")
 
     def __init__(
-        self, use_scale: bool = False, score_mode: str = "dot", dropout: float = 0.0, **kwargs: Any
+        self,
+        use_scale: bool = False,
+        score_mode: str = "dot",
+        dropout: float = 0.0,
+        **kwargs: Unpack[AttentionArguments],
     ) -> None:
         super().__init__(dropout, **kwargs)
         if score_mode not in ("dot", "concat"):
@@ -560,7 +566,9 @@ class AdditiveAttention(_BaseAttention):
 
     _weights_with_layouts: tuple[str, ...] = ("scale",)
 
-    def __init__(self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self, use_scale: bool = True, dropout: float = 0.0, **kwargs: Unpack[AttentionArguments]
+    ) -> None:
         super().__init__(dropout, **kwargs)
         self.use_scale = use_scale
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
@@ -13,6 +13,7 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.layer.keywords import copy_layouts
+from meshflow.keras.engine.layer.layer_arguments import WrapperArguments
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import merging
 from meshflow.keras.layers.recurrent import get_sequence_shape
@@ -59,10 +60,10 @@ class Bidirectional(Wrapper):
     def __init__(
         self,
         layer: Layer,
-        merge_mode: str | None = "concat",
+        merge_mode: Literal["sum", "mul", "concat", "ave"] | None = "concat",
         weights: Sequence[Any] | None = None,
         backward_layer: Layer | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[WrapperArguments],
     ) -> None:
         for candidate in (layer, backward_layer):
             if candidate is not None and not isinstance(candidate, Layer):
@@ -148,7 +149,7 @@ class Bidirectional(Wrapper):
         initial_state: PyTree = None,
         constants: Sequence[Tensor] | None = None,
         **kwargs: Any,
-    ) -> PyTree:
+    ) -> Tensor:
         """Run both layers.
 
         Args:

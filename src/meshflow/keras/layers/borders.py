@@ -10,6 +10,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
 from meshflow.keras.layers.keyword_arguments import LayerArguments
 from meshflow.keras.layers.spatial import SpatialLayer, to_1d_config
+from meshflow.keras.literals import DataFormat
 from meshflow.ops import array
 
 __all__ = [
@@ -43,7 +44,7 @@ class ZeroPadding(SpatialLayer):
     def __init__(
         self,
         padding: int | Sequence[Any],
-        data_format: str | None,
+        data_format: DataFormat | None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
@@ -77,7 +78,7 @@ class Cropping(SpatialLayer):
     def __init__(
         self,
         cropping: int | Sequence[Any],
-        data_format: str | None,
+        data_format: DataFormat | None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
@@ -139,7 +140,7 @@ class ZeroPadding1D(ZeroPadding):
     def __init__(
         self,
         padding: int | Sequence[Any] = 1,
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
@@ -174,7 +175,7 @@ class ZeroPadding2D(ZeroPadding):
     def __init__(
         self,
         padding: int | Sequence[Any] = (1, 1),
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
@@ -210,7 +211,7 @@ class ZeroPadding3D(ZeroPadding):
     def __init__(
         self,
         padding: int | Sequence[Any] = (1, 1, 1),
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(padding, data_format, **kwargs)
@@ -275,7 +276,7 @@ class Cropping2D(Cropping):
     def __init__(
         self,
         cropping: int | Sequence[Any] = ((0, 0), (0, 0)),
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(cropping, data_format, **kwargs)
@@ -311,7 +312,7 @@ class Cropping3D(Cropping):
     def __init__(
         self,
         cropping: int | Sequence[Any] = ((1, 1), (1, 1), (1, 1)),
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
         super().__init__(cropping, data_format, **kwargs)

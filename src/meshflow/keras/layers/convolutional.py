@@ -16,7 +16,8 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import make_weight_config
-from meshflow.keras.layers.keyword_arguments import ConvolutionArguments
+from meshflow.keras.layers.keyword_arguments import ConvolutionArguments, KernelArguments
+from meshflow.keras.literals import CausalPadding, DataFormat, Padding
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -83,8 +84,8 @@ class Conv(Layer):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: CausalPadding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         groups: int = 1,
         activation: Identifier = None,
@@ -96,7 +97,7 @@ class Conv(Layer):
         activity_regularizer: Identifier = None,
         kernel_constraint: Identifier = None,
         bias_constraint: Identifier = None,
-        **kwargs: Any,
+        **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
         self.rank = rank
@@ -256,8 +257,8 @@ class Conv1D(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = "channels_last",
+        padding: CausalPadding = "valid",
+        data_format: DataFormat | None = "channels_last",
         dilation_rate: int | Sequence[int] = 1,
         groups: int = 1,
         activation: Identifier = None,
@@ -300,8 +301,8 @@ class Conv2D(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1),
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = (1, 1),
         groups: int = 1,
         activation: Identifier = None,
@@ -344,8 +345,8 @@ class Conv3D(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1, 1),
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = (1, 1, 1),
         groups: int = 1,
         activation: Identifier = None,
@@ -367,4 +368,6 @@ class Conv3D(Conv):
         )
 
 
-Convolution1D, Convolution2D, Convolution3D = Conv1D, Conv2D, Conv3D
+Convolution1D = Conv1D
+Convolution2D = Conv2D
+Convolution3D = Conv3D

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import compute_output_size, parse_sizes
 from meshflow.keras.layers.core import make_weight_config
+from meshflow.keras.layers.keyword_arguments import RecurrentArguments
 from meshflow.keras.layers.recurrent import RNN
 from meshflow.keras.layers.recurrent_layers import delegate_to_cell, merge_cell_config
+from meshflow.keras.literals import DataFormat, Padding
 from meshflow.ops import array, nn
 
 __all__ = ["ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D"]
@@ -59,8 +61,8 @@ class ConvLSTMCell(Layer):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         activation: Identifier = "tanh",
         recurrent_activation: Identifier = "hard_sigmoid",
@@ -256,8 +258,8 @@ class _ConvLSTM(RNN):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         activation: Identifier = "tanh",
         recurrent_activation: Identifier = "hard_sigmoid",
@@ -279,8 +281,9 @@ class _ConvLSTM(RNN):
         stateful: bool = False,
         dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentArguments],
     ) -> None:
+        options = cast(Config, kwargs)
         cell = ConvLSTMCell(
             self.rank,
             filters,
@@ -304,7 +307,7 @@ class _ConvLSTM(RNN):
             kernel_constraint=kernel_constraint,
             recurrent_constraint=recurrent_constraint,
             bias_constraint=bias_constraint,
-            **make_cell_keywords(type(self), kwargs),
+            **make_cell_keywords(type(self), options),
         )
         super().__init__(
             cell,
@@ -313,7 +316,7 @@ class _ConvLSTM(RNN):
             go_backwards,
             stateful,
             activity_regularizer=activity_regularizer,
-            **kwargs,
+            **options,
         )
         self.input_spec = [InputSpec(ndim=self.rank + 3)]
 

@@ -19,7 +19,7 @@ from meshflow.ops.linalg import einsum
 
 __all__ = ["EinsumDense"]
 
-_Sizes = list[int | None]
+_Sizes = Sequence[int | None]
 
 
 class EinsumDense(Layer):

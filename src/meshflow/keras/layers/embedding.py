@@ -95,7 +95,7 @@ class Embedding(Layer):
         )
         self.built = True
 
-    def compute_mask(self, inputs: TensorLike, mask: Tensor | None = None) -> Tensor | None:
+    def compute_mask(self, inputs: TensorLike, mask: Tensor | None = None) -> PyTree:
         """Compute the mask of the indices that are not padding; None without `mask_zero`."""
         return math.not_equal(inputs, 0) if self.mask_zero else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Callable
 from math import prod as product
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -228,7 +228,10 @@ class MixtureOfExperts(Layer):
             return initializer
         scale = initializer.scale * self.experts
         return initializers.VarianceScaling(
-            scale, initializer.mode, initializer.distribution, initializer.seed
+            scale,
+            initializer.mode,
+            cast(Any, initializer.distribution),
+            initializer.seed,
         )
 
     def call(

@@ -10,6 +10,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras.layers.keyword_arguments import LayerArguments
 from meshflow.keras.layers.spatial import SpatialLayer
+from meshflow.keras.literals import DataFormat
 from meshflow.ops import array, math
 
 __all__ = [
@@ -35,7 +36,7 @@ class GlobalPooling(SpatialLayer):
 
     def __init__(
         self,
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         keepdims: bool = False,
         **kwargs: Unpack[LayerArguments],
     ) -> None:
@@ -160,7 +161,7 @@ class GlobalAveragePooling1D(GlobalPooling):
 
     def __init__(
         self,
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         keepdims: bool = False,
         **kwargs: Unpack[LayerArguments],
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from meshflow.environment.optional_packages import import_extra
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import serialization
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.random import SeedGenerator, draw_seed
 
 __all__ = ["FlaxLayer", "JaxLayer"]
@@ -76,7 +77,7 @@ class JaxLayer(Layer):
         state: PyTree = None,
         seed: int | None = None,
         native_serialization_platforms: Sequence[str] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.call_fn, self.init_fn = call_fn, init_fn
@@ -356,7 +357,11 @@ class FlaxLayer(JaxLayer):
     """
 
     def __init__(
-        self, module: Any, method: _Method = None, variables: PyTree = None, **kwargs: Any
+        self,
+        module: Any,
+        method: _Method = None,
+        variables: PyTree = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         flax = import_extra("flax", "flax", "FlaxLayer needs the package flax")
         nnx = import_extra("flax.nnx", "flax", "FlaxLayer needs the package flax")

@@ -6,39 +6,24 @@ The `<weight>_layout` arguments of a class are those of the weights in its `_wei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
-from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import ShapeLike
-from meshflow.environment.types import ArrayLike
-from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.mixed_precision.policy import Policy
-from meshflow.placement.layout import Layout
+from meshflow.keras.engine.layer.layer_arguments import (
+    CommonArguments,
+    LayerArguments,
+    RegularizedArguments,
+)
+from meshflow.keras.literals import DataFormat
 
-
-class _CommonArguments(TypedDict, total=False):
-    trainable: bool
-    name: str | None
-    dtype: DTypeLike | Policy | None
-    dynamic: bool
-    input_shape: ShapeLike
-    batch_input_shape: ShapeLike
-    batch_size: int | None
-    weights: Sequence[ArrayLike]
-    autocast: bool
-    dims: Mapping[str, str] | str
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.helpers import Identifier
+    from meshflow.placement.layout import Layout
 
 
-class EmbeddingArguments(_CommonArguments, total=False):
+class EmbeddingArguments(CommonArguments, total=False):
     """Further arguments of `Embedding`."""
 
     embeddings_layout: Layout | None
-
-
-class LayerArguments(_CommonArguments, total=False):
-    """Arguments of `Layer`."""
-
-    input_dim: int
 
 
 class KernelArguments(LayerArguments, total=False):
@@ -46,12 +31,6 @@ class KernelArguments(LayerArguments, total=False):
 
     kernel_layout: Layout | None
     bias_layout: Layout | None
-
-
-class RegularizedArguments(LayerArguments, total=False):
-    """Arguments of `Layer`, including the regularizer of its output."""
-
-    activity_regularizer: Identifier
 
 
 class LeakyReLUArguments(LayerArguments, total=False):
@@ -75,7 +54,7 @@ class ConvolutionArguments(KernelArguments, total=False):
 class ConvTransposeArguments(ConvolutionArguments, total=False):
     """Further arguments of transposed convolutions."""
 
-    data_format: str | None
+    data_format: DataFormat | None
     dilation_rate: int | Sequence[int]
     groups: int
     activation: Identifier
@@ -130,6 +109,67 @@ class CellArguments(LayerArguments, total=False):
     kernel_layout: Layout | None
     recurrent_layout: Layout | None
     bias_layout: Layout | None
+
+
+class RecurrentArguments(LayerArguments, total=False):
+    """Further arguments of recurrent layers with one kind of cell."""
+
+    implementation: int
+    input_length: int | None
+    zero_output_for_mask: bool
+    kernel_layout: Layout | None
+    recurrent_layout: Layout | None
+    bias_layout: Layout | None
+
+
+class RNNArguments(RegularizedArguments, total=False):
+    """Further arguments of `RNN`."""
+
+    zero_output_for_mask: bool
+
+
+class ProjectionArguments(RegularizedArguments, total=False):
+    """Further arguments of attention layers with kernels."""
+
+    kernel_regularizer: Identifier
+    bias_regularizer: Identifier
+    kernel_constraint: Identifier
+    bias_constraint: Identifier
+    kernel_layout: Layout | None
+    bias_layout: Layout | None
+
+
+class AttentionArguments(RegularizedArguments, total=False):
+    """Further arguments of `Attention` and `AdditiveAttention`."""
+
+    causal: bool
+    scale_layout: Layout | None
+    concat_score_weight_layout: Layout | None
+
+
+class RandomImageArguments(RegularizedArguments, total=False):
+    """Further arguments of layers that augment images."""
+
+    force_generator: bool
+    rng_type: str | None
+
+
+class EncodingArguments(RegularizedArguments, total=False):
+    """Former names of arguments of encoding layers."""
+
+    bins: int | Sequence[float]
+    max_tokens: int | None
+
+
+class LookupArguments(RegularizedArguments, total=False):
+    """Further arguments of `StringLookup` and `IntegerLookup`, which configurations contain."""
+
+    vocabulary_size: int | None
+    has_input_vocabulary: bool
+    has_static_table: bool
+    max_values: int | None
+    mask_value: int | None
+    oov_value: int
 
 
 class _GammaBetaLayouts(LayerArguments, total=False):

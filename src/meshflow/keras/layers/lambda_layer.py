@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import function_code, registry, serialization
 from meshflow.keras.engine.graph import op_table
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.safe_mode import BoundName
 
 __all__ = ["Lambda"]
@@ -50,7 +51,7 @@ class Lambda(Layer):
         output_shape: ShapeLike | Callable[..., ShapeLike] = None,
         mask: Tensor | Callable[..., Tensor | None] | None = None,
         arguments: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.function, self.arguments, self.mask = function, arguments or {}, mask

@@ -14,6 +14,7 @@ from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import KernelArguments
+from meshflow.keras.literals import DataFormat, Padding
 from meshflow.ops import array
 from meshflow.ops.linalg import einsum, matmul
 
@@ -35,8 +36,8 @@ class _LocallyConnectedBase(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int],
-        padding: str,
-        data_format: str | None,
+        padding: Padding,
+        data_format: DataFormat | None,
         implementation: int,
         **kwargs: Any,
     ) -> None:
@@ -218,8 +219,8 @@ class LocallyConnected1D(_LocallyConnectedBase):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         activation: Identifier = None,
         use_bias: bool = True,
         kernel_initializer: Identifier = "glorot_uniform",

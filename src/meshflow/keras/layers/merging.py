@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.ops import array, math, sparse_elements
 from meshflow.ops.linalg import einsum
 
@@ -41,7 +42,7 @@ _Masks = Sequence[Tensor | None] | None
 class Merge(Layer):
     """Base class of layers that combine tensors element by element, with broadcasting."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
 
@@ -239,7 +240,7 @@ class Concatenate(Merge):
       TensorShape([2, 4])
     """
 
-    def __init__(self, axis: int = -1, **kwargs: Any) -> None:
+    def __init__(self, axis: int = -1, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.axis = axis
 
@@ -260,7 +261,7 @@ class Concatenate(Merge):
                         f"A `Concatenate` layer requires inputs with matching shapes except for the concatenation axis. Received: input_shape={shapes}"
                     )
 
-    def call(self, inputs: _Inputs) -> Tensor | SparseTensor:  # type: ignore[override]
+    def call(self, inputs: _Inputs) -> PyTree:
         """Concatenate the inputs."""
         if all(isinstance(x, SparseTensor) for x in inputs):
             return sparse_elements.concat(self.axis, inputs)
@@ -307,7 +308,12 @@ class Dot(Merge):
       [[11.0]]
     """
 
-    def __init__(self, axes: int | Sequence[int], normalize: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        axes: int | Sequence[int],
+        normalize: bool = False,
+        **kwargs: Unpack[RegularizedArguments],
+    ) -> None:
         super().__init__(**kwargs)
         if not isinstance(axes, int):
             if not isinstance(axes, (list, tuple)):

@@ -18,6 +18,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
@@ -531,7 +532,9 @@ class UnitNormalization(Layer):
       array([[0.6, 0.8]], dtype=float32)
     """
 
-    def __init__(self, axis: int | Sequence[int] = -1, **kwargs: Any) -> None:
+    def __init__(
+        self, axis: int | Sequence[int] = -1, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(**kwargs)
         if not isinstance(axis, (int, list, tuple)):
             raise TypeError(

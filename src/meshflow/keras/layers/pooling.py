@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.layers.convolutional import compute_output_size, parse_sizes
 from meshflow.keras.layers.spatial import SpatialLayer
+from meshflow.keras.literals import DataFormat, Padding
 from meshflow.ops import nn
 
 __all__ = [
@@ -37,9 +39,9 @@ class Pooling(SpatialLayer):
         self,
         pool_size: int | Sequence[int] = 2,
         strides: int | Sequence[int] | None = None,
-        padding: str = "valid",
-        data_format: str | None = None,
-        **kwargs: Any,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(data_format, **kwargs)
         self.pool_size = parse_sizes(pool_size, self.rank, "pool_size")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers import recurrent_cells as cells
 from meshflow.keras.layers import rnn_loop as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
+from meshflow.keras.layers.keyword_arguments import RNNArguments
 from meshflow.ops import array
 from meshflow.ops.ragged import RaggedTensor
 
@@ -70,7 +71,7 @@ class RNN(Layer):
         stateful: bool = False,
         unroll: bool = False,
         time_major: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[RNNArguments],
     ) -> None:
         if isinstance(cell, (list, tuple)):
             cell = cells.StackedRNNCells(cell)
@@ -195,7 +196,7 @@ class RNN(Layer):
         initial_state: PyTree = None,
         constants: PyTree = None,
         **kwargs: Any,
-    ) -> PyTree:
+    ) -> Tensor:
         """Run the layer.
 
         Args:

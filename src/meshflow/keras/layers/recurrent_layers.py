@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack, cast
 
 from meshflow.environment.types import Config
 from meshflow.keras import regularizers
@@ -11,6 +11,7 @@ from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.keywords import make_cell_keywords
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.gated_cells import GRUCell, LSTMCell, SimpleRNNCell
+from meshflow.keras.layers.keyword_arguments import RecurrentArguments
 from meshflow.keras.layers.recurrent import RNN
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
@@ -128,7 +129,7 @@ class SimpleRNN(_CellLayer):
         go_backwards: bool = False,
         stateful: bool = False,
         unroll: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentArguments],
     ) -> None:
         cell = {
             "name": "simple_rnn_cell",
@@ -155,7 +156,7 @@ class SimpleRNN(_CellLayer):
             "unroll": unroll,
             "activity_regularizer": activity_regularizer,
         }
-        super().__init__(SimpleRNNCell, cell, run, kwargs)
+        super().__init__(SimpleRNNCell, cell, run, cast(Config, kwargs))
 
 
 class GRU(_CellLayer):
@@ -228,7 +229,7 @@ class GRU(_CellLayer):
         unroll: bool = False,
         time_major: bool = False,
         reset_after: bool = True,
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentArguments],
     ) -> None:
         cell = {
             "name": "gru_cell",
@@ -258,7 +259,7 @@ class GRU(_CellLayer):
             "time_major": time_major,
             "activity_regularizer": activity_regularizer,
         }
-        super().__init__(GRUCell, cell, run, kwargs)
+        super().__init__(GRUCell, cell, run, cast(Config, kwargs))
 
     recurrent_activation = delegate_to_cell("recurrent_activation")
 
@@ -337,7 +338,7 @@ class LSTM(_CellLayer):
         stateful: bool = False,
         time_major: bool = False,
         unroll: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[RecurrentArguments],
     ) -> None:
         cell = {
             "name": "lstm_cell",
@@ -367,7 +368,7 @@ class LSTM(_CellLayer):
             "unroll": unroll,
             "activity_regularizer": activity_regularizer,
         }
-        super().__init__(LSTMCell, cell, run, kwargs)
+        super().__init__(LSTMCell, cell, run, cast(Config, kwargs))
 
     recurrent_activation = delegate_to_cell("recurrent_activation")
 

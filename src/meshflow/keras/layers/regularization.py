@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -11,7 +11,9 @@ from meshflow.core.variables.random_streams import SeedStream
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.keras.literals import DataFormat
 from meshflow.ops import array, math
 from meshflow.ops import random as random_ops
 from meshflow.ops.control_flow import cond
@@ -31,7 +33,7 @@ __all__ = [
 class RandomLayer(Layer):
     """Base class of layers with a stream of random keys; its state is not a weight."""
 
-    def __init__(self, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, seed: int | None = None, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.seed = seed
         self._stream = SeedStream(seed)
@@ -93,7 +95,7 @@ class Dropout(RandomLayer):
         rate: float,
         noise_shape: Sequence[int | None] | None = None,
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         _check_rate(rate)
         super().__init__(seed, **kwargs)
@@ -130,7 +132,11 @@ class _SpatialDropout(Dropout):
     rank = 1
 
     def __init__(
-        self, rate: float, data_format: str | None = None, seed: int | None = None, **kwargs: Any
+        self,
+        rate: float,
+        data_format: DataFormat | None = None,
+        seed: int | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(rate, seed=seed, **kwargs)
         self.data_format = settings.normalize_data_format(data_format)
@@ -171,7 +177,9 @@ class SpatialDropout1D(_SpatialDropout):
       True
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, seed: int | None = None, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(rate, "channels_last", seed, **kwargs)
 
 
@@ -249,7 +257,9 @@ class GaussianNoise(RandomLayer):
       [False, False]
     """
 
-    def __init__(self, stddev: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, stddev: float, seed: int | None = None, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(seed, **kwargs)
         self.stddev = stddev
 
@@ -284,7 +294,9 @@ class GaussianDropout(RandomLayer):
       [True, False]
     """
 
-    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, rate: float, seed: int | None = None, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         _check_rate(rate)
         super().__init__(seed, **kwargs)
         self.rate = rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -12,7 +12,9 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments, WrapperArguments
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.keras.literals import DataFormat
 from meshflow.ops import array
 
 __all__ = ["Flatten", "Permute", "RepeatVector", "Reshape"]
@@ -37,7 +39,9 @@ class Flatten(Layer):
       TensorShape([2, 12])
     """
 
-    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, data_format: DataFormat | None = None, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.data_format = settings.normalize_data_format(data_format)
         self.input_spec = InputSpec(min_ndim=1)
@@ -78,7 +82,7 @@ class Reshape(Layer):
       TensorShape([5, 6, 2])
     """
 
-    def __init__(self, target_shape: Sequence[int], **kwargs: Any) -> None:
+    def __init__(self, target_shape: Sequence[int], **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         self.target_shape = tuple(target_shape)
 
@@ -131,7 +135,7 @@ class Permute(Layer):
       TensorShape([2, 4, 3])
     """
 
-    def __init__(self, dims: Sequence[int], **kwargs: Any) -> None:
+    def __init__(self, dims: Sequence[int], **kwargs: Unpack[WrapperArguments]) -> None:
         super().__init__(**kwargs)
         self.dims = tuple(dims)
         if sorted(self.dims) != list(range(1, len(self.dims) + 1)):
@@ -173,7 +177,7 @@ class RepeatVector(Layer):
       [[[1.0, 2.0], [1.0, 2.0], [1.0, 2.0]]]
     """
 
-    def __init__(self, n: int, **kwargs: Any) -> None:
+    def __init__(self, n: int, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(**kwargs)
         if not isinstance(n, int):
             raise TypeError(f"Expected an integer value for `n`, got {type(n)}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -19,6 +19,7 @@ from meshflow.keras.layers.keyword_arguments import (
     DepthwiseArguments,
     SeparableArguments,
 )
+from meshflow.keras.literals import CausalPadding, DataFormat, Padding
 from meshflow.ops import array, nn
 
 __all__ = [
@@ -71,9 +72,9 @@ class DepthwiseConv2D(Conv):
         self,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1),
-        padding: str = "valid",
+        padding: Padding = "valid",
         depth_multiplier: int = 1,
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = (1, 1),
         activation: Identifier = None,
         use_bias: bool = True,
@@ -94,7 +95,7 @@ class DepthwiseConv2D(Conv):
             activation=activation,
             use_bias=use_bias,
             bias_initializer=bias_initializer,
-            **kwargs,
+            **cast(Config, kwargs),
         )
         self.depth_multiplier = depth_multiplier
         self.depthwise_initializer = initializers.get(depthwise_initializer)
@@ -185,9 +186,9 @@ class DepthwiseConv1D(DepthwiseConv2D):
         self,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
+        padding: Padding = "valid",
         depth_multiplier: int = 1,
-        data_format: str | None = None,
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         **kwargs: Unpack[Depthwise1DArguments],
     ) -> None:
@@ -239,8 +240,8 @@ class SeparableConv(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: CausalPadding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         depth_multiplier: int = 1,
         activation: Identifier = None,
@@ -352,8 +353,8 @@ class SeparableConv1D(SeparableConv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: CausalPadding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = 1,
         depth_multiplier: int = 1,
         **kwargs: Unpack[SeparableArguments],
@@ -394,8 +395,8 @@ class SeparableConv2D(SeparableConv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1),
-        padding: str = "valid",
-        data_format: str | None = None,
+        padding: Padding = "valid",
+        data_format: DataFormat | None = None,
         dilation_rate: int | Sequence[int] = (1, 1),
         depth_multiplier: int = 1,
         **kwargs: Unpack[SeparableArguments],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
+from meshflow.keras.literals import DataFormat
 
 
 class SpatialLayer(Layer):
@@ -23,7 +25,9 @@ class SpatialLayer(Layer):
 
     rank = 2
 
-    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, data_format: DataFormat | None = None, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(**kwargs)
         if self.rank == 1:
             data_format = data_format or "channels_last"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -10,6 +10,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import initializers
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.layers.wrappers import Wrapper
 from meshflow.ops import array, math
 
@@ -43,7 +44,9 @@ class SpectralNormalization(Wrapper):
       1.0
     """
 
-    def __init__(self, layer: Layer, power_iterations: int = 1, **kwargs: Any) -> None:
+    def __init__(
+        self, layer: Layer, power_iterations: int = 1, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(layer, **kwargs)
         if power_iterations <= 0:
             raise ValueError(

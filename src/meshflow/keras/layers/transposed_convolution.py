@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -12,6 +12,7 @@ from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.convolutional import Conv
 from meshflow.keras.layers.keyword_arguments import ConvTransposeArguments
+from meshflow.keras.literals import Padding
 from meshflow.ops import nn
 
 __all__ = [
@@ -44,9 +45,9 @@ class ConvTranspose(Conv):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
+        padding: Padding = "valid",
         output_padding: int | Sequence[int] | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
         super().__init__(rank, filters, kernel_size, strides, padding, **kwargs)
         self.output_padding = (
@@ -139,7 +140,7 @@ class Conv1DTranspose(ConvTranspose):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = 1,
-        padding: str = "valid",
+        padding: Padding = "valid",
         output_padding: int | Sequence[int] | None = None,
         **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
@@ -166,7 +167,7 @@ class Conv2DTranspose(ConvTranspose):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1),
-        padding: str = "valid",
+        padding: Padding = "valid",
         output_padding: int | Sequence[int] | None = None,
         **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
@@ -194,7 +195,7 @@ class Conv3DTranspose(ConvTranspose):
         filters: int,
         kernel_size: int | Sequence[int],
         strides: int | Sequence[int] = (1, 1, 1),
-        padding: str = "valid",
+        padding: Padding = "valid",
         output_padding: int | Sequence[int] | None = None,
         **kwargs: Unpack[ConvTransposeArguments],
     ) -> None:
@@ -202,4 +203,5 @@ class Conv3DTranspose(ConvTranspose):
 
 
 Convolution1DTranspose = Conv1DTranspose
-Convolution2DTranspose, Convolution3DTranspose = Conv2DTranspose, Conv3DTranspose
+Convolution2DTranspose = Conv2DTranspose
+Convolution3DTranspose = Conv3DTranspose

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.layers.convolutional import parse_sizes
 from meshflow.keras.layers.spatial import SpatialLayer, to_1d_config
+from meshflow.keras.literals import DataFormat, Interpolation
 from meshflow.ops import array, image
 
 __all__ = ["UpSampling1D", "UpSampling2D", "UpSampling3D"]
@@ -18,7 +20,12 @@ __all__ = ["UpSampling1D", "UpSampling2D", "UpSampling3D"]
 class UpSampling(SpatialLayer):
     """Base class of layers that repeat positions."""
 
-    def __init__(self, size: int | Sequence[int], data_format: str | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        data_format: DataFormat | None,
+        **kwargs: Unpack[RegularizedArguments],
+    ) -> None:
         super().__init__(data_format, **kwargs)
         self.size = parse_sizes(size, self.rank, "size")
 
@@ -62,7 +69,9 @@ class UpSampling1D(UpSampling):
 
     rank = 1
 
-    def __init__(self, size: int | Sequence[int] = 2, **kwargs: Any) -> None:
+    def __init__(
+        self, size: int | Sequence[int] = 2, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(size, None, **kwargs)
 
 
@@ -93,9 +102,9 @@ class UpSampling2D(UpSampling):
     def __init__(
         self,
         size: int | Sequence[int] = (2, 2),
-        data_format: str | None = None,
-        interpolation: str = "nearest",
-        **kwargs: Any,
+        data_format: DataFormat | None = None,
+        interpolation: Interpolation = "nearest",
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(size, data_format, **kwargs)
         self.interpolation = interpolation
@@ -141,6 +150,9 @@ class UpSampling3D(UpSampling):
     rank = 3
 
     def __init__(
-        self, size: int | Sequence[int] = (2, 2, 2), data_format: str | None = None, **kwargs: Any
+        self,
+        size: int | Sequence[int] = (2, 2, 2),
+        data_format: DataFormat | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(size, data_format, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -10,11 +10,15 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.ops import array, math
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Rescaling", "TimeDistributed", "Wrapper"]
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
 
 class Wrapper(Layer):
@@ -37,14 +41,14 @@ class Wrapper(Layer):
       2
     """
 
-    def __init__(self, layer: Layer, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, **kwargs: Unpack[RegularizedArguments]) -> None:
         if not isinstance(layer, Layer):
             raise ValueError(
                 f"Please initialize `{type(self).__name__}` layer with a `tf.keras.layers.Layer` instance. Received: "
                 f"{layer}"
             )
         super().__init__(**kwargs)
-        self.layer = layer
+        self.layer = cast("UnknownLayer", layer)
 
     def get_config(self) -> Config:
         """Return the configuration."""
@@ -77,7 +81,7 @@ class TimeDistributed(Wrapper):
       TensorShape([2, 5, 6, 6, 4])
     """
 
-    def __init__(self, layer: Layer, **kwargs: Any) -> None:
+    def __init__(self, layer: Layer, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
@@ -140,7 +144,9 @@ class Rescaling(Layer):
       [-1.0, 0.0, 1.0]
     """
 
-    def __init__(self, scale: TensorLike, offset: TensorLike = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self, scale: TensorLike, offset: TensorLike = 0.0, **kwargs: Unpack[RegularizedArguments]
+    ) -> None:
         super().__init__(**kwargs)
         self.scale, self.offset = scale, offset
 

@@ -5,117 +5,199 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshflow.environment.types import Config
+from meshflow.core.values.tensor import TensorLike
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _f
-from meshflow.keras.losses.base import Loss, LossFunctionWrapper, Reduction, define_loss
+from meshflow.keras.losses.base import (
+    FunctionLoss,
+    Loss,
+    LossFunctionWrapper,
+    Reduction,
+    ReductionName,
+    define_loss,
+)
 from meshflow.keras.losses.functions import *
-from meshflow.keras.registry import CustomObjects
+from meshflow.keras.registry import CustomObjects, KerasObject
 
-BinaryCrossentropy = define_loss(
-    "BinaryCrossentropy",
+
+@define_loss(
     _f.binary_crossentropy,
-    "Cross entropy for labels 0 and 1.",
     example=("BinaryCrossentropy(from_logits=True)([[0.0, 1.0]], [[0.0, 0.0]])", "0.693"),
 )
-BinaryFocalCrossentropy = define_loss(
-    "BinaryFocalCrossentropy",
+class BinaryCrossentropy(FunctionLoss):
+    """Cross entropy for labels 0 and 1."""
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "binary_crossentropy",
+    ) -> None: ...
+
+
+@define_loss(
     _f.binary_focal_crossentropy,
-    "Focal cross entropy for labels 0 and 1.",
     example=("BinaryFocalCrossentropy(gamma=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.347"),
 )
-CategoricalCrossentropy = define_loss(
-    "CategoricalCrossentropy",
+class BinaryFocalCrossentropy(FunctionLoss):
+    """Focal cross entropy for labels 0 and 1."""
+
+    def __init__(
+        self,
+        apply_class_balancing: bool = False,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "binary_focal_crossentropy",
+    ) -> None: ...
+
+
+@define_loss(
     _f.categorical_crossentropy,
-    "Cross entropy for one-hot labels.",
     example=("CategoricalCrossentropy(label_smoothing=0.5)([[0.0, 1.0]], [[0.25, 0.75]])", "0.562"),
 )
-CategoricalFocalCrossentropy = define_loss(
-    "CategoricalFocalCrossentropy",
+class CategoricalCrossentropy(FunctionLoss):
+    """Cross entropy for one-hot labels."""
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "categorical_crossentropy",
+    ) -> None: ...
+
+
+@define_loss(
     _f.categorical_focal_crossentropy,
-    "Focal cross entropy for one-hot labels.",
     example=("CategoricalFocalCrossentropy(alpha=1.0)([[0.0, 1.0]], [[0.5, 0.5]])", "0.173"),
 )
-CategoricalHinge = define_loss(
-    "CategoricalHinge",
-    _f.categorical_hinge,
-    "Hinge loss over classes.",
-    example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25"),
+class CategoricalFocalCrossentropy(FunctionLoss):
+    """Focal cross entropy for one-hot labels."""
+
+    def __init__(
+        self,
+        alpha: float | TensorLike = 0.25,
+        gamma: float = 2.0,
+        from_logits: bool = False,
+        label_smoothing: float = 0.0,
+        axis: int = -1,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "categorical_focal_crossentropy",
+    ) -> None: ...
+
+
+@define_loss(
+    _f.categorical_hinge, example=("CategoricalHinge()([[0.0, 1.0]], [[0.5, 0.25]])", "1.25")
 )
-CosineSimilarity = define_loss(
-    "CosineSimilarity",
-    _f.cosine_similarity,
-    "Negative cosine similarity of labels and predictions.",
-    example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "-0.6"),
+class CategoricalHinge(FunctionLoss):
+    """Hinge loss over classes."""
+
+
+@define_loss(
+    _f.cosine_similarity, example=("CosineSimilarity()([[1.0, 0.0]], [[3.0, 4.0]])", "-0.6")
 )
-Hinge = define_loss(
-    "Hinge",
-    _f.hinge,
-    "Hinge loss.",
-    example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"),
+class CosineSimilarity(FunctionLoss):
+    """Negative cosine similarity of labels and predictions."""
+
+    def __init__(
+        self,
+        axis: int = -1,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "cosine_similarity",
+    ) -> None: ...
+
+
+@define_loss(_f.hinge, example=("Hinge()([[-1.0, 1.0]], [[0.5, 0.5]])", "1.0"))
+class Hinge(FunctionLoss):
+    """Hinge loss."""
+
+
+@define_loss(_f.huber, example=("Huber(delta=2.0)([[0.0], [0.0]], [[1.0], [5.0]])", "4.25"))
+class Huber(FunctionLoss):
+    """Loss that is quadratic for small errors and linear for large ones."""
+
+    def __init__(
+        self,
+        delta: float = 1.0,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "huber_loss",
+    ) -> None: ...
+
+
+@define_loss(_f.kl_divergence, example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"))
+class KLDivergence(FunctionLoss):
+    """Kullback-Leibler divergence."""
+
+
+@define_loss(_f.log_cosh, example=("LogCosh()([[0.0]], [[1.0]])", "0.434"))
+class LogCosh(FunctionLoss):
+    """Logarithm of the hyperbolic cosine of the error."""
+
+
+@define_loss(
+    _f.mean_absolute_error, example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0")
 )
-Huber = define_loss(
-    "Huber",
-    _f.huber,
-    "Loss that is quadratic for small errors and linear for large ones.",
-    "huber_loss",
-    example=("Huber(delta=2.0)([[0.0], [0.0]], [[1.0], [5.0]])", "4.25"),
-)
-KLDivergence = define_loss(
-    "KLDivergence",
-    _f.kl_divergence,
-    "Kullback-Leibler divergence.",
-    example=("KLDivergence()([[0.5, 0.5]], [[0.25, 0.75]])", "0.144"),
-)
-LogCosh = define_loss(
-    "LogCosh",
-    _f.log_cosh,
-    "Logarithm of the hyperbolic cosine of the error.",
-    example=("LogCosh()([[0.0]], [[1.0]])", "0.434"),
-)
-MeanAbsoluteError = define_loss(
-    "MeanAbsoluteError",
-    _f.mean_absolute_error,
-    "Mean absolute error.",
-    example=("MeanAbsoluteError()([[1.0], [2.0]], [[3.0], [6.0]])", "3.0"),
-)
-MeanAbsolutePercentageError = define_loss(
-    "MeanAbsolutePercentageError",
+class MeanAbsoluteError(FunctionLoss):
+    """Mean absolute error."""
+
+
+@define_loss(
     _f.mean_absolute_percentage_error,
-    "Mean absolute relative error, in percent.",
     example=("MeanAbsolutePercentageError()([[2.0], [4.0]], [[1.0], [3.0]])", "37.5"),
 )
-MeanSquaredError = define_loss(
-    "MeanSquaredError",
+class MeanAbsolutePercentageError(FunctionLoss):
+    """Mean absolute relative error, in percent."""
+
+
+@define_loss(
     _f.mean_squared_error,
-    "Mean squared error.",
     example=("MeanSquaredError()([[0.0], [0.0]], [[1.0], [3.0]], sample_weight=[1.0, 0.0])", "0.5"),
 )
-MeanSquaredLogarithmicError = define_loss(
-    "MeanSquaredLogarithmicError",
+class MeanSquaredError(FunctionLoss):
+    """Mean squared error."""
+
+
+@define_loss(
     _f.mean_squared_logarithmic_error,
-    "Mean squared error of logarithms.",
     example=("MeanSquaredLogarithmicError()([[0.0]], [[1.0]])", "0.48"),
 )
-Poisson = define_loss(
-    "Poisson",
-    _f.poisson,
-    "Poisson loss.",
-    example=("Poisson()([[2.0, 0.0]], [[1.0, 3.0]])", "2.0"),
-)
-SparseCategoricalCrossentropy = define_loss(
-    "SparseCategoricalCrossentropy",
+class MeanSquaredLogarithmicError(FunctionLoss):
+    """Mean squared error of logarithms."""
+
+
+@define_loss(_f.poisson, example=("Poisson()([[2.0, 0.0]], [[1.0, 3.0]])", "2.0"))
+class Poisson(FunctionLoss):
+    """Poisson loss."""
+
+
+@define_loss(
     _f.sparse_categorical_crossentropy,
-    "Cross entropy for class indices.",
-    omitted=("axis",),
     example=("SparseCategoricalCrossentropy()([1, 0], [[0.5, 0.5], [0.25, 0.75]])", "1.04"),
 )
-SquaredHinge = define_loss(
-    "SquaredHinge",
-    _f.squared_hinge,
-    "Squared hinge loss.",
-    example=("SquaredHinge()([[-1.0, 1.0]], [[1.0, 0.0]])", "2.5"),
-)
+class SparseCategoricalCrossentropy(FunctionLoss):
+    """Cross entropy for class indices."""
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        ignore_class: int | None = None,
+        reduction: ReductionName | None = "auto",
+        name: str | None = "sparse_categorical_crossentropy",
+    ) -> None: ...
+
+
+@define_loss(_f.squared_hinge, example=("SquaredHinge()([[-1.0, 1.0]], [[1.0, 0.0]])", "2.5"))
+class SquaredHinge(FunctionLoss):
+    """Squared hinge loss."""
+
 
 mse = MSE = _f.mean_squared_error
 mae = MAE = _f.mean_absolute_error
@@ -132,7 +214,9 @@ _FUNCTIONS = {
     and not name.startswith("_")
 }
 _CLASSES = {
-    c.__name__: c for c in list(globals().values()) if isinstance(c, type) and issubclass(c, Loss)
+    c.__name__: c
+    for c in list(globals().values())
+    if isinstance(c, type) and issubclass(c, Loss) and c is not FunctionLoss
 }
 _ALIASES = {
     **{n: mse for n in ("mse", "MSE")},
@@ -161,7 +245,7 @@ __all__ = sorted(
 )
 
 
-def get(identifier: object) -> Loss | Callable[..., Any] | None:
+def get(identifier: object) -> KerasObject:
     """Return the loss for a name, class, object, function or configuration; None for None.
 
     Raises:
@@ -173,11 +257,11 @@ def get(identifier: object) -> Loss | Callable[..., Any] | None:
       'mean_squared_error'
     """
     if isinstance(identifier, Loss):
-        return identifier
+        return identifier  # type: ignore[return-value]
     return _REGISTRY.get(identifier)
 
 
-def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | None:
+def serialize(loss: object, use_legacy_format: bool = False) -> Config:
     """Return the configuration or name of a loss.
 
     Example:
@@ -190,7 +274,7 @@ def serialize(loss: object, use_legacy_format: bool = False) -> Config | str | N
 
 def deserialize(
     name: str | Config | None, custom_objects: CustomObjects = None, use_legacy_format: bool = False
-) -> Loss | Callable[..., Any] | None:
+) -> KerasObject:
     """Return the loss for a name or configuration.
 
     Example:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.values.convert import convert_to_tensor
@@ -13,9 +13,13 @@ from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
+
+# Values of `Reduction`, and the names of Keras 3.
+ReductionName: TypeAlias = Literal["auto", "none", "sum", "sum_over_batch_size", "mean"]
+LossType = TypeVar("LossType", bound="LossFunctionWrapper")
 
 
 class Reduction:
@@ -33,10 +37,10 @@ class Reduction:
       10.0
     """
 
-    AUTO = "auto"
-    NONE = "none"
-    SUM = "sum"
-    SUM_OVER_BATCH_SIZE = "sum_over_batch_size"
+    AUTO: Final = "auto"
+    NONE: Final = "none"
+    SUM: Final = "sum"
+    SUM_OVER_BATCH_SIZE: Final = "sum_over_batch_size"
 
     @classmethod
     def all(cls) -> tuple[str, ...]:
@@ -69,7 +73,9 @@ class Loss:
     # Whether a compiled model divides the loss by the number of replicas.
     _is_scaled_by_model = False
 
-    def __init__(self, reduction: str | None = Reduction.AUTO, name: str | None = None) -> None:
+    def __init__(
+        self, reduction: ReductionName | None = Reduction.AUTO, name: str | None = None
+    ) -> None:
         reduction = Reduction.NONE if reduction is None else reduction
         Reduction.validate(reduction)
         self.reduction = reduction
@@ -77,7 +83,7 @@ class Loss:
 
     def __call__(
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike = None
-    ) -> TensorLike:
+    ) -> Tensor:
         """Compute the reduced loss.
 
         Args:
@@ -138,6 +144,7 @@ class Loss:
                 "fit() do so by themselves."
             )
 
+    @overridable
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
         """Compute one loss per example."""
         raise NotImplementedError("Must be implemented in subclasses.")
@@ -218,7 +225,7 @@ class LossFunctionWrapper(Loss):
     def __init__(
         self,
         fn: Callable[..., Any],
-        reduction: str = Reduction.AUTO,
+        reduction: ReductionName | None = Reduction.AUTO,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -228,6 +235,7 @@ class LossFunctionWrapper(Loss):
         for key, value in kwargs.items():
             setattr(self, key, value)
 
+    @overridable
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
         """Call the function."""
         y_true, y_pred = match_last_dimension(y_true, y_pred)
@@ -239,11 +247,17 @@ class LossFunctionWrapper(Loss):
         return {**super().get_config(), **self._arguments, "fn": fn}
 
 
-class _DefinedLoss(LossFunctionWrapper):
-    """Base class of the losses in this package.
+class FunctionLoss(LossFunctionWrapper):
+    """Base class of the losses that `define_loss` completes.
 
     Keras 2.13 and later write their configurations with the name of the function, which is ignored.
     """
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, reduction: ReductionName | None = "auto", name: str | None = None
+        ) -> None: ...
 
     @classmethod
     def from_config(cls, config: Config) -> Loss:
@@ -262,55 +276,73 @@ def format_formula(fn: Callable[..., Any], prefix: str = "") -> str:
     return f"\n\nFormula:\n  {prefix}{section.strip()}" if section else ""
 
 
-def define_loss(
-    name: str,
+def complete_constructor(
+    cls: type,
     fn: Callable[..., Any],
-    doc: str,
-    default_name: str | None = None,
-    omitted: tuple[str, ...] = (),
-    *,
-    example: tuple[str, str],
-) -> type[LossFunctionWrapper]:
-    """Define a loss class for a function of (y_true, y_pred, ...).
+    defaults: Mapping[str, Any],
+    construct: Callable[..., None],
+    ignored: tuple[str, ...] = (),
+) -> inspect.Signature:
+    """Replace the declared `__init__` of a class by one that passes its arguments on, after a function.
 
     Args:
-      name: Name of the class.
-      fn: The function; its other arguments become arguments of the class.
-      doc: First line of the docstring.
-      default_name: Default of the argument `name`; the name of the function by default.
-      omitted: Arguments of the function that the class does not have.
-      example: Call of the class, and its result.
+      cls: The class. If it declares no `__init__`, the names in `defaults` are its arguments.
+      fn: Argument `fn` of `construct`.
+      defaults: Defaults of the common arguments.
+      construct: Function of (self, fn, and the arguments by name).
+      ignored: Keywords to ignore.
 
     Returns:
-      The class.
+      The signature, without `self`.
     """
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    base = {
-        "reduction": inspect.Parameter("reduction", kind, default=Reduction.AUTO),
-        "name": inspect.Parameter("name", kind, default=default_name or fn.__name__),
-    }
-    extra = {
-        p.name: p
-        for p in list(inspect.signature(fn).parameters.values())[2:]
-        if p.name not in omitted
-    }
-    order = [*extra, *base]
-    signature = inspect.Signature([{**extra, **base}[n] for n in order])
+    parameters = [inspect.Parameter("self", kind)]
+    parameters += [inspect.Parameter(name, kind, default=v) for name, v in defaults.items()]
+    if "__init__" in vars(cls):
+        declared = inspect.signature(vars(cls)["__init__"]).parameters.values()
+        # A declared `**kwargs` has the types of ignored keywords.
+        parameters = [p for p in declared if p.kind is kind]
+    signature = inspect.Signature(parameters[1:])
 
-    def __init__(self: LossFunctionWrapper, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: object, *args: Any, **kwargs: Any) -> None:
+        for name in ignored:
+            kwargs.pop(name, None)
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{name}: {error}. It takes {signature}.") from None
+            raise TypeError(f"{cls.__name__}: {error}. It takes {signature}.") from None
         bound.apply_defaults()
-        LossFunctionWrapper.__init__(self, fn, **bound.arguments)
+        construct(self, fn, **bound.arguments)
 
-    parameter = inspect.Parameter("self", kind)
-    __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
-    arguments = "".join(f"  {n}: See `tf.keras.losses.{fn.__name__}`.\n" for n in extra)
-    text = (
-        f"{doc}{format_formula(fn)}\n\nArgs:\n{arguments}  reduction: See `tf.keras.losses.Reduction`.\n"
-        "  name: Name of the loss.\n" + format_example(f"tf.keras.losses.{example[0]}", example[1])
-    )
-    body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.losses"}
-    return type(name, (_DefinedLoss,), body)
+    __init__.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    cls.__init__ = __init__  # type: ignore[misc]
+    return signature
+
+
+def define_loss(
+    fn: Callable[..., Any], *, default_name: str | None = None, example: tuple[str, str]
+) -> Callable[[type[LossType]], type[LossType]]:
+    """Decorate the declaration of a loss class that calls a function of (y_true, y_pred, ...).
+
+    Args:
+      fn: The function; its other arguments are those of the class.
+      default_name: Default of the argument `name`; the name of the function by default.
+      example: Call of the class, and its result.
+    """
+
+    def complete(cls: type[LossType]) -> type[LossType]:
+        common = {"reduction": Reduction.AUTO, "name": default_name or fn.__name__}
+        signature = complete_constructor(cls, fn, common, LossFunctionWrapper.__init__)
+        arguments = "".join(
+            f"  {n}: See `tf.keras.losses.{fn.__name__}`.\n"
+            for n in signature.parameters
+            if n not in common
+        )
+        cls.__doc__ = (
+            f"{cls.__doc__}{format_formula(fn)}\n\nArgs:\n{arguments}"
+            "  reduction: See `tf.keras.losses.Reduction`.\n  name: Name of the loss.\n"
+            + format_example(f"tf.keras.losses.{example[0]}", example[1])
+        )
+        return cls
+
+    return complete

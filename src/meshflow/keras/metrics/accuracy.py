@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
 from meshflow.keras.losses import functions
 from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
-from meshflow.keras.metrics.means import define_metric
+from meshflow.keras.metrics import means
+from meshflow.keras.metrics.base import MetricArguments
 from meshflow.ops import array, math
 
 
@@ -170,49 +172,77 @@ def resolve_accuracy(
     return globals()[f"{prefix}_accuracy"]
 
 
-Accuracy = define_metric(
-    "Accuracy",
-    accuracy,
-    "Fraction of predictions that are equal to the labels.",
-    example=("Accuracy()([1, 2, 3, 4], [1, 2, 3, 0])", "0.75"),
-)
-BinaryAccuracy = define_metric(
-    "BinaryAccuracy",
-    # The function does not average over an axis, so each element may have its own weight.
+@means.define_metric(accuracy, example=("Accuracy()([1, 2, 3, 4], [1, 2, 3, 0])", "0.75"))
+class Accuracy(means.FunctionMetric):
+    """Fraction of predictions that are equal to the labels."""
+
+
+# The function does not average over an axis, so each element may have its own weight.
+@means.define_metric(
     _match_binary_labels,
-    "Fraction of predictions on the correct side of a threshold.",
-    default_name="binary_accuracy",
     example=("BinaryAccuracy(threshold=0.3)([1, 1, 0, 0], [0.9, 0.4, 0.4, 0.1])", "0.75"),
 )
-CategoricalAccuracy = define_metric(
-    "CategoricalAccuracy",
+class BinaryAccuracy(means.FunctionMetric):
+    """Fraction of predictions on the correct side of a threshold."""
+
+    def __init__(
+        self,
+        name: str | None = "binary_accuracy",
+        dtype: DTypeLike | None = None,
+        threshold: float = 0.5,
+        **kwargs: Unpack[MetricArguments],
+    ) -> None: ...
+
+
+@means.define_metric(
     categorical_accuracy,
-    "Fraction of correct classes for one-hot labels.",
     example=("CategoricalAccuracy()([[0, 1], [1, 0]], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
-SparseCategoricalAccuracy = define_metric(
-    "SparseCategoricalAccuracy",
+class CategoricalAccuracy(means.FunctionMetric):
+    """Fraction of correct classes for one-hot labels."""
+
+
+@means.define_metric(
     sparse_categorical_accuracy,
-    "Fraction of correct classes for class indices.",
     example=("SparseCategoricalAccuracy()([1, 0], [[0.1, 0.9], [0.2, 0.8]])", "0.5"),
 )
-TopKCategoricalAccuracy = define_metric(
-    "TopKCategoricalAccuracy",
+class SparseCategoricalAccuracy(means.FunctionMetric):
+    """Fraction of correct classes for class indices."""
+
+
+@means.define_metric(
     top_k_categorical_accuracy,
-    "Fraction of one-hot labels among the k largest predictions.",
-    first=("k",),
     example=(
         "TopKCategoricalAccuracy(k=2)([[0, 1, 0], [0, 0, 1]], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",
         "0.5",
     ),
 )
-SparseTopKCategoricalAccuracy = define_metric(
-    "SparseTopKCategoricalAccuracy",
+class TopKCategoricalAccuracy(means.FunctionMetric):
+    """Fraction of one-hot labels among the k largest predictions."""
+
+    def __init__(
+        self,
+        k: int = 5,
+        name: str | None = "top_k_categorical_accuracy",
+        dtype: DTypeLike | None = None,
+        **kwargs: Unpack[MetricArguments],
+    ) -> None: ...
+
+
+@means.define_metric(
     sparse_top_k_categorical_accuracy,
-    "Fraction of class indices among the k largest predictions.",
-    first=("k",),
     example=(
         "SparseTopKCategoricalAccuracy(k=2)([1, 2], [[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])",
         "0.5",
     ),
 )
+class SparseTopKCategoricalAccuracy(means.FunctionMetric):
+    """Fraction of class indices among the k largest predictions."""
+
+    def __init__(
+        self,
+        k: int = 5,
+        name: str | None = "sparse_top_k_categorical_accuracy",
+        dtype: DTypeLike | None = None,
+        **kwargs: Unpack[MetricArguments],
+    ) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -54,8 +55,8 @@ class AUC(ConfusionCounts):
     def __init__(
         self,
         num_thresholds: int = 200,
-        curve: str = "ROC",
-        summation_method: str = "interpolation",
+        curve: Literal["ROC", "PR"] = "ROC",
+        summation_method: Literal["interpolation", "minoring", "majoring"] = "interpolation",
         name: str | None = None,
         dtype: DTypeLike | None = None,
         thresholds: Sequence[float] | None = None,
@@ -64,9 +65,9 @@ class AUC(ConfusionCounts):
         label_weights: TensorLike = None,
         from_logits: bool = False,
     ) -> None:
-        curve, method = str(curve).upper(), str(summation_method).lower()
-        if curve not in ("ROC", "PR"):
-            raise ValueError(f'Invalid AUC curve value "{curve}". Expected "ROC" or "PR".')
+        self.curve, method = str(curve).upper(), str(summation_method).lower()
+        if self.curve not in ("ROC", "PR"):
+            raise ValueError(f'Invalid AUC curve value "{self.curve}". Expected "ROC" or "PR".')
         if method not in _SUMMATIONS:
             raise ValueError(
                 f'Invalid AUC summation method value "{summation_method}". Expected one of {_SUMMATIONS}.'
@@ -83,7 +84,7 @@ class AUC(ConfusionCounts):
                 raise ValueError(f"Threshold values must be in [0, 1]. Received: {thresholds}")
         if num_labels is not None and not multi_label:
             raise ValueError("`num_labels` is needed only when `multi_label` is True.")
-        self.num_thresholds, self.curve, self.summation_method = len(inner) + 2, curve, method
+        self.num_thresholds, self.summation_method = len(inner) + 2, method
         self.multi_label, self.num_labels = multi_label, num_labels
         self.label_weights = None if label_weights is None else np.asarray(label_weights)
         self._inner_thresholds, self._has_explicit_thresholds, self._from_logits = (

@@ -6,7 +6,7 @@ import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.sharded_variable import unsharded_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replicas.context import merged_reads_scope
-from meshflow.environment.types import Array, ArrayLike, Config, PyTree
+from meshflow.environment.types import Array, ArrayLike, Config, PyTree, overridable
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math
@@ -33,6 +33,12 @@ from meshflow.placement.mesh import Mesh
 _latest_results: weakref.WeakKeyDictionary[Metric, weakref.ref[Tensor]] = (
     weakref.WeakKeyDictionary()
 )
+
+
+class MetricArguments(TypedDict, total=False):
+    """Arguments that all metrics accept."""
+
+    mesh: Mesh | None
 
 
 def _accept_mesh(init: Callable[..., None]) -> Callable[..., None]:
@@ -181,10 +187,12 @@ class Metric(WeightValues):
 
     trainable_variables = trainable_weights
 
+    @overridable
     def update_state(self, *args: Any, **kwargs: Any) -> PyTree:
         """Update the state with one batch."""
         raise NotImplementedError("Must be implemented in subclasses.")
 
+    @overridable
     def result(self) -> PyTree:
         """Return the current value of the metric, a tensor or a dictionary of tensors."""
         raise NotImplementedError("Must be implemented in subclasses.")
@@ -265,7 +273,7 @@ class Metric(WeightValues):
             for variable, value in zip(self.weights, metric.weights, strict=True):
                 variable.assign_add(value)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Update the state with one batch and return the current value."""
         self.update_state(*args, **kwargs)
         result = self.result()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
@@ -38,7 +40,7 @@ class FBetaScore(Metric):
 
     def __init__(
         self,
-        average: str | None = None,
+        average: Literal["micro", "macro", "weighted"] | None = None,
         beta: float = 1.0,
         threshold: float | None = None,
         name: str | None = "fbeta_score",
@@ -151,7 +153,7 @@ class F1Score(FBetaScore):
 
     def __init__(
         self,
-        average: str | None = None,
+        average: Literal["micro", "macro", "weighted"] | None = None,
         threshold: float | None = None,
         name: str | None = "f1_score",
         dtype: DTypeLike | None = None,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
@@ -12,9 +11,16 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras.losses import functions as _losses
-from meshflow.keras.losses.base import format_example, format_formula, match_last_dimension
-from meshflow.keras.metrics.base import Metric
+from meshflow.keras.losses.base import (
+    complete_constructor,
+    format_example,
+    format_formula,
+    match_last_dimension,
+)
+from meshflow.keras.metrics.base import Metric, MetricArguments
 from meshflow.ops import array, math
+
+MetricType = TypeVar("MetricType", bound="MeanMetricWrapper")
 
 
 def match_weights(
@@ -274,63 +280,49 @@ class MeanMetricWrapper(Mean):
         return {**super().get_config(), **self._fn_kwargs, **config}
 
 
+class FunctionMetric(MeanMetricWrapper):
+    """Base class of the metrics that `define_metric` completes."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str | None = None,
+            dtype: DTypeLike | None = None,
+            **kwargs: Unpack[MetricArguments],
+        ) -> None: ...
+
+
 def define_metric(
-    name: str,
-    fn: Callable[..., Any],
-    doc: str,
-    default_name: str | None = None,
-    first: tuple[str, ...] = (),
-    omitted: tuple[str, ...] = (),
-    *,
-    last: tuple[str, ...] = (),
-    example: tuple[str, str],
-) -> type[MeanMetricWrapper]:
-    """Define a metric class for a function of (y_true, y_pred, ...).
+    fn: Callable[..., Any], *, default_name: str | None = None, example: tuple[str, str]
+) -> Callable[[type[MetricType]], type[MetricType]]:
+    """Decorate the declaration of a metric class that averages a function of (y_true, y_pred, ...).
 
     Args:
-      name: Name of the class.
-      fn: The function; its other arguments become arguments of the class.
-      doc: First line of the docstring.
+      fn: The function; its other arguments are those of the class.
       default_name: Default of the argument `name`; the name of the function by default.
-      first: Arguments that precede `name` and `dtype`; the others follow them.
-      omitted: Arguments of the function that the class does not have.
-      last: Arguments that follow all others.
       example: Call of a new metric, and its result.
-
-    Returns:
-      The class.
     """
-    base = {
-        "name": inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD),
-        "dtype": inspect.Parameter("dtype", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None),
-    }
-    base["name"] = base["name"].replace(default=default_name or fn.__name__)
-    extra = {
-        p.name: p
-        for p in list(inspect.signature(fn).parameters.values())[2:]
-        if p.name not in omitted
-    }
-    order = [*first, *base, *(n for n in extra if n not in (*first, *last)), *last]
-    signature = inspect.Signature([{**extra, **base}[n] for n in order])
 
-    def __init__(self: MeanMetricWrapper, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("mesh", None)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{name}: {error}. It takes {signature}.") from None
-        bound.apply_defaults()
-        MeanMetricWrapper.__init__(self, fn, **bound.arguments)
+    def complete(cls: type[MetricType]) -> type[MetricType]:
+        common = {"name": default_name or fn.__name__, "dtype": None}
+        signature = complete_constructor(
+            cls, fn, common, MeanMetricWrapper.__init__, ignored=("mesh",)
+        )
+        name = signature.parameters["name"].default
+        module = "losses" if fn.__module__ == _losses.__name__ else "metrics"
+        arguments = "".join(
+            f"  {n}: See `tf.keras.{module}.{name}`.\n"
+            for n in signature.parameters
+            if n not in common
+        )
+        formula = format_formula(fn, "The mean, weighted by `sample_weight`, of ")
+        cls.__doc__ = (
+            f"{cls.__doc__}{formula}\n\nArgs:\n  name: Name of the metric.\n  dtype: Dtype of the state.\n{arguments}"
+            + format_example(f"tf.keras.metrics.{example[0]}", example[1])
+        )
+        cls.__module__ = "meshflow.keras.metrics"
+        cls.__name__ = cls.__qualname__ = cls.__name__.removesuffix("Metric")
+        return cls
 
-    parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    __init__.__signature__ = inspect.Signature([parameter, *signature.parameters.values()])  # type: ignore[attr-defined]
-    module = "losses" if fn.__module__ == _losses.__name__ else "metrics"
-    function_name = default_name or fn.__name__
-    arguments = "".join(f"  {n}: See `tf.keras.{module}.{function_name}`.\n" for n in extra)
-    formula = format_formula(fn, "The mean, weighted by `sample_weight`, of ")
-    text = (
-        f"{doc}{formula}\n\nArgs:\n  name: Name of the metric.\n  dtype: Dtype of the state.\n{arguments}"
-        + format_example(f"tf.keras.metrics.{example[0]}", example[1])
-    )
-    body = {"__init__": __init__, "__doc__": text, "__module__": "meshflow.keras.metrics"}
-    return type(name, (MeanMetricWrapper,), body)
+    return complete

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Literal
 
 import numpy as np
 
@@ -133,7 +134,8 @@ class R2Score(Metric):
 
     def __init__(
         self,
-        class_aggregation: str | None = "uniform_average",
+        class_aggregation: Literal["uniform_average", "variance_weighted_average"]
+        | None = "uniform_average",
         num_regressors: int = 0,
         name: str | None = "r2_score",
         dtype: DTypeLike | None = None,

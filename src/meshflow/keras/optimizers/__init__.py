@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import experimental, legacy, schedules
 from meshflow.keras.optimizers.adafactor import Adafactor
@@ -88,7 +89,7 @@ def get(identifier: Any, **kwargs: Any) -> Optimizer:
     return registry.OPTIMIZERS.get(identifier)
 
 
-def serialize(optimizer: Optimizer, use_legacy_format: bool = False) -> dict[str, Any] | str | None:
+def serialize(optimizer: Optimizer, use_legacy_format: bool = False) -> Config:
     """Return the configuration of an optimizer.
 
     Args:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from meshflow.core.variables.variable import Variable
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Adafactor"]
@@ -52,14 +53,14 @@ class Adafactor(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_2_decay: float = -0.8,
         epsilon_1: float = 1e-30,
         epsilon_2: float = 1e-3,
         clip_threshold: float = 1.0,
         relative_step: bool = True,
         name: str = "Adafactor",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self.beta_2_decay = beta_2_decay

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,12 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
 from meshflow.keras.optimizers.hooks import ApplyState
+from meshflow.keras.optimizers.optimizer_arguments import (
+    AveragingArguments,
+    LearningRate,
+    NadamArguments,
+    OptimizerArguments,
+)
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 from meshflow.kernels import adam as kernel
 from meshflow.ops import math
@@ -61,13 +67,13 @@ class Adam(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
         name: str = "Adam",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
@@ -154,21 +160,21 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         weight_decay: float = 0.004,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         amsgrad: bool = False,
         name: str = "AdamW",
-        **kwargs: Any,
+        **kwargs: Unpack[AveragingArguments],
     ) -> None:
         if weight_decay is None:
             raise ValueError(
                 "Missing value of `weight_decay` which is required and must be a float value."
             )
-        kwargs["weight_decay"] = weight_decay
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name, **kwargs)
+        options: OptimizerArguments = {**kwargs, "weight_decay": weight_decay}
+        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name, **options)
 
 
 class Adamax(RuleOptimizer):
@@ -203,12 +209,12 @@ class Adamax(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "Adamax",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("beta_1", beta_1)
@@ -265,17 +271,18 @@ class Nadam(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "Nadam",
-        **kwargs: Any,
+        **kwargs: Unpack[NadamArguments],
     ) -> None:
         # Configurations store the factor of the momentum's warm-up as `decay`.
         factor = kwargs.pop("decay", self._default_decay)
         kwargs["decay"] = kwargs.pop("schedule_decay", factor)
-        super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
+        options = cast(OptimizerArguments, kwargs)
+        super().__init__(name, learning_rate=options.pop("lr", learning_rate), **options)
         self._set_hyper("beta_1", beta_1)
         self._set_hyper("beta_2", beta_2)
         self.epsilon = epsilon or settings.epsilon()
@@ -383,11 +390,11 @@ class Lion(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.0001,
+        learning_rate: LearningRate = 0.0001,
         beta_1: float = 0.9,
         beta_2: float = 0.99,
         name: str = "Lion",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         if not 0 < beta_1 <= 1:
             raise ValueError(f"`beta_1` must be between ]0, 1]. Received: beta_1={beta_1}.")

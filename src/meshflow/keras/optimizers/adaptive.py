@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
@@ -10,6 +10,7 @@ from jax import Array
 from meshflow.keras import settings
 from meshflow.keras.initializers import Constant
 from meshflow.keras.optimizers.hyperparameters import check_number
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Adadelta", "Adagrad", "RMSprop"]
@@ -56,13 +57,13 @@ class RMSprop(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         rho: float = 0.9,
         momentum: float = 0.0,
         epsilon: float = 1e-7,
         centered: bool = False,
         name: str = "RMSprop",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         kwargs.setdefault("ema_overwrite_frequency", self._default_overwrite_frequency)
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
@@ -167,11 +168,11 @@ class Adagrad(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         initial_accumulator_value: float = 0.1,
         epsilon: float = 1e-7,
         name: str = "Adagrad",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         check_number(type(self).__name__, "initial_accumulator_value", initial_accumulator_value)
         if initial_accumulator_value < 0:
@@ -229,11 +230,11 @@ class Adadelta(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         rho: float = 0.95,
         epsilon: float = 1e-7,
         name: str = "Adadelta",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         self._set_hyper("rho", rho)

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_a
 from meshflow.keras.optimizers.clipping import check_clipping, clip_gradients
 from meshflow.keras.optimizers.hooks import UpdateHooks, check_gradient_rows, get_device_and_dtype
 from meshflow.keras.optimizers.hyperparameters import check_number
+from meshflow.keras.optimizers.optimizer_arguments import BaseOptimizerArguments
 from meshflow.keras.optimizers.schedules import deserialize as deserialize_schedule
 from meshflow.keras.optimizers.state import GradientPairs
 from meshflow.keras.optimizers.stateless import StatelessUpdates
@@ -95,7 +96,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         ema_momentum: float = 0.99,
         ema_overwrite_frequency: int | None = None,
         gradient_accumulation_steps: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[BaseOptimizerArguments],
     ) -> None:
         self._name = name or type(self).__name__
         self.gradient_accumulation_steps = check_accumulation_steps(
@@ -262,7 +263,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     def _get_gradients(
         self, tape: GradientTape, loss: Tensor, var_list: PyTree, grad_loss: TensorLike = None
     ) -> list[Any]:
-        return tape.gradient(loss, var_list, grad_loss)
+        gradients: PyTree = tape.gradient(loss, var_list, grad_loss)
+        return gradients
 
     def get_gradients(self, loss: Tensor, params: Sequence[Variable]) -> list[Tensor]:
         """Raise an error: the method is not available with eager execution. Use `tf.GradientTape`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.initializers import Constant
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Ftrl"]
@@ -61,7 +62,7 @@ class Ftrl(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         learning_rate_power: float = -0.5,
         initial_accumulator_value: float = 0.1,
         l1_regularization_strength: float = 0.0,
@@ -69,7 +70,7 @@ class Ftrl(RuleOptimizer):
         name: str = "Ftrl",
         l2_shrinkage_regularization_strength: float = 0.0,
         beta: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         for key, value in {
             "initial_accumulator_value": initial_accumulator_value,

@@ -23,6 +23,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import overridable
 from meshflow.keras.optimizers.hyperparameters import Hyperparameters
 from meshflow.keras.optimizers.row_updates import sum_duplicate_rows
 from meshflow.ops import math
@@ -80,6 +81,7 @@ class UpdateHooks(Hyperparameters):
             gradient.values, var, gradient.indices, **extra
         )
 
+    @overridable
     def _resource_apply_dense(
         self, grad: Tensor, var: Variable, apply_state: ApplyState | None = None
     ) -> Any:
@@ -100,6 +102,7 @@ class UpdateHooks(Hyperparameters):
             kwargs = {}
         return self._resource_apply_sparse(*_sum_duplicates(grad, var, indices), **kwargs)
 
+    @overridable
     def _resource_apply_sparse(
         self, grad: Tensor, var: Variable, indices: Tensor, apply_state: ApplyState | None = None
     ) -> Any:
@@ -116,6 +119,7 @@ class UpdateHooks(Hyperparameters):
     def _resource_scatter_update(self, x: Variable, i: Tensor, v: Tensor) -> Tensor:
         return x.scatter_update(IndexedSlices(v, i)).value()
 
+    @overridable
     def update_step(self, gradient: Tensor, variable: Variable) -> Any:
         """Update one variable; the hook of Keras 2.11 and later.
 

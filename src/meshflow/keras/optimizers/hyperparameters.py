@@ -67,7 +67,6 @@ class Hyperparameters:
     # The `AdaScale` optimizer around this one. It scales the learning rate and defines the step for
     # schedules.
     _adascale: Any = None
-    iterations: Any
 
     def _set_hyper(self, name: str, value: TensorLike | LearningRateSchedule) -> None:
         """Set a hyperparameter.
@@ -146,7 +145,7 @@ class Hyperparameters:
         return learning_rate
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Variable:
         """Return the learning rate: a variable, a schedule, or the result of a function."""
         return self._get_hyper("learning_rate")
 

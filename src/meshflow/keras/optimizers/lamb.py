@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from meshflow.keras import settings
 from meshflow.keras.optimizers.adam import Adam
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["Lamb"]
@@ -49,12 +50,12 @@ class Lamb(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "Lamb",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=learning_rate, **kwargs)
         self._set_hyper("beta_1", beta_1)

@@ -6,6 +6,7 @@ from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import overridable
 from meshflow.ops import math
 
 __all__ = ["LearningRateSchedule"]
@@ -28,7 +29,8 @@ class LearningRateSchedule:
       1.75
     """
 
-    def __call__(self, step: Any) -> Any:
+    @overridable
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step, a scalar tensor."""
         raise NotImplementedError("Learning rate schedule must override __call__")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 from jax import Array
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.keras.optimizers.adam import Adam
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import Scalars, Slots
 
 __all__ = ["OneBitAdam"]
@@ -56,13 +57,13 @@ class OneBitAdam(Adam):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: LearningRate = 0.001,
         freeze_step: int = 100_000,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
         name: str = "OneBitAdam",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         if isinstance(freeze_step, bool) or not isinstance(freeze_step, int) or freeze_step < 1:
             raise ValueError(

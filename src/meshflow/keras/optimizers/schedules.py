@@ -6,6 +6,8 @@ import math as _python_math
 from typing import Any
 
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.keras.optimizers.warmup_schedules import (
@@ -63,7 +65,7 @@ class ExponentialDecay(LearningRateSchedule):
         self.initial_learning_rate, self.decay_steps = initial_learning_rate, decay_steps
         self.decay_rate, self.staircase, self.name = decay_rate, staircase, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         p = self._cast_step(step) / float(self.decay_steps)
         return self.initial_learning_rate * math.pow(
@@ -85,7 +87,7 @@ class InverseTimeDecay(ExponentialDecay):
       (8.0, 4.0, 2.0)
     """
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         p = self._cast_step(step) / float(self.decay_steps)
         return self.initial_learning_rate / (
@@ -118,7 +120,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
             )
         self.boundaries, self.values, self.name = list(boundaries), list(values), name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         step = self._cast_step(step)
         rate: Any = convert_to_tensor(float(self.values[-1]))
@@ -167,7 +169,7 @@ class PolynomialDecay(LearningRateSchedule):
         )
         self.power, self.cycle, self.name = power, cycle, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         step, steps = self._cast_step(step), convert_to_tensor(float(self.decay_steps))
         if self.cycle:
@@ -220,7 +222,7 @@ class CosineDecay(LearningRateSchedule):
         )
         self.name, self.warmup_target, self.warmup_steps = name, warmup_target, warmup_steps
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         step = self._cast_step(step)
         start = self.initial_learning_rate if self.warmup_target is None else self.warmup_target
@@ -277,7 +279,7 @@ class CosineDecayRestarts(LearningRateSchedule):
         )
         self.t_mul, self.m_mul, self.alpha, self.name = t_mul, m_mul, alpha, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         fraction = self._cast_step(step) / float(self.first_decay_steps)
         if self.t_mul == 1.0:
@@ -313,7 +315,7 @@ _FAMILY = registry.create_registry(
 
 def serialize(
     learning_rate_schedule: LearningRateSchedule, use_legacy_format: bool = False
-) -> dict[str, Any] | str | None:
+) -> Config:
     """Return the configuration of a schedule.
 
     Example:

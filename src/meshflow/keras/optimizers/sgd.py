@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from jax import Array
 
+from meshflow.keras.optimizers.optimizer_arguments import LearningRate, OptimizerArguments
 from meshflow.keras.optimizers.update_rule import RuleOptimizer, Scalars, Slots
 
 __all__ = ["SGD"]
@@ -46,11 +47,11 @@ class SGD(RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: LearningRate = 0.01,
         momentum: float = 0.0,
         nesterov: bool = False,
         name: str = "SGD",
-        **kwargs: Any,
+        **kwargs: Unpack[OptimizerArguments],
     ) -> None:
         super().__init__(name, learning_rate=kwargs.pop("lr", learning_rate), **kwargs)
         if isinstance(momentum, (int, float)) and not 0 <= momentum <= 1:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math as _python_math
-from typing import Any
+from typing import Any, Literal
 
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.optimizers.learning_rate_schedule import LearningRateSchedule
 from meshflow.ops import array, math
 
@@ -51,9 +51,9 @@ class WarmupSchedule(LearningRateSchedule):
         warmup_steps: int = 1000,
         minimum_learning_rate: float = 0.0,
         total_steps: int | None = None,
-        decay: str | None = None,
+        decay: Literal["linear", "cosine"] | None = None,
         final_learning_rate: float = 0.0,
-        rise: str = "log",
+        rise: Literal["log", "linear"] = "log",
         name: str | None = None,
     ) -> None:
         if decay not in (None, "linear", "cosine") or rise not in ("log", "linear"):
@@ -71,7 +71,7 @@ class WarmupSchedule(LearningRateSchedule):
         self.decay, self.final_learning_rate = decay, final_learning_rate
         self.rise, self.name = rise, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         s = math.maximum(self._cast_step(step) - 1.0, 0.0)
         warm = float(self.warmup_steps)
@@ -139,7 +139,7 @@ class OneCycle(LearningRateSchedule):
         self.decay_steps, self.decay_rate = decay_steps, decay_rate
         self.first_stairs, self.second_stairs, self.name = first_stairs, second_stairs, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         t, first = self._cast_step(step), float(self.first_steps)
         second = first if self.second_steps is None else float(self.second_steps)
@@ -193,7 +193,7 @@ class LearningRateRangeTest(LearningRateSchedule):
         self.minimum_learning_rate, self.step_size = minimum_learning_rate, step_size
         self.step_rate, self.staircase, self.name = step_rate, staircase, name
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, step: TensorLike) -> Tensor:
         """Compute the learning rate at a step."""
         periods = self._cast_step(step) / float(self.step_size)
         periods = math.floor(periods) if self.staircase else periods

@@ -147,7 +147,7 @@ class WrappingOptimizer(Optimizer):
         return self._optimizer.iterations
 
     @property  # type: ignore[misc]
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Variable:
         """Return the inner optimizer's learning rate."""
         return self._optimizer.learning_rate
 

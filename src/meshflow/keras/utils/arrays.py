@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import random
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -191,15 +191,15 @@ def normalize(x: ArrayLike, axis: int = -1, order: int = 2) -> np.ndarray:
     norms = np.atleast_1d(np.linalg.norm(x, order, axis))
     norms[norms == 0] = 1
     # A tensor stays a tensor, as in TensorFlow.
-    return x / np.expand_dims(norms, axis)  # type: ignore[return-value]
+    return x / np.expand_dims(norms, axis)
 
 
 def pad_sequences(
     sequences: collections.abc.Sequence[collections.abc.Sequence[Any]],
     maxlen: int | None = None,
     dtype: DTypeLike = "int32",
-    padding: str = "pre",
-    truncating: str = "pre",
+    padding: Literal["pre", "post"] = "pre",
+    truncating: Literal["pre", "post"] = "pre",
     value: float | str = 0.0,
 ) -> np.ndarray:
     """Pad or truncate sequences of different lengths to one array.

@@ -7,7 +7,7 @@ mapped to the contents of the files.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.listing import find_files, list_folders
 from meshflow.files.paths import to_path_string as path_text
+from meshflow.keras.literals import Interpolation
 from meshflow.ops.audio import decode_wav
 from meshflow.ops.image.codecs import decode_pixels
 from meshflow.ops.image.resampling import resize_array
@@ -40,16 +41,16 @@ _METHODS = (
 def image_dataset_from_directory(
     directory: StrPath,
     labels: str | Sequence[int] | None = "inferred",
-    label_mode: str | None = "int",
+    label_mode: Literal["int", "binary", "categorical"] | None = "int",
     class_names: Sequence[str] | None = None,
-    color_mode: str = "rgb",
+    color_mode: Literal["grayscale", "rgb", "rgba"] = "rgb",
     batch_size: int | None = 32,
     image_size: Sequence[int] = (256, 256),
     shuffle: bool = True,
     seed: int | None = None,
     validation_split: float | None = None,
-    subset: str | None = None,
-    interpolation: str = "bilinear",
+    subset: Literal["training", "validation", "both"] | None = None,
+    interpolation: Interpolation = "bilinear",
     follow_links: bool = False,
     crop_to_aspect_ratio: bool = False,
     **kwargs: Any,
@@ -129,14 +130,14 @@ def image_dataset_from_directory(
 def text_dataset_from_directory(
     directory: StrPath,
     labels: str | Sequence[int] | None = "inferred",
-    label_mode: str | None = "int",
+    label_mode: Literal["int", "binary", "categorical"] | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,
     max_length: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
     validation_split: float | None = None,
-    subset: str | None = None,
+    subset: Literal["training", "validation", "both"] | None = None,
     follow_links: bool = False,
     verbose: bool = True,
 ) -> Dataset:
@@ -199,7 +200,7 @@ def text_dataset_from_directory(
 def audio_dataset_from_directory(
     directory: StrPath,
     labels: str | Sequence[int] | None = "inferred",
-    label_mode: str | None = "int",
+    label_mode: Literal["int", "binary", "categorical"] | None = "int",
     class_names: Sequence[str] | None = None,
     batch_size: int | None = 32,
     sampling_rate: int | None = None,
@@ -208,7 +209,7 @@ def audio_dataset_from_directory(
     shuffle: bool = True,
     seed: int | None = None,
     validation_split: float | None = None,
-    subset: str | None = None,
+    subset: Literal["training", "validation", "both"] | None = None,
     follow_links: bool = False,
 ) -> Dataset:
     """Load the audio files (16-bit `.wav`) in a directory as float32 batches.
@@ -293,7 +294,7 @@ class _LabeledFiles:
         self,
         directory: StrPath,
         labels: str | Sequence[int] | None,
-        label_mode: str | None,
+        label_mode: Literal["int", "binary", "categorical"] | None,
         class_names: Sequence[str] | None,
         formats: tuple[str, ...],
         follow_links: bool,
@@ -367,7 +368,7 @@ class _LabeledFiles:
         np.random.RandomState(seed).shuffle(self.labels)
 
     def select_subset(
-        self, split: float | None, subset: str | None
+        self, split: float | None, subset: Literal["training", "validation", "both"] | None
     ) -> tuple[list[str], np.ndarray]:
         """Return the files and labels of a subset.
 
@@ -407,7 +408,7 @@ def _create_dataset(
     shuffle: bool,
     seed: int | None,
     split: float | None,
-    subset: str | None,
+    subset: Literal["training", "validation", "both"] | None,
 ) -> Any:
     if split and not 0 < split < 1:
         raise ValueError(f"`validation_split` must be between 0 and 1, got {split}.")
@@ -424,7 +425,7 @@ def _create_dataset(
     if shuffle:
         folder.shuffle(seed)
 
-    def create(part: str | None) -> Dataset:
+    def create(part: Literal["training", "validation", "both"] | None) -> Dataset:
         paths, labels = folder.select_subset(split, part)
         encoded_labels = folder.encode_labels(labels)
         label_spec = TensorSpec(encoded_labels.shape[1:], encoded_labels.dtype)
@@ -444,8 +445,8 @@ def _create_dataset(
                 dataset.batch(batch_size) if has_static_shape else dataset.padded_batch(batch_size)
             )
         dataset = dataset.prefetch(-1)
-        dataset.class_names = folder.class_names  # type: ignore[attr-defined]
-        dataset.file_paths = paths  # type: ignore[attr-defined]
+        dataset.class_names = folder.class_names  # type: ignore[assignment]
+        dataset.file_paths = paths
         return dataset
 
     return [create("training"), create("validation")] if subset == "both" else create(subset)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
+from meshflow.core.values.tensor import Tensor
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 
 
 def get_source_inputs(
-    tensor: KerasTensor, layer: object = None, node_index: int | None = None
-) -> list[KerasTensor]:
+    tensor: Tensor, layer: object = None, node_index: int | None = None
+) -> list[Tensor]:
     """Return the symbolic inputs from which a symbolic tensor is computed.
 
     Args:
@@ -27,7 +30,7 @@ def get_source_inputs(
     del layer, node_index
     inputs: dict[int, KerasTensor] = {}
     seen: set[int] = set()
-    stack = [tensor]
+    stack = [cast(KerasTensor, tensor)]
     while stack:
         current = stack.pop()
         if id(current) in seen:

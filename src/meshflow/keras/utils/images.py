@@ -6,7 +6,7 @@ import io
 import os
 import warnings
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +18,7 @@ from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
 from meshflow.files.paths import to_path_string
 from meshflow.keras import settings
+from meshflow.keras.literals import DataFormat, Interpolation
 from meshflow.keras.utils.directories import crop_to_ratio
 from meshflow.ops.image import resize
 from meshflow.ops.image.pillow_files import import_pillow as _pillow
@@ -30,7 +31,7 @@ __all__ = ["array_to_img", "img_to_array", "load_img", "save_img", "smart_resize
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
-def _is_channels_first(data_format: str | None) -> bool:
+def _is_channels_first(data_format: DataFormat | None) -> bool:
     layout = settings.image_data_format() if data_format is None else data_format
     if layout not in ("channels_first", "channels_last"):
         raise ValueError(f"Invalid data_format: {layout!r}.")
@@ -44,9 +45,9 @@ def _default_to_floatx(dtype: DTypeLike | None) -> DTypeLike:
 def load_img(
     path: StrPath | io.BytesIO,
     grayscale: bool = False,
-    color_mode: str = "rgb",
+    color_mode: Literal["grayscale", "rgb", "rgba"] = "rgb",
     target_size: Sequence[int] | None = None,
-    interpolation: str = "nearest",
+    interpolation: Interpolation | Literal["hamming", "box", "lanczos"] = "nearest",
     keep_aspect_ratio: bool = False,
 ) -> Image:
     """Load an image file with Pillow.
@@ -111,7 +112,7 @@ def load_img(
 
 
 def img_to_array(
-    img: Image, data_format: str | None = None, dtype: DTypeLike | None = None
+    img: Image, data_format: DataFormat | None = None, dtype: DTypeLike | None = None
 ) -> np.ndarray:
     """Convert an image of Pillow to an array of rank 3.
 
@@ -139,7 +140,10 @@ def img_to_array(
 
 
 def array_to_img(
-    x: ArrayLike, data_format: str | None = None, scale: bool = True, dtype: DTypeLike | None = None
+    x: ArrayLike,
+    data_format: DataFormat | None = None,
+    scale: bool = True,
+    dtype: DTypeLike | None = None,
 ) -> Image:
     """Convert an array to an image of Pillow.
 
@@ -181,7 +185,7 @@ def array_to_img(
 def save_img(
     path: StrPath | IO[bytes],
     x: ArrayLike,
-    data_format: str | None = None,
+    data_format: DataFormat | None = None,
     file_format: str | None = None,
     scale: bool = True,
     **kwargs: Any,

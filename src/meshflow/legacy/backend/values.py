@@ -16,7 +16,6 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.settings import floatx
 from meshflow.legacy.backend import randomness
 from meshflow.ops import array, printing
@@ -202,7 +201,7 @@ def placeholder(
     sparse: bool = False,
     name: str | None = None,
     ragged: bool = False,
-) -> KerasTensor:
+) -> Tensor:
     """Create a symbolic input.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,14 +72,11 @@ class _FileImageIterator(ImageIterator):
         return slice(int(self.split[0] * count), int(self.split[1] * count))
 
     def _load_image(self, index: int) -> np.ndarray:
-        image = load_img(
-            self._filepaths[index],
-            color_mode=self.color_mode,
-            target_size=self.target_size,
-            interpolation=self.interpolation,
-            keep_aspect_ratio=self.keep_aspect_ratio,
+        options: Any = {"color_mode": self.color_mode, "interpolation": self.interpolation}
+        options |= {"target_size": self.target_size, "keep_aspect_ratio": self.keep_aspect_ratio}
+        return img_to_array(
+            load_img(self._filepaths[index], **options), cast(Any, self.data_format)
         )
-        return img_to_array(image, self.data_format)
 
     @property
     def filepaths(self) -> list[str]:

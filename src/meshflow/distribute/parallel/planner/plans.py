@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from meshflow.distribute.parallel.planner.trial import (
 )
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.variables import SyncOnReadVariable
+from meshflow.environment.html_tables import format_table
 from meshflow.environment.types import Json, PyTree
 from meshflow.placement.mesh import Mesh
 
@@ -208,6 +210,12 @@ class Plan:
         return "\n".join([self.title(), *table, *self.reasons(), *self.lines])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.rows()
+        table = format_table(head, rows, self.title(), self.reasons())
+        script = "\n".join(self.lines)
+        return f"{table}<pre>{html.escape(script)}</pre>"
 
     def title(self) -> str:
         """Return the task of the plan in one line."""

@@ -22,10 +22,6 @@ __all__ = [
 PartitionFunction: TypeAlias = Callable[..., Sequence[int]]
 
 
-def __dir__() -> list[str]:
-    return __all__
-
-
 class Partitioner:
     """Base class of partitioners, which decide how a variable is split.
 

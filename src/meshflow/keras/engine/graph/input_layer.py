@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict, Unpack
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import dtypes
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+
+
+class BatchShapeArguments(TypedDict, total=False):
+    """Further arguments of `Input` and `InputLayer`."""
+
+    batch_shape: ShapeLike
+    batch_input_shape: ShapeLike
 
 
 class InputLayer(Layer):
@@ -57,7 +65,7 @@ class InputLayer(Layer):
         name: str | None = None,
         ragged: bool = False,
         type_spec: TensorSpec | SparseTensorSpec | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[BatchShapeArguments],
     ) -> None:
         if input_tensor is not None:
             raise NotImplementedError(
@@ -66,10 +74,10 @@ class InputLayer(Layer):
         self.ragged = ragged
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if type_spec is not None:
-            batch_shape = tuple(type_spec.shape.as_list())
+            batch_shape: tuple[int | None, ...] = tuple(type_spec.shape.as_list())
             dtype = type_spec.dtype
         elif kwargs.get("batch_input_shape") is not None:
-            batch_shape = tuple(kwargs["batch_input_shape"])
+            batch_shape = tuple(TensorShape(kwargs["batch_input_shape"]))
         elif input_shape is not None:
             inner = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
             batch_shape = (batch_size, *inner)
@@ -111,8 +119,8 @@ def Input(
     tensor: object = None,
     ragged: bool | None = None,
     type_spec: TensorSpec | SparseTensorSpec | None = None,
-    **kwargs: Any,
-) -> KerasTensor:
+    **kwargs: Unpack[BatchShapeArguments],
+) -> Tensor:
     """Create a symbolic input of a model.
 
     Args:

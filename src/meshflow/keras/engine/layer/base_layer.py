@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
 from meshflow.keras.engine.layer.call_errors import LayerCall, describe_error
@@ -59,6 +59,18 @@ from meshflow.keras.engine.symbolic.input_spec import InputSpec, assert_input_co
 from meshflow.keras.engine.symbolic.keras_tensor import Node, get_shapes
 from meshflow.keras.mixed_precision import policy as policies
 from meshflow.ops import array, math
+
+if TYPE_CHECKING:
+    Result = TypeVar("Result", covariant=True)
+
+    class HasCall(Protocol[Result]):
+        """Layer with the result type of its `call`."""
+
+        def call(self, *args: Any, **kwargs: Any) -> Result:
+            """Compute the outputs."""
+
+    class UnknownResult:
+        """Result type that only a `call` without types matches; most layers return one tensor."""
 
 
 # As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
@@ -231,6 +243,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
     def activity_regularizer(self, regularizer: Any) -> None:
         self._activity_regularizer = None if regularizer is None else regularizers.get(regularizer)
 
+    @overridable
     def build(self, input_shape: PyTree) -> None:
         """Create the weights; called before the first call with the shape of the inputs.
 
@@ -242,6 +255,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
 
     # ---- calling ---------------------------------------------------------------------------
 
+    @overridable
     def call(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
         """Compute the outputs; subclasses override this method.
 
@@ -255,6 +269,10 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
         """
         return inputs
 
+    @overload
+    def __call__(self: HasCall[UnknownResult], *args: Any, **kwargs: Any) -> Tensor: ...
+    @overload
+    def __call__(self: HasCall[Result], *args: Any, **kwargs: Any) -> Result: ...
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         """Build the layer if needed and run `call`; on symbolic tensors, add a node to the graph."""
         self._check_initialized()
@@ -391,6 +409,7 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
 
     # ---- masks -----------------------------------------------------------------------------
 
+    @overridable
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
         """Compute the mask of the output; by default the input's, if the layer supports masking.
 
@@ -511,3 +530,11 @@ def build_sublayer(layer: Layer, inputs: PyTree, named: bool = True) -> None:
     assert_input_compatibility(layer._input_spec, inputs, layer.name)
     with layer._call_scope(None, named):
         layer._maybe_build(inputs)
+
+
+if TYPE_CHECKING:
+
+    class UnknownLayer(Layer):
+        """Layer of an unknown class, which may have any attribute."""
+
+        def __getattr__(self, name: str) -> Any: ...

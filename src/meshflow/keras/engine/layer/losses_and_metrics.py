@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
@@ -71,7 +71,7 @@ class LayerLosses:
             yield from layer._flatten_layers() if recursive else (layer,)
 
     @property
-    def losses(self) -> list[Any]:
+    def losses(self) -> list[Tensor]:
         """Return the losses of this layer and its sublayers: `add_loss` and regularizers.
 
         Layers that were only called on symbolic tensors contribute symbolic losses.
@@ -160,7 +160,7 @@ class LayerLosses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> Sequence[Any]:
         """Return the metrics of this layer and its sublayers."""
         collected: list[Any] = []
         for layer in self._list_unique_layers():

@@ -13,7 +13,8 @@ from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.environment.types import PyTree
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree, overridable
 from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.call_errors import LayerCall, make_symbolic_error
@@ -166,6 +167,7 @@ class SymbolicCallMethods:
             return KerasTensor(TensorSpec(shape, compute))
         return None
 
+    @overridable
     def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output for an input shape, without running the layer.
 
@@ -190,6 +192,7 @@ class SymbolicCallMethods:
             self.__call__, shape, self.compute_dtype or settings.floatx()
         )
 
+    @overridable
     def compute_output_signature(self, input_signature: PyTree) -> PyTree:
         """Compute the `TensorSpec`s of the output for `TensorSpec`s of the input."""
         inputs = nest.map_structure(KerasTensor, input_signature)
@@ -219,7 +222,7 @@ class SymbolicCallMethods:
         return self._inbound_nodes[0]
 
     @property
-    def input(self) -> PyTree:
+    def input(self) -> Tensor:
         """Return the symbolic input of the layer's first call."""
         node = self._get_first_node("input")
         return node.outputs if node.is_input else node.input_tensors
@@ -235,7 +238,7 @@ class SymbolicCallMethods:
         return _get_masks(self.output)
 
     @property
-    def output(self) -> PyTree:
+    def output(self) -> Tensor:
         """Return the symbolic output of the layer's first call."""
         return self._get_first_node("output").outputs
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.runtime.tracebacks import is_filtering
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy, has_strategy
-from meshflow.environment.types import Config, PyTree
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, settings
 from meshflow.keras.engine.graph.added_terms import AddLoss, AddMetric, is_loss
 from meshflow.keras.engine.graph.graph import Graph
@@ -20,11 +22,15 @@ from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.layer import default_config, shape_inference
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import remove_duplicates
-from meshflow.keras.engine.models.summary import count_scalars, print_summary
+from meshflow.keras.engine.layer.layer_arguments import ModelArguments
+from meshflow.keras.engine.models.summary import count_scalars, format_html, print_summary
 from meshflow.keras.engine.saving.saving_methods import ModelSaving
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
 from meshflow.keras.engine.training.training import Trainer
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
 _log = logging.getLogger("meshflow")
 
@@ -60,6 +66,16 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             return super().__new__(registry.LAYERS.table["Functional"])
         return super().__new__(cls, *args, **kwargs)
 
+    @overload
+    def __init__(
+        self,
+        inputs: PyTree,
+        outputs: PyTree,
+        name: str | None = None,
+        **kwargs: Unpack[ModelArguments],
+    ) -> None: ...
+    @overload
+    def __init__(self, name: str | None = None, **kwargs: Unpack[ModelArguments]) -> None: ...
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         names = ("inputs", "outputs", "name")
         positional = dict(zip(names, args, strict=False))
@@ -87,7 +103,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     # ---- structure -------------------------------------------------------------------------
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[UnknownLayer]:
         """Return the direct sublayers."""
         if self._graph is not None:
             graph_layers = self._graph.layers
@@ -108,7 +124,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         for layer in self.layers:
             yield from layer._flatten_layers() if recursive else (layer,)
 
-    def get_layer(self, name: str | None = None, index: int | None = None) -> Layer:
+    def get_layer(self, name: str | None = None, index: int | None = None) -> UnknownLayer:
         """Return a layer by name or index.
 
         Args:
@@ -144,7 +160,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return tuple(remove_duplicates(list(self._flatten_layers(include_self=False))))
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[Variable]:
         """Return all weights, layer by layer, with the variables of metrics among the attributes.
 
         For layers in one list or dictionary, the trainable weights precede the others.
@@ -165,7 +181,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return remove_duplicates([*nested, *variables])
 
     @property
-    def trainable_weights(self) -> list[Any]:
+    def trainable_weights(self) -> list[Variable]:
         """Return the weights that training updates."""
         if not self._trainable:
             return []
@@ -173,7 +189,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return remove_duplicates([*nested, *self._list_own_variables(True)])
 
     @property
-    def non_trainable_weights(self) -> list[Any]:
+    def non_trainable_weights(self) -> list[Variable]:
         """Return the weights that training does not update."""
         trainable_ids = {id(w) for w in self.trainable_weights}
         if self._trainable:
@@ -201,24 +217,24 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         return graph
 
     @property
-    def inputs(self) -> list[KerasTensor] | None:
+    def inputs(self) -> list[Tensor]:
         """Return the symbolic inputs as a list, or None for a subclassed model."""
         graph = self._get_graph()
-        return None if graph is None else list(graph.flat_inputs)
+        return None if graph is None else list(graph.flat_inputs)  # type: ignore[return-value]
 
     @property
-    def outputs(self) -> list[KerasTensor] | None:
+    def outputs(self) -> list[Tensor]:
         """Return the symbolic outputs as a list, or None for a subclassed model."""
         graph = self._get_graph()
-        return None if graph is None else list(graph.flat_outputs)
+        return None if graph is None else list(graph.flat_outputs)  # type: ignore[return-value]
 
     @property
-    def input(self) -> PyTree:
+    def input(self) -> Tensor:
         """Return the symbolic input or structure of inputs."""
         return self._require_graph("inputs").inputs
 
     @property
-    def output(self) -> PyTree:
+    def output(self) -> Tensor:
         """Return the symbolic output or structure of outputs."""
         return self._require_graph("outputs").outputs
 
@@ -276,6 +292,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     # ---- running ---------------------------------------------------------------------------
 
+    @overridable
     def build(self, input_shape: PyTree) -> None:
         """Create the weights for an input shape, batch dimension first.
 
@@ -325,6 +342,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
                 self._build_input_shape = get_shapes(inputs)
                 self.built = True
 
+    @overridable
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
         """Compute the outputs; subclasses override this method.
 
@@ -354,6 +372,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         # The layers of a graph cast their inputs; the inputs of the graph have fixed dtypes.
         return inputs if self._graph is not None else super()._cast_inputs(inputs)
 
+    @overridable
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
         """Compute the masks of the outputs; a subclassed model uses the rule of `Layer`.
 
@@ -397,7 +416,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         self._attach(AddLoss, loss)
 
     @property
-    def losses(self) -> list[Any]:
+    def losses(self) -> list[Tensor]:
         """Return the losses of the last call; before it, also those added as symbolic tensors."""
         computed = super().losses
         graph = self._get_graph()
@@ -413,7 +432,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         graph = self._require_graph("inputs")
         # A tensor of another model is rejected before it gets a further call.
         Graph(self.name, graph.inputs, [value])
-        graph.attach([layer_class(dtype=value.dtype.name, **options)(value)])
+        call: Any = layer_class(dtype=value.dtype.name, **options)
+        graph.attach([call(value)])
         self._reset_steps()
 
     def reset_states(self) -> None:
@@ -455,6 +475,9 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         print_summary(
             self, line_length, positions, print_fn, expand_nested, show_trainable, layer_range
         )
+
+    def _repr_html_(self) -> str:
+        return format_html(self)
 
     def count_params(self) -> int:
         """Count the scalars in the weights."""

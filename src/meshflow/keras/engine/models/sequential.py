@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.environment.types import Config, PyTree
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import registry, serialization
 from meshflow.keras.engine.graph.graph import Graph, fit_input, get_graph
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
+from meshflow.keras.engine.layer.layer_arguments import ModelArguments
 from meshflow.keras.engine.models.functional import build_graph_from_config, make_graph_config
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
+
+if TYPE_CHECKING:
+    from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
 
 class Sequential(Model):
@@ -40,7 +46,12 @@ class Sequential(Model):
       TensorShape([4, 2])
     """
 
-    def __init__(self, layers: Any = None, name: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        layers: Layer | Sequence[Any] | None = None,
+        name: str | None = None,
+        **kwargs: Unpack[ModelArguments],
+    ) -> None:
         super().__init__(name=name, **kwargs)
         self._stack: list[Layer] = []
         self._input: KerasTensor | None = None
@@ -50,7 +61,7 @@ class Sequential(Model):
             self.add(layer)
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> list[UnknownLayer]:
         """Return the layers without an `InputLayer`; a repeated layer is listed once.
 
         The layers of losses and metrics that were added as symbolic tensors are the last ones.
@@ -121,8 +132,8 @@ class Sequential(Model):
             self._output = layer(self._output)
             self._invalidate_graph()
 
-    def _set_input(self, tensor: KerasTensor) -> None:
-        self._input = self._output = tensor
+    def _set_input(self, tensor: Tensor) -> None:
+        self._input, self._output = cast(KerasTensor, tensor), tensor
 
     def _invalidate_graph(self) -> None:
         self._graph_pending = True
@@ -154,6 +165,7 @@ class Sequential(Model):
             self._invalidate_graph()
         return layer
 
+    @overridable
     def build(self, input_shape: ShapeLike = None) -> None:
         """Create the weights for an input shape, batch dimension first."""
         if self._input is None:
@@ -218,6 +230,7 @@ class Sequential(Model):
                 layer.inbound_nodes[:] = nodes
             raise
 
+    @overridable
     def call(self, inputs: PyTree, training: Any = None, mask: PyTree = None) -> PyTree:
         """Compute the output of the last layer.
 
@@ -240,7 +253,8 @@ class Sequential(Model):
             inputs = layer(inputs)
         return inputs
 
-    def compute_output_shape(self, input_shape: ShapeLike) -> PyTree:
+    @overridable
+    def compute_output_shape(self, input_shape: PyTree) -> PyTree:
         """Compute the shape of the output for an input shape."""
         shape: Any = TensorShape(input_shape)
         for layer in self._stack:
@@ -248,7 +262,7 @@ class Sequential(Model):
         return shape
 
     @property
-    def weights(self) -> list[Any]:
+    def weights(self) -> list[Variable]:
         """Return all weights, layer by layer.
 
         Raises:

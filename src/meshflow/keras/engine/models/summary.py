@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.html_tables import format_table
 from meshflow.keras.engine.graph.graph import Graph
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import Node
@@ -25,7 +26,7 @@ class LayerStack(Protocol):
         """Return the name of the model."""
 
     @property
-    def layers(self) -> list[Layer]:
+    def layers(self) -> Sequence[Layer]:
         """Return the direct sublayers, each a row of the summary."""
 
     @property
@@ -75,13 +76,7 @@ def print_summary(
     for layer in select_layers(model, layer_range):
         _write_layer(write, layer, columns, linear, show_trainable, graph, expand_nested, 0, False)
     write("=" * length)
-    trainable, non_trainable = model.trainable_weights, model.non_trainable_weights
-    for label, weights in (
-        ("Total", [*trainable, *non_trainable]),
-        ("Trainable", trainable),
-        ("Non-trainable", non_trainable),
-    ):
-        write(f"{label} params: {count_scalars(weights)} ({_format_memory(weights)})")
+    write("\n".join(_count_parameters(model)))
     write("_" * length)
 
 
@@ -103,7 +98,7 @@ def _format_memory(weights: list[Variable]) -> str:
     return f"{size:.2f} PB"
 
 
-def select_layers(model: LayerStack, layer_range: Sequence[str] | None) -> list[Layer]:
+def select_layers(model: LayerStack, layer_range: Sequence[str] | None) -> Sequence[Layer]:
     """Return the layers between two named ones, or all for None."""
     layers = model.layers
     if layer_range is None:
@@ -137,13 +132,7 @@ def _write_layer(
 
     After the last layer in a frame (`is_last`), the end of the frame replaces the empty line.
     """
-    try:
-        shape = layer.output_shape
-        shape = [shape] if type(layer).__name__ == "InputLayer" else shape
-    except AttributeError:
-        shape = "multiple"
-    params = str(count_scalars(layer.weights)) if layer.built or layer.weights else "0 (unused)"
-    fields = [f"{layer.name} ({type(layer).__name__})", str(shape), params]
+    fields = [f"{layer.name} ({type(layer).__name__})", *_describe_layer(layer)]
     if not linear:
         fields.append(_format_connections(layer, graph))
     if show_trainable:
@@ -168,6 +157,45 @@ def _write_layer(
         write(f"{bars}{'¯' * width}{bars}")
     elif not is_last:
         write(f"{bars}{' ' * width}{bars}")
+
+
+def _describe_layer(layer: Layer) -> tuple[str, str]:
+    """Return the output shape and the number of parameters as text."""
+    try:
+        shape = layer.output_shape
+        shape = [shape] if type(layer).__name__ == "InputLayer" else shape
+    except AttributeError:
+        shape = "multiple"
+    is_used = layer.built or layer.weights
+    return str(shape), str(count_scalars(layer.weights)) if is_used else "0 (unused)"
+
+
+def format_html(model: LayerStack) -> str:
+    """Format the summary of a model as an HTML table."""
+    graph = getattr(model, "_graph", None)
+    is_chain = graph is None or _is_chain(graph.nodes)
+    head = ["Layer", "Type", "Output shape", "Parameters"]
+    rows = []
+    for layer in model.layers:
+        row = [layer.name, type(layer).__name__, *_describe_layer(layer)]
+        rows.append(row if is_chain else [*row, _format_connections(layer, graph)])
+    caption = f"{type(model).__name__} {model.name!r}"
+    notes = _count_parameters(model)
+    return format_table(head if is_chain else [*head, "Connected to"], rows, caption, notes)
+
+
+def _count_parameters(model: LayerStack) -> list[str]:
+    """Return a line for the number of all, trainable and other parameters."""
+    trainable, non_trainable = model.trainable_weights, model.non_trainable_weights
+    groups = {
+        "Total": [*trainable, *non_trainable],
+        "Trainable": trainable,
+        "Non-trainable": non_trainable,
+    }
+    return [
+        f"{label} params: {count_scalars(weights)} ({_format_memory(weights)})"
+        for label, weights in groups.items()
+    ]
 
 
 def _format_connections(layer: Layer, graph: Graph | None) -> str:

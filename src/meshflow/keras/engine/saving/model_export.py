@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,7 @@ __all__ = ["export_model", "parse_input_signature"]
 def export_model(
     model: Any,
     filepath: StrPath,
-    format: str = "tf_saved_model",
+    format: Literal["tf_saved_model", "onnx", "litert"] = "tf_saved_model",
     verbose: bool | None = None,
     input_signature: PyTree = None,
     **kwargs: Any,

@@ -11,7 +11,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from meshflow.keras.engine.saving.model_configuration import (
     to_json,
 )
 from meshflow.keras.engine.saving.serving_signatures import find_input_specs
+from meshflow.keras.literals import SaveFormat
 from meshflow.saved_model.saving import model_writer as saved_model
 
 if TYPE_CHECKING:
@@ -62,11 +63,21 @@ _log = logging.getLogger("meshflow")
 _CHUNK_BYTES = 1 << 22
 
 
+class SaveArguments(TypedDict, total=False):
+    """Further arguments of `Model.save`."""
+
+    include_optimizer: bool
+    keras_version: int
+    signatures: object
+    save_traces: bool
+    options: object
+
+
 def save_model(
     model: Any,
     filepath: StrPath | HDF5Group,
     overwrite: bool = True,
-    save_format: str | None = None,
+    save_format: SaveFormat | None = None,
     include_optimizer: bool = True,
     keras_version: int = 2,
     **kwargs: Any,
@@ -188,7 +199,7 @@ _FORMATS = {
 }
 
 
-def _choose_format(path: str, save_format: str | None) -> str:
+def _choose_format(path: str, save_format: SaveFormat | None) -> str:
     if save_format is not None and save_format not in _FORMATS:
         raise ValueError(
             "Unknown `save_format` argument. Expected one of 'keras', 'tf', or 'h5'. "
@@ -198,10 +209,10 @@ def _choose_format(path: str, save_format: str | None) -> str:
         raise ValueError(
             f"Invalid `filepath` argument: with save_format='keras_v3' it ends in `.keras`. Received: {path!r}"
         )
-    save_format = _FORMATS.get(save_format or "")
-    if path.endswith((".h5", ".hdf5")) or save_format == "h5":
+    file_format = _FORMATS.get(save_format or "")
+    if path.endswith((".h5", ".hdf5")) or file_format == "h5":
         return "h5"
-    return "keras" if path.endswith(".keras") or save_format == "keras" else "tf"
+    return "keras" if path.endswith(".keras") or file_format == "keras" else "tf"
 
 
 def _find_model_config(model: Any) -> Config | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.environment.types import Config, PyTree, StrPath
@@ -13,6 +13,8 @@ from meshflow.keras.engine.saving import (
     serving_signatures,
     weight_files,
 )
+from meshflow.keras.engine.saving.model_files import SaveArguments
+from meshflow.keras.literals import SaveFormat
 
 if TYPE_CHECKING:
     from meshflow.checkpoint.options import CheckpointOptions
@@ -78,8 +80,8 @@ class ModelSaving:
         self,
         filepath: StrPath,
         overwrite: bool = True,
-        save_format: str | None = None,
-        **kwargs: Any,
+        save_format: SaveFormat | None = None,
+        **kwargs: Unpack[SaveArguments],
     ) -> None:
         """Save the architecture, the weights and the training configuration.
 
@@ -102,7 +104,7 @@ class ModelSaving:
     def export(
         self,
         filepath: StrPath,
-        format: str = "tf_saved_model",
+        format: Literal["tf_saved_model", "onnx", "litert"] = "tf_saved_model",
         verbose: bool | None = None,
         input_signature: PyTree = None,
         **kwargs: Any,
@@ -149,7 +151,7 @@ class ModelSaving:
         self,
         filepath: StrPath,
         overwrite: bool = True,
-        save_format: str | None = None,
+        save_format: SaveFormat | None = None,
         options: CheckpointOptions | None = None,
     ) -> None:
         """Save the weights.

@@ -15,6 +15,7 @@ from meshflow.files.copies import local_copy
 from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.saving import hdf5, keras3_weights, safetensors_weights
 from meshflow.keras.engine.saving.archives import Archive, load_h5py, open_hdf5
+from meshflow.keras.literals import SaveFormat
 from meshflow.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from meshflow.checkpoint.options import CheckpointOptions
 
 
-def _is_hdf5_path(path: str, save_format: str | None = None) -> bool:
+def _is_hdf5_path(path: str, save_format: SaveFormat | None = None) -> bool:
     return save_format in ("h5", "keras", "hdf5") or path.endswith((".h5", ".keras", ".hdf5"))
 
 
@@ -35,7 +36,7 @@ def save_weights(
     model: Any,
     filepath: StrPath,
     overwrite: bool = True,
-    save_format: str | None = None,
+    save_format: SaveFormat | None = None,
     options: CheckpointOptions | None = None,
 ) -> None:
     """Save a model's weights; see `Model.save_weights`.

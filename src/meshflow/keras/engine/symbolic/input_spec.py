@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshflow.core.values import nest
@@ -36,7 +37,7 @@ class InputSpec:
         ndim: int | None = None,
         max_ndim: int | None = None,
         min_ndim: int | None = None,
-        axes: dict[int, int | None] | None = None,
+        axes: Mapping[int, int | None] | None = None,
         allow_last_axis_squeeze: bool = False,
         name: str | None = None,
     ) -> None:
@@ -146,7 +147,7 @@ def _check_input(spec: InputSpec, tensor: Any, index: int, layer_name: str) -> N
             raise ValueError(f"{start}expected shape={spec.shape}, found shape={tuple(shape)}")
 
 
-def are_sizes_compatible(expected: list[int | None], sizes: list[int | None]) -> bool:
+def are_sizes_compatible(expected: Sequence[int | None], sizes: Sequence[int | None]) -> bool:
     """Check whether no known sizes differ, as in Keras: for any ranks, without last sizes of 1."""
     trimmed = [s[:-1] if s and s[-1] == 1 else s for s in (expected, sizes)]
     return all(e is None or s is None or e == s for e, s in zip(*trimmed, strict=False))

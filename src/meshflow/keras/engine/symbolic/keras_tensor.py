@@ -19,11 +19,10 @@ from meshflow.core.values.tensor import Reference
 from meshflow.environment.types import PyTree
 
 if TYPE_CHECKING:
-    from meshflow.core.values.operator_types import Operators
-
-    _Operators = Operators["KerasTensor"]
+    # Functions with parameters of the type `Tensor` also accept symbolic tensors.
+    from meshflow.core.values.tensor import Tensor as _Base
 else:
-    _Operators = object
+    _Base = object
 
 
 class History(NamedTuple):
@@ -38,7 +37,7 @@ class SymbolicValueError(TypeError, ValueError, AttributeError):
     """Access to the value of a symbolic tensor, for which Keras raises `TypeError` or `ValueError`."""
 
 
-class KerasTensor(_Operators):
+class KerasTensor(_Base):
     """Symbolic tensor: the description of a value that a model will compute.
 
     Attributes:
@@ -98,7 +97,7 @@ class KerasTensor(_Operators):
         return self.shape
 
     @property
-    def ndim(self) -> int | None:
+    def ndim(self) -> int | None:  # type: ignore[override]
         """Return the rank."""
         return self.shape.rank
 
@@ -131,10 +130,12 @@ class KerasTensor(_Operators):
             "custom Layer's call."
         )
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("array", "require_value", "numpy"):
-            raise self._make_use_error("a tensor with a value")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # Type checkers would accept any name.
+
+        def __getattr__(self, name):
+            if name in ("array", "require_value", "numpy"):
+                raise self._make_use_error("a tensor with a value")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._make_use_error("a NumPy array")
@@ -145,7 +146,7 @@ class KerasTensor(_Operators):
     def __float__(self) -> float:
         raise self._make_use_error("a Python number")
 
-    __int__ = __index__ = __float__
+    __int__ = __index__ = __float__  # type: ignore[assignment]
 
     def __len__(self) -> int:
         raise self._make_use_error("a Python sequence")

@@ -33,6 +33,7 @@ from meshflow.keras.engine.training.global_batch import (
 from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 from meshflow.keras.engine.training.step import CompiledStep
 from meshflow.keras.engine.training.training_state import Resumption
+from meshflow.keras.literals import Verbosity
 
 __all__ = ["AnyHandler", "check_callbacks", "make_data_handler", "resolve_verbosity"]
 
@@ -432,7 +433,7 @@ def _create_variables(
     return True
 
 
-def resolve_verbosity(model: Any, verbose: int | str) -> int:
+def resolve_verbosity(model: Any, verbose: Verbosity) -> int:
     """Resolve the argument `verbose` of a loop.
 
     Args:

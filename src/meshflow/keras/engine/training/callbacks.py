@@ -9,7 +9,8 @@ import numpy as np
 
 from meshflow.core.runtime.annotations import CALLBACK, region
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.types import Logs
+from meshflow.environment.html_tables import format_curves, format_table
+from meshflow.environment.types import Logs, overridable
 from meshflow.keras.engine.training.progress_bar import Progbar, print_line
 
 _BATCH_HOOKS = {
@@ -50,53 +51,69 @@ class Callback:
         """Set the model."""
         self.model = model
 
+    @overridable
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Run before an epoch."""
 
+    @overridable
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Run after an epoch; `logs` holds its metrics."""
 
+    @overridable
     def on_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Run before a training step; the old name of `on_train_batch_begin`."""
 
+    @overridable
     def on_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Run after a training step; the old name of `on_train_batch_end`."""
 
+    @overridable
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Run before a training step."""
         self.on_batch_begin(batch, logs=logs)
 
+    @overridable
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Run after a training step."""
         self.on_batch_end(batch, logs=logs)
 
+    @overridable
     def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Run before an evaluation step."""
 
+    @overridable
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Run after an evaluation step."""
 
+    @overridable
     def on_predict_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Run before a prediction step."""
 
+    @overridable
     def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Run after a prediction step."""
 
+    @overridable
     def on_train_begin(self, logs: Logs = None) -> None:
         """Run before training."""
 
+    @overridable
     def on_train_end(self, logs: Logs = None) -> None:
         """Run after training."""
 
+    @overridable
     def on_test_begin(self, logs: Logs = None) -> None:
         """Run before evaluation."""
 
+    @overridable
     def on_test_end(self, logs: Logs = None) -> None:
         """Run after evaluation."""
 
+    @overridable
     def on_predict_begin(self, logs: Logs = None) -> None:
         """Run before prediction."""
 
+    @overridable
     def on_predict_end(self, logs: Logs = None) -> None:
         """Run after prediction."""
 
@@ -294,8 +311,22 @@ class History(Callback):
 
     def __init__(self) -> None:
         super().__init__()
-        self.history: dict[str, list[Any]] = {}
+        self.history: dict[str, list[float]] = {}
         self.epoch: list[int] = []
+
+    def _repr_html_(self) -> str:
+        curves: dict[str, dict[str, list[float]]] = {}
+        for name, values in self.history.items():
+            if all(isinstance(value, (int, float, np.generic)) for value in values):
+                curves.setdefault(name.removeprefix("val_"), {})[name] = values
+        head = ["metric", "first", "last", "lowest", "highest"]
+        rows = [
+            [name, *(f"{v:.4g}" for v in (values[0], values[-1], min(values), max(values)))]
+            for lines in curves.values()
+            for name, values in lines.items()
+        ]
+        table = format_table(head, rows, f"History, epochs: {len(self.epoch)}")
+        return "".join(format_curves(name, lines) for name, lines in curves.items()) + table
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Clear the list of epochs."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from meshflow.core.functions.concrete_function import FunctionSettings
 from meshflow.core.values import nest
 from meshflow.distribute.strategy import Strategy, get_strategy
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import losses, optimizers
 from meshflow.keras.engine.training.asynchronous_training import AnyHandler
+from meshflow.keras.engine.training.callbacks import History
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.global_batch import (
     check_metrics,
@@ -20,10 +21,21 @@ from meshflow.keras.engine.training.global_batch import (
 )
 from meshflow.keras.engine.training.trainable_state import TrainableState
 from meshflow.keras.engine.training.training_state import Resumption
+from meshflow.keras.metrics import Metric
 from meshflow.keras.mixed_precision.policy import Policy
-from meshflow.keras.optimizers import loss_scale
+from meshflow.keras.optimizers import Optimizer, loss_scale
 from meshflow.keras.optimizers.accumulation import set_accumulation_steps
 from meshflow.keras.optimizers.loss_scale_optimizer import LossScaleOptimizer, convert_loss_scale
+
+
+class CompileArguments(TypedDict, total=False):
+    """Further arguments of `compile`."""
+
+    pss_evaluation_shards: int | Literal["auto"]
+    auto_scale_loss: bool
+    distribute: object
+    experimental_steps_per_execution: int | None
+    sample_weight_mode: object
 
 
 class CompileMethods(TrainableState):
@@ -54,12 +66,12 @@ class CompileMethods(TrainableState):
             """Return the dtypes of the weights and of the computation."""
 
     def _init_training(self) -> None:
-        self.optimizer: Any = None
-        self.compiled_loss: LossesContainer | None = None
-        self.compiled_metrics: MetricsContainer | None = None
+        self.optimizer: Optimizer = None  # type: ignore[assignment]
+        self.compiled_loss: LossesContainer = None  # type: ignore[assignment]
+        self.compiled_metrics: MetricsContainer = None  # type: ignore[assignment]
         self.loss: Any = None
         self.stop_training = False
-        self.history: Any = None
+        self.history: History = None  # type: ignore[assignment]
         # A callback sets this attribute to continue a training that another process started.
         self._resumption: Resumption | None = None
         self._handler: AnyHandler | None = None
@@ -87,7 +99,7 @@ class CompileMethods(TrainableState):
         steps_per_execution: int | str | None = None,
         jit_compile: bool | None = None,
         gradient_accumulation_steps: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[CompileArguments],
     ) -> None:
         """Configure the training of the model.
 
@@ -128,15 +140,11 @@ class CompileMethods(TrainableState):
                 f"pss_evaluation_shards must be 'auto' or a non-negative integer, got {shards!r}."
             )
         self._evaluation_shards = shards
-        for keyword in (
-            "auto_scale_loss",
-            "distribute",
-            "experimental_steps_per_execution",
-            "sample_weight_mode",
-        ):
-            value = kwargs.pop(keyword, None)
-            if keyword == "experimental_steps_per_execution" and value:
-                steps_per_execution = value
+        steps_per_execution = (
+            kwargs.pop("experimental_steps_per_execution", None) or steps_per_execution
+        )
+        for keyword in ("auto_scale_loss", "distribute", "sample_weight_mode"):
+            cast(Config, kwargs).pop(keyword, None)
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
         if steps_per_execution == "auto":
@@ -206,12 +214,12 @@ class CompileMethods(TrainableState):
         self._reset_steps()
 
     @property
-    def metrics(self) -> list[Any]:
+    def metrics(self) -> Sequence[Metric]:
         """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
-        metrics: list[Any] = []
+        metrics: list[Metric] = []
         if self._is_compiled:
-            metrics += self.compiled_loss.metrics  # type: ignore[union-attr]
-            metrics += self.compiled_metrics.metrics  # type: ignore[union-attr]
+            metrics += self.compiled_loss.metrics
+            metrics += self.compiled_metrics.metrics
         metrics += super().metrics
         return list({id(m): m for m in metrics}.values())
 

@@ -13,7 +13,7 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -222,7 +222,7 @@ class DataHandler:
         steps_per_epoch: int | None = None,
         initial_epoch: int = 0,
         epochs: int = 1,
-        shuffle: bool | str = True,
+        shuffle: bool | Literal["batch"] = True,
         class_weight: ClassWeight | None = None,
         output_names: Sequence[str] | None = None,
     ) -> None:
@@ -424,7 +424,7 @@ class ArraySource:
         y: PyTree,
         sample_weight: PyTree,
         batch_size: int | None,
-        shuffle: bool | str,
+        shuffle: bool | Literal["batch"],
     ) -> None:
         parts = (
             (x,)
@@ -513,7 +513,7 @@ def _gather_shuffled(arrays: tuple[np.ndarray, ...], order: np.ndarray, size: in
 class IterableSource:
     """A source of batches from a generator, `Sequence`, `DataLoader` or another iterable."""
 
-    def __init__(self, x: Any, shuffle: bool | str) -> None:
+    def __init__(self, x: Any, shuffle: bool | Literal["batch"]) -> None:
         self._x = x
         self._is_sequence = (
             hasattr(x, "__getitem__") and hasattr(x, "__len__") and not isinstance(x, (list, tuple))

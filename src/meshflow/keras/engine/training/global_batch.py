@@ -96,7 +96,8 @@ def distribute_input(model: Any, x: PyTree) -> PyTree:
     if isinstance(x, DatasetCreator):
         return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
     if getattr(strategy, "num_workers", 1) > 1 and isinstance(x, ElementSource):
-        return strategy.experimental_distribute_dataset(x)  # type: ignore[union-attr, arg-type]
+        dataset: Any = x
+        return strategy.experimental_distribute_dataset(dataset)  # type: ignore[union-attr]
     return x
 
 

@@ -80,7 +80,8 @@ class SparseRows:
 
     def __init__(self, value: Any) -> None:
         if isinstance(value, SparseTensor):
-            indices, values = value.check_indices().numpy(), value.values.numpy()
+            indices = np.asarray(value.check_indices())
+            values = np.asarray(value.values)
             self.shape = tuple(value.shape.as_list())
         else:
             matrix = value.tocoo()

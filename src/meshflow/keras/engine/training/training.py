@@ -9,7 +9,7 @@ run the compiled step, and call the callbacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 from meshflow.keras.engine.training.training_state import Resumption
+from meshflow.keras.literals import Verbosity
 from meshflow.profiler.annotations import Trace
 
 
@@ -58,11 +59,11 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         y: PyTree = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: int | str = "auto",
+        verbose: Verbosity = "auto",
         callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
         validation_split: float = 0.0,
         validation_data: PyTree = None,
-        shuffle: bool | str = True,
+        shuffle: bool | Literal["batch"] = True,
         class_weight: ClassWeight | None = None,
         sample_weight: PyTree = None,
         initial_epoch: int = 0,
@@ -317,13 +318,44 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         listeners.on_test_end(values)
         return values
 
+    @overload
+    def evaluate(
+        self,
+        x: PyTree = None,
+        y: PyTree = None,
+        batch_size: int | None = None,
+        verbose: Verbosity = "auto",
+        sample_weight: PyTree = None,
+        steps: int | None = None,
+        callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
+        max_queue_size: int = 10,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
+        *,
+        return_dict: Literal[True],
+    ) -> dict[str, float]: ...
+    @overload
+    def evaluate(
+        self,
+        x: PyTree = None,
+        y: PyTree = None,
+        batch_size: int | None = None,
+        verbose: Verbosity = "auto",
+        sample_weight: PyTree = None,
+        steps: int | None = None,
+        callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
+        max_queue_size: int = 10,
+        workers: int = 1,
+        use_multiprocessing: bool = False,
+        return_dict: bool = False,
+    ) -> PyTree: ...
     @hide_frames_of_errors
     def evaluate(
         self,
         x: PyTree = None,
         y: PyTree = None,
         batch_size: int | None = None,
-        verbose: int | str = "auto",
+        verbose: Verbosity = "auto",
         sample_weight: PyTree = None,
         steps: int | None = None,
         callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
@@ -393,13 +425,13 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         self,
         x: PyTree,
         batch_size: int | None = None,
-        verbose: int | str = "auto",
+        verbose: Verbosity = "auto",
         steps: int | None = None,
         callbacks: Callback | Sequence[Callback] | CallbackList | None = None,
         max_queue_size: int = 10,
         workers: int = 1,
         use_multiprocessing: bool = False,
-    ) -> PyTree:
+    ) -> np.ndarray:
         """Return the model's outputs for data, computed batch by batch.
 
         Args:
@@ -459,7 +491,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
     def _make_callback_list(
         self,
         callbacks: Callback | Sequence[Callback] | CallbackList | None,
-        verbose: int | str,
+        verbose: Verbosity,
         epochs: int,
         steps: int | None,
         add_history: bool,

@@ -15,7 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import PyTree, overridable
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import place_step
@@ -31,15 +31,17 @@ from meshflow.keras.engine.training.region_step import (
     predict_batch,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
+from meshflow.keras.metrics import Metric
+from meshflow.keras.optimizers import Optimizer
 
 
 class TrainingSteps:
     """The steps of a model, which users may override; a base class of `Trainer`."""
 
-    optimizer: Any
+    optimizer: Optimizer
     loss: PyTree
-    compiled_loss: LossesContainer | None
-    compiled_metrics: MetricsContainer | None
+    compiled_loss: LossesContainer
+    compiled_metrics: MetricsContainer
     train_function: Any
     test_function: Any
     predict_function: Any
@@ -53,15 +55,12 @@ class TrainingSteps:
         def name(self) -> str:
             """Return the name of the model."""
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            """Call the model on a batch of inputs."""
-
         @property
-        def losses(self) -> list[Any]:
+        def losses(self) -> list[Tensor]:
             """Return the scalar losses of `add_loss` and of regularizers."""
 
         @property
-        def metrics(self) -> list[Any]:
+        def metrics(self) -> Sequence[Metric]:
             """Return all metrics, including those of layers."""
 
         @property
@@ -81,6 +80,7 @@ class TrainingSteps:
         def _compiled_trainable_scope(self, kind: str) -> AbstractContextManager[None]:
             """Train the layers that were trainable when the model was compiled."""
 
+    @overridable
     def train_step(self, data: PyTree) -> dict[str, Any]:
         """Run one training step on a batch.
 
@@ -108,7 +108,7 @@ class TrainingSteps:
             self.optimizer.apply_gradients(pairs)
         else:
             with GradientTape() as tape:
-                y_pred = self(x, training=True)
+                y_pred = self(x, training=True)  # type: ignore[operator]
                 loss = self.compute_loss(x, y, y_pred, sample_weight)
             self._validate_loss(y, loss)
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
@@ -127,13 +127,14 @@ class TrainingSteps:
             "No loss found. You may have forgotten to provide a `loss` argument in the `compile()` method."
         )
 
+    @overridable
     def compute_loss(
         self,
         x: PyTree = None,
         y: PyTree = None,
         y_pred: PyTree = None,
         sample_weight: PyTree = None,
-    ) -> Any:
+    ) -> Tensor:
         """Compute the loss that training minimizes: the losses of `compile` and of the layers.
 
         Args:
@@ -146,9 +147,9 @@ class TrainingSteps:
           A scalar tensor, or None if the model has no loss.
         """
         del x
-        container: LossesContainer = self.compiled_loss  # type: ignore[assignment]
+        container = self.compiled_loss
         if container.user_losses is not None and y is None and not self.losses:
-            return None
+            return None  # type: ignore[return-value]
 
         def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:
             return container(y, y_pred, sample_weight, regularization_losses=self.losses)
@@ -162,6 +163,7 @@ class TrainingSteps:
         return call_stateless(call, means, means, (y, y_pred, sample_weight))[0]
 
     @annotate_scope("metrics")
+    @overridable
     def compute_metrics(
         self, x: PyTree, y: PyTree, y_pred: PyTree, sample_weight: PyTree
     ) -> dict[str, Any]:
@@ -178,7 +180,7 @@ class TrainingSteps:
         """
         del x
         if y is not None:
-            self.compiled_metrics.update_state(y, y_pred, sample_weight)  # type: ignore[union-attr]
+            self.compiled_metrics.update_state(y, y_pred, sample_weight)
         return self.get_metrics_result()
 
     def get_metrics_result(self) -> dict[str, Any]:
@@ -189,6 +191,7 @@ class TrainingSteps:
             values.update(result if isinstance(result, dict) else {metric.name: result})
         return values
 
+    @overridable
     def test_step(self, data: PyTree) -> dict[str, Any]:
         """Run one evaluation step on a batch.
 
@@ -202,6 +205,7 @@ class TrainingSteps:
         y_pred = evaluate_batch(self, x, y, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
+    @overridable
     def predict_step(self, data: PyTree) -> PyTree:
         """Return the model's outputs for a batch.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
+from meshflow.keras.layers.keyword_arguments import EncodingArguments
 from meshflow.keras.layers.preprocessing.encoding import (
     check_sparse,
     compute_encoded_shape,
@@ -20,6 +21,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
     parse_output_mode,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer
+from meshflow.keras.literals import OutputMode
 from meshflow.ops import math
 
 __all__ = ["CategoryEncoding"]
@@ -57,9 +59,9 @@ class CategoryEncoding(EncodingLayer):
     def __init__(
         self,
         num_tokens: int | None = None,
-        output_mode: str = "multi_hot",
+        output_mode: OutputMode = "multi_hot",
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[EncodingArguments],
     ) -> None:
         if "max_tokens" in kwargs:
             num_tokens = kwargs.pop("max_tokens")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
+from meshflow.keras.layers.keyword_arguments import EncodingArguments
 from meshflow.keras.layers.preprocessing.encoding import (
     check_sparse,
     compute_encoded_shape,
@@ -23,6 +24,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
     parse_output_mode,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
+from meshflow.keras.literals import OutputMode
 from meshflow.ops import array, math
 
 __all__ = ["Discretization"]
@@ -62,9 +64,9 @@ class Discretization(EncodingLayer):
         bin_boundaries: Sequence[float] | None = None,
         num_bins: int | None = None,
         epsilon: float = 0.01,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[EncodingArguments],
     ) -> None:
         if "bins" in kwargs:
             bins = kwargs.pop("bins")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
@@ -13,7 +13,6 @@ from meshflow.keras import settings
 from meshflow.keras.engine.graph.input_layer import Input
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.core import Identity
 from meshflow.keras.layers.merging import Concatenate
 from meshflow.keras.layers.preprocessing.category_encoding import CategoryEncoding
@@ -24,6 +23,7 @@ from meshflow.keras.layers.preprocessing.normalization import Normalization
 from meshflow.keras.layers.preprocessing.preprocessing_layer import as_tensor
 from meshflow.keras.layers.preprocessing.text_vectorization import TextVectorization
 from meshflow.keras.layers.wrappers import Rescaling
+from meshflow.keras.literals import SaveFormat
 from meshflow.keras.registry import CustomObjects, register_keras_serializable
 from meshflow.keras.serialization import deserialize_keras_object, serialize_keras_object
 from meshflow.ops import array
@@ -183,7 +183,7 @@ class FeatureSpace(Model):
     def __init__(
         self,
         features: Mapping[str, Any],
-        output_mode: str = "concat",
+        output_mode: Literal["concat", "dict"] = "concat",
         crosses: Sequence[Any] | None = None,
         crossing_dim: int = 32,
         hashing_dim: int = 32,
@@ -208,7 +208,7 @@ class FeatureSpace(Model):
         self.one_hot_encoders: dict[str, CategoryEncoding] = {}
         self._is_adapted = False
         self._graphs: tuple[Model, Model] | None = None
-        self._inputs: dict[str, KerasTensor] = {}
+        self._inputs: dict[str, Tensor] = {}
 
     def _make_feature(self, name: str, feature: Feature | Config | str) -> Feature:
         if isinstance(feature, Mapping):
@@ -351,7 +351,7 @@ class FeatureSpace(Model):
         for name, layer in self.preprocessors.items():
             if not _needs_adaptation(layer):
                 continue
-            column = dataset.map(lambda row, name=name: row[name])
+            column: Dataset = dataset.map(lambda row, name=name: row[name])  # type: ignore[misc]
             if not column.element_spec.shape.rank:
                 column = column.batch(_BATCH_SIZE)
             if column.element_spec.shape.rank == 1:
@@ -383,7 +383,7 @@ class FeatureSpace(Model):
             self._graphs = Model(self._inputs, preprocessed), Model(self._inputs, outputs)
         return self._graphs
 
-    def _preprocess(self) -> dict[str, KerasTensor]:
+    def _preprocess(self) -> dict[str, Tensor]:
         """Create the inputs and call the preprocessors, which creates their weights."""
         self._inputs = {
             name: Input((1,), dtype=f.dtype, name=name) for name, f in self.features.items()
@@ -392,7 +392,7 @@ class FeatureSpace(Model):
         self.built = True
         return {name: self.preprocessors[name](x) for name, x in self._inputs.items()}
 
-    def _encode(self, name: str, value: KerasTensor) -> KerasTensor:
+    def _encode(self, name: str, value: Tensor) -> Tensor:
         crosses = {cross.name: cross for cross in self.crosses}
         feature: Feature | Cross = crosses.get(name) or self.features[name]
         if feature.output_mode != "one_hot":
@@ -407,7 +407,7 @@ class FeatureSpace(Model):
         self.one_hot_encoders[name] = encoder
         return encoder(value)
 
-    def _merge(self, encoded: dict[str, KerasTensor]) -> KerasTensor:
+    def _merge(self, encoded: dict[str, Tensor]) -> Tensor:
         for name, value in encoded.items():
             if not value.dtype.is_floating:
                 raise ValueError(
@@ -417,14 +417,14 @@ class FeatureSpace(Model):
         values = list(encoded.values())
         return Concatenate()(values) if len(values) > 1 else values[0]
 
-    def get_inputs(self) -> dict[str, KerasTensor]:
+    def get_inputs(self) -> dict[str, Tensor]:
         """Return the symbolic inputs by name."""
         self._get_graphs()
         return self._inputs
 
-    def get_preprocessed_features(self) -> dict[str, KerasTensor]:
+    def get_preprocessed_features(self) -> dict[str, Tensor]:
         """Return the symbolic features before they are encoded, by name."""
-        return self._get_graphs()[0].output
+        return cast("dict[str, Tensor]", self._get_graphs()[0].output)
 
     def get_encoded_features(self) -> PyTree:
         """Return the symbolic encoded features: a tensor, or a dictionary."""
@@ -488,7 +488,7 @@ class FeatureSpace(Model):
         self,
         filepath: StrPath,
         overwrite: bool = True,
-        save_format: str | None = None,
+        save_format: SaveFormat | None = None,
         **kwargs: Any,
     ) -> None:
         """Save the features and their state to a `.keras` file, for `tf.keras.models.load_model`."""

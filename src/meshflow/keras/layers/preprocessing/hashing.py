@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.layers.preprocessing.encoding import (
     check_sparse,
     compute_encoded_shape,
@@ -22,6 +23,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
     parse_output_mode,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
+from meshflow.keras.literals import OutputMode
 from meshflow.ops import array, hashing, math, strings
 from meshflow.ops.deferred_host_values import find_recording
 
@@ -34,7 +36,13 @@ class _HashLayer(EncodingLayer):
     runs_on_host = True
     modes: tuple[str, ...] = ("int", "one_hot")
 
-    def __init__(self, num_bins: int, output_mode: str, sparse: bool, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        num_bins: int,
+        output_mode: OutputMode,
+        sparse: bool,
+        **kwargs: Any,
+    ) -> None:
         mode = parse_output_mode(output_mode, self.modes, type(self).__name__)
         check_sparse(sparse, mode)
         if kwargs.get("dtype") is None:
@@ -95,9 +103,9 @@ class Hashing(_HashLayer):
         num_bins: int,
         mask_value: str | int | None = None,
         salt: int | Sequence[int] | None = None,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         sparse: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         if num_bins is None or num_bins <= 0:
             raise ValueError(
@@ -194,7 +202,11 @@ class HashedCrossing(_HashLayer):
     _accepts_list = True
 
     def __init__(
-        self, num_bins: int, output_mode: str = "int", sparse: bool = False, **kwargs: Any
+        self,
+        num_bins: int,
+        output_mode: OutputMode = "int",
+        sparse: bool = False,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(num_bins, output_mode, sparse, **kwargs)
 

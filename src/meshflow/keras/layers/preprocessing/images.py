@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -11,6 +11,8 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
+from meshflow.keras.literals import DataFormat, FillMode, Interpolation
 from meshflow.keras.ops.images import apply_channels_last, resize
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import image, math
@@ -65,7 +67,11 @@ class _FixedSizeLayer(Layer):
     """
 
     def __init__(
-        self, height: int, width: int, data_format: str | None = None, **kwargs: Any
+        self,
+        height: int,
+        width: int,
+        data_format: DataFormat | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.height, self.width = height, width
@@ -122,14 +128,14 @@ class Resizing(_FixedSizeLayer):
         self,
         height: int,
         width: int,
-        interpolation: str = "bilinear",
+        interpolation: Interpolation = "bilinear",
         crop_to_aspect_ratio: bool = False,
         pad_to_aspect_ratio: bool = False,
-        fill_mode: str = "constant",
+        fill_mode: FillMode = "constant",
         fill_value: float = 0.0,
         antialias: bool = False,
-        data_format: str | None = None,
-        **kwargs: Any,
+        data_format: DataFormat | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(height, width, data_format, **kwargs)
         self.interpolation = interpolation
@@ -197,7 +203,11 @@ class CenterCrop(_FixedSizeLayer):
     """
 
     def __init__(
-        self, height: int, width: int, data_format: str | None = None, **kwargs: Any
+        self,
+        height: int,
+        width: int,
+        data_format: DataFormat | None = None,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(height, width, data_format, **kwargs)
 

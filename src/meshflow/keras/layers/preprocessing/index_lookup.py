@@ -29,6 +29,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
     parse_output_mode,
 )
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
+from meshflow.keras.literals import OutputMode
 
 __all__ = ["IndexLookup"]
 
@@ -52,7 +53,7 @@ class IndexLookup(EncodingLayer):
         vocabulary: TensorLike = None,
         idf_weights: TensorLike = None,
         invert: bool = False,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         sparse: bool = False,
         pad_to_max_tokens: bool = False,
         **kwargs: Any,
@@ -433,7 +434,12 @@ def format_oov_error(missing: list[Any]) -> str:
 
 
 def _check_arguments(
-    max_tokens: int | None, num_oov: int, invert: bool, mode: str, output_mode: str, pad: bool
+    max_tokens: int | None,
+    num_oov: int,
+    invert: bool,
+    mode: str,
+    output_mode: str,
+    pad: bool,
 ) -> None:
     if max_tokens is not None and max_tokens <= 1:
         raise ValueError(

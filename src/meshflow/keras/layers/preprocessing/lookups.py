@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,10 @@ from meshflow.core.runtime.errors import InvalidArgumentError, UnimplementedErro
 from meshflow.core.values.convert import constant, convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, Config
+from meshflow.keras.layers.keyword_arguments import LookupArguments
 from meshflow.keras.layers.preprocessing.index_lookup import IndexLookup, format_oov_error
 from meshflow.keras.layers.preprocessing.preprocessing_layer import read_host_values
+from meshflow.keras.literals import OutputMode
 from meshflow.ops import array, hashing, math
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
@@ -72,10 +74,10 @@ class StringLookup(IndexLookup):
         idf_weights: TensorLike = None,
         encoding: str = "utf-8",
         invert: bool = False,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         sparse: bool = False,
         pad_to_max_tokens: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LookupArguments],
     ) -> None:
         self.encoding = encoding
         super().__init__(
@@ -217,10 +219,10 @@ class IntegerLookup(IndexLookup):
         vocabulary_dtype: str = "int64",
         idf_weights: TensorLike = None,
         invert: bool = False,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         sparse: bool = False,
         pad_to_max_tokens: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[LookupArguments],
     ) -> None:
         max_tokens = kwargs.pop("max_values", max_tokens)
         mask_token = kwargs.pop("mask_value", mask_token)

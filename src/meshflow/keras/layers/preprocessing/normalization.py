@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import settings
+from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
 from meshflow.keras.layers.preprocessing.preprocessing_layer import (
     PreprocessingLayer,
     read_host_values,
@@ -57,7 +58,7 @@ class Normalization(PreprocessingLayer):
         mean: TensorLike = None,
         variance: TensorLike = None,
         invert: bool = False,
-        **kwargs: Any,
+        **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(**kwargs)
         axis = () if axis is None else axis

@@ -66,7 +66,7 @@ class PreprocessingLayer(Layer):
           steps_per_execution: Ignored.
         """
 
-    def __call__(self, inputs: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+    def __call__(self, inputs: PyTree, *args: Any, **kwargs: Any) -> Tensor:
         """Call the layer; a list or Python value is converted to one tensor."""
         if find_recording(inputs) is not None and isinstance(inputs, DeferredValue):
             # The inputs are strings of a function that is being saved.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
+from meshflow.keras.layers.keyword_arguments import RandomImageArguments
 from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer
 from meshflow.ops import array, math
 
@@ -37,7 +38,10 @@ class RandomContrast(RandomImageLayer):
     """
 
     def __init__(
-        self, factor: float | Sequence[float], seed: int | None = None, **kwargs: Any
+        self,
+        factor: float | Sequence[float],
+        seed: int | None = None,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.factor = factor
@@ -92,7 +96,7 @@ class RandomBrightness(RandomImageLayer):
         factor: float | Sequence[float],
         value_range: Sequence[float] = (0, 255),
         seed: int | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(seed, **kwargs)
         self._factor = _parse_brightness_limits(factor)

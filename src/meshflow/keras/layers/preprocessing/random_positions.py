@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import pi
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
+from meshflow.keras.layers.keyword_arguments import RandomImageArguments
 from meshflow.keras.layers.preprocessing.augmentation import (
     RandomImageLayer,
     parse_bounded_limits,
     parse_limits,
 )
 from meshflow.keras.layers.preprocessing.images import replace_image_size
+from meshflow.keras.literals import FillMode
 from meshflow.keras.utils.images import smart_resize
 from meshflow.ops import array, image, math
 from meshflow.ops.image.warping import FILL_MODES, INTERPOLATIONS, warp
@@ -46,7 +48,13 @@ class RandomCrop(RandomImageLayer):
       TensorShape([5, 2, 3, 1])
     """
 
-    def __init__(self, height: int, width: int, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        seed: int | None = None,
+        **kwargs: Unpack[RandomImageArguments],
+    ) -> None:
         super().__init__(seed, **kwargs)
         self.height, self.width = height, width
 
@@ -97,7 +105,12 @@ class RandomFlip(RandomImageLayer):
     """
 
     def __init__(
-        self, mode: str = "horizontal_and_vertical", seed: int | None = None, **kwargs: Any
+        self,
+        mode: Literal[
+            "horizontal", "vertical", "horizontal_and_vertical"
+        ] = "horizontal_and_vertical",
+        seed: int | None = None,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(seed, **kwargs)
         self.mode = mode
@@ -127,8 +140,8 @@ class _AffineLayer(RandomImageLayer):
 
     def __init__(
         self,
-        fill_mode: str,
-        interpolation: str,
+        fill_mode: FillMode,
+        interpolation: Literal["nearest", "bilinear"],
         seed: int | None,
         fill_value: float,
         **kwargs: Any,
@@ -194,11 +207,11 @@ class RandomTranslation(_AffineLayer):
         self,
         height_factor: float | Sequence[float],
         width_factor: float | Sequence[float],
-        fill_mode: str = "reflect",
-        interpolation: str = "bilinear",
+        fill_mode: FillMode = "reflect",
+        interpolation: Literal["nearest", "bilinear"] = "bilinear",
         seed: int | None = None,
         fill_value: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.height_factor, self.width_factor = height_factor, width_factor
@@ -248,11 +261,11 @@ class RandomRotation(_AffineLayer):
     def __init__(
         self,
         factor: float | Sequence[float],
-        fill_mode: str = "reflect",
-        interpolation: str = "bilinear",
+        fill_mode: FillMode = "reflect",
+        interpolation: Literal["nearest", "bilinear"] = "bilinear",
         seed: int | None = None,
         fill_value: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.factor = factor
@@ -310,11 +323,11 @@ class RandomZoom(_AffineLayer):
         self,
         height_factor: float | Sequence[float],
         width_factor: float | Sequence[float] | None = None,
-        fill_mode: str = "reflect",
-        interpolation: str = "bilinear",
+        fill_mode: FillMode = "reflect",
+        interpolation: Literal["nearest", "bilinear"] = "bilinear",
         seed: int | None = None,
         fill_value: float = 0.0,
-        **kwargs: Any,
+        **kwargs: Unpack[RandomImageArguments],
     ) -> None:
         super().__init__(fill_mode, interpolation, seed, fill_value, **kwargs)
         self.height_factor, self.width_factor = height_factor, width_factor

@@ -12,6 +12,7 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.preprocessing.augmentation import RandomImageLayer, parse_limits
 from meshflow.keras.layers.preprocessing.images import parse_interpolation, replace_image_size
+from meshflow.keras.literals import Interpolation
 from meshflow.ops import image, math
 
 __all__ = ["RandomHeight", "RandomWidth"]
@@ -25,7 +26,7 @@ class _StretchLayer(RandomImageLayer):
     def __init__(
         self,
         factor: float | Sequence[float],
-        interpolation: str = "bilinear",
+        interpolation: Interpolation = "bilinear",
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:

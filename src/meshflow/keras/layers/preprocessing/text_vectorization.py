@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import registry, settings
+from meshflow.keras.layers.keyword_arguments import LookupArguments
 from meshflow.keras.layers.preprocessing.encoding import parse_output_mode
 from meshflow.keras.layers.preprocessing.lookups import StringLookup
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
+from meshflow.keras.literals import OutputMode
 from meshflow.keras.safe_mode import BoundName
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.ops.ragged import RaggedTensor
@@ -94,7 +96,7 @@ class TextVectorization(EncodingLayer):
         standardize: str | Callable[[Tensor], Tensor] | None = "lower_and_strip_punctuation",
         split: str | Callable[[Tensor], Tensor] | None = "whitespace",
         ngrams: int | Sequence[int] | None = None,
-        output_mode: str = "int",
+        output_mode: OutputMode = "int",
         output_sequence_length: int | None = None,
         pad_to_max_tokens: bool = False,
         vocabulary: TensorLike = None,
@@ -102,17 +104,18 @@ class TextVectorization(EncodingLayer):
         sparse: bool = False,
         ragged: bool = False,
         encoding: str = "utf-8",
-        **kwargs: Any,
+        **kwargs: Unpack[LookupArguments],
     ) -> None:
-        dtype = kwargs.pop("dtype", None)
+        options = cast(Config, kwargs)
+        dtype = options.pop("dtype", None)
         if dtype is not None and getattr(dtype, "name", dtype) != "string":
             raise ValueError(
                 f"`TextVectorization` may only have a dtype of string. Received dtype: {dtype}."
             )
         vocabulary_options = {
-            k: kwargs.pop(k) for k in ("vocabulary_size", "has_input_vocabulary") if k in kwargs
+            k: options.pop(k) for k in ("vocabulary_size", "has_input_vocabulary") if k in options
         }
-        super().__init__(dtype="string", **kwargs)
+        super().__init__(dtype="string", **options)
         mode = parse_output_mode(
             output_mode, ("int", "multi_hot", "count", "tf_idf"), "TextVectorization"
         )
@@ -143,7 +146,7 @@ class TextVectorization(EncodingLayer):
             idf_weights=idf_weights,
             pad_to_max_tokens=pad_to_max_tokens,
             mask_token="",
-            output_mode=mode,
+            output_mode=cast(OutputMode, mode),
             sparse=sparse,
             encoding=encoding,
             **vocabulary_options,

@@ -1,0 +1,2 @@
+# Type checkers find the names of `meshflow.legacy.preprocessing` by this path, too; there is no such file at run time.
+from meshflow.legacy.preprocessing import *

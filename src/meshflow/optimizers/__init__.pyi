@@ -1,0 +1,2 @@
+# Type checkers find the names of `meshflow.keras.optimizers` by this path, too; there is no such file at run time.
+from meshflow.keras.optimizers import *
