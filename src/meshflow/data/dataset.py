@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -29,6 +30,7 @@ from meshflow.environment.types import PyTree
 
 
 @register_value_type(DatasetSpec)
+@hide_frames_of_methods
 class Dataset(SourceMethods, ElementwiseMethods, GroupingMethods, OrderMethods):
     """A sequence of elements, each a nested structure of tensors.
 

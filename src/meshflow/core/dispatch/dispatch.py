@@ -45,7 +45,7 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
-from meshflow.core.runtime.tracebacks import hide_frames, is_filtering
+from meshflow.core.runtime.tracebacks import hide_frames, is_filtering, mark_boundary
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
@@ -414,35 +414,43 @@ def op(
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-            return symbolic_calls.call_symbolically(public, args, kwargs)
-        if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
-            return context.host_recorder.call(public, args, kwargs)
-        values = [*args, *defaults[len(args) :]]
-        for key, value in kwargs.items():
-            i = position.get(key, -1)
-            if i < len(args):
-                signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
-            values[i] = value
-        if (
-            len(values) != count
-            or inspect.Parameter.empty in values[:0]
-            or any(v is inspect.Parameter.empty for v in values)
-        ):
-            signature.bind(*args, **kwargs)
-        operands = [values[i] for i in operand_indices]
-        if list_indices:
-            for k in list_indices:
-                operands[k] = as_operand_list(public_name, names[operand_indices[k]], operands[k])
-            operands = convert_operand_lists(public_name, operands, same_indices, list_indices)
-        else:
-            operands = convert_operands(public_name, operands, same_indices)
-        if kinds is not None:
-            check_kinds(public_name, operands, same_indices, kinds)
-        static = tuple([to_static_value(values[i], names[i]) for i in static_indices])
-        for k in integer_indices:
-            if type(static[k]) is not int:
-                check_integers(static[k], names[static_indices[k]], public_name)
+        try:
+            if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
+                return symbolic_calls.call_symbolically(public, args, kwargs)
+            if context.host_recorder is not None and context.host_recorder.should_record(
+                args, kwargs
+            ):
+                return context.host_recorder.call(public, args, kwargs)
+            values = [*args, *defaults[len(args) :]]
+            for key, value in kwargs.items():
+                i = position.get(key, -1)
+                if i < len(args):
+                    signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
+                values[i] = value
+            if (
+                len(values) != count
+                or inspect.Parameter.empty in values[:0]
+                or any(v is inspect.Parameter.empty for v in values)
+            ):
+                signature.bind(*args, **kwargs)
+            operands = [values[i] for i in operand_indices]
+            if list_indices:
+                for k in list_indices:
+                    operands[k] = as_operand_list(
+                        public_name, names[operand_indices[k]], operands[k]
+                    )
+                operands = convert_operand_lists(public_name, operands, same_indices, list_indices)
+            else:
+                operands = convert_operands(public_name, operands, same_indices)
+            if kinds is not None:
+                check_kinds(public_name, operands, same_indices, kinds)
+            static = tuple([to_static_value(values[i], names[i]) for i in static_indices])
+            for k in integer_indices:
+                if type(static[k]) is not int:
+                    check_integers(static[k], names[static_indices[k]], public_name)
+        except Exception as error:
+            hide_frames(error)
+            raise
         try:
             return apply(the_op, operands, static)
         except Exception as error:
@@ -464,7 +472,7 @@ def op(
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
-    return op_names.register_name(public)
+    return op_names.register_name(mark_boundary(public))
 
 
 def _get_annotation(parameter: inspect.Parameter) -> str:

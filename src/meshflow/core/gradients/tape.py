@@ -29,7 +29,7 @@ from meshflow.core.gradients.gradient_targets import (
 from meshflow.core.gradients.jacobians import JacobianMethods
 from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropagate, to_dense
 from meshflow.core.runtime.context import Recorder, context
-from meshflow.core.runtime.tracebacks import hide_frames_of_errors
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -38,6 +38,7 @@ from meshflow.environment.types import PyTree
 _log = logging.getLogger("meshflow")
 
 
+@hide_frames_of_methods
 class GradientTape(JacobianMethods):
     """Record operations for automatic differentiation.
 
@@ -182,7 +183,6 @@ class GradientTape(JacobianMethods):
 
     # ---- gradients -------------------------------------------------------------------------
 
-    @hide_frames_of_errors
     def gradient(
         self,
         target: PyTree,

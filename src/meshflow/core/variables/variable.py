@@ -22,6 +22,7 @@ from meshflow.core.runtime.context import context, lock_variables, suspend_autoc
 from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -469,6 +470,7 @@ class Variable(VariableRowMethods, _Operators):
         self._set(tensor)
         return self if read_value else None
 
+    @hide_frames_of_errors
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._check_value(delta, method)
         with lock_variables():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.data.arguments import IntLike, parse_parallel_calls
 from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
+@hide_frames_of_methods
 class ElementwiseMethods(DatasetNode):
     """Methods that apply a function to every element; a base class of `Dataset`."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
+@hide_frames_of_methods
 class GroupingMethods(DatasetNode):
     """Methods that combine elements, or split them; a base class of `Dataset`."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.tensor import TensorLike
 from meshflow.data.arguments import SHARD_HINT, IntLike, to_int
 from meshflow.data.methods import constructors
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
+@hide_frames_of_methods
 class OrderMethods(DatasetNode):
     """Methods that change the order, the number or the execution of elements; a base class of `Dataset`."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
+@hide_frames_of_methods
 class SourceMethods(DatasetNode):
     """Methods that create datasets, save and load them; a base class of `Dataset`."""
 

@@ -18,6 +18,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -64,6 +65,7 @@ __all__ = [
 ]
 
 
+@hide_frames_of_methods
 class Initializer:
     """Base class of initializers: callables that map a shape to a tensor.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype, bool_, float32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
@@ -50,6 +51,7 @@ class Reduction:
             raise ValueError(f'Invalid Reduction Key: {key}. Expected keys are "{cls.all()}"')
 
 
+@hide_frames_of_methods
 class Loss:
     """Base class of losses; subclasses define `call(y_true, y_pred)`.
 

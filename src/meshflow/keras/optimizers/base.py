@@ -21,6 +21,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.runtime.context import context, lock_variables
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -44,6 +45,7 @@ _building = threading.RLock()
 __all__ = ["Optimizer"]
 
 
+@hide_frames_of_methods
 class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     """Base class of optimizers.
 

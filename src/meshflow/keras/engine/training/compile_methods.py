@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.distribute.strategy import Strategy, get_strategy
 from meshflow.environment.types import PyTree
@@ -76,6 +77,7 @@ class CompileMethods(TrainableState):
         self.predict_function: Any = None
         self._steps: dict[str, Any] = {}
 
+    @hide_frames_of_errors
     def compile(
         self,
         optimizer: Any = "rmsprop",
