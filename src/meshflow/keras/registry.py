@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.environment.types import Config
 
 T = TypeVar("T")
@@ -160,6 +161,7 @@ class LazyObject(NamedTuple):
         return getattr(importlib.import_module(self.module), self.name)
 
 
+@hide_frames_of_methods
 class ObjectRegistry:
     """Classes and functions of one category that configurations may name, such as layers or losses.
 
@@ -321,6 +323,7 @@ def create_registry(item_name: str, module: str, table: dict[str, Any]) -> Objec
     return registry
 
 
+@hide_frames_of_methods
 class _LayerRegistry(ObjectRegistry):
     """Registry of layers; `clone_model` temporarily replaces some of them."""
 
@@ -364,6 +367,7 @@ class _LayerRegistry(ObjectRegistry):
         return super().get(identifier, custom_objects)
 
 
+@hide_frames_of_methods
 class _OptimizerRegistry(ObjectRegistry):
     """Registry of optimizers; legacy ones have names with the prefix "legacy."."""
 

@@ -99,6 +99,14 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
+def apply_and_translate(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
+    """Run `op` like `apply`; mistakes in its operands raise TensorFlow's exceptions."""
+    try:
+        return apply(op, operands, static)
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise translate_error(op.name, error, operands) from None
+
+
 def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
     # Every op call runs this function, so it and its helpers read the slot `_value`, which is faster
     # than the property `array`.

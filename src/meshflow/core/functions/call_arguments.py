@@ -153,6 +153,7 @@ class CallArguments:
         constants = (int, float, bool, str, bytes, complex)
         return [leaf for leaf in statics if type(leaf) not in constants]
 
+    @hide_frames_of_errors
     def canonicalize(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return the arguments in the order of the signature, with arrays as tensors.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -120,12 +120,14 @@ def mark_boundary(function: Callable[Parameters, Result]) -> Callable[Parameters
 def hide_frames_of_functions(namespace: dict[str, Any]) -> None:
     """Make the public functions of a module raise errors without internal frames.
 
-    Functions that do so, such as ops, are not changed.
+    Functions that do so, such as ops, are not changed. Its module `experimental` is included.
 
     Args:
       namespace: The attributes of the module.
     """
     for name, function in list(namespace.items()):
+        if name == "experimental" and isinstance(function, ModuleType):
+            hide_frames_of_functions(vars(function))
         if name.startswith("_") or not isinstance(function, FunctionType):
             continue
         if function.__code__ not in _boundaries and function.__module__.startswith("meshflow."):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.dispatch import apply, apply_and_translate
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, lock_variables, suspend_autocast, variable_lock
@@ -475,7 +475,7 @@ class Variable(VariableRowMethods, _Operators):
         tensor = self._check_value(delta, method)
         with lock_variables():
             with suspend_autocast():
-                result = apply(op, (self._as_tensor(), tensor))
+                result = apply_and_translate(op, (self._as_tensor(), tensor))
             if not self._static_shape.is_compatible_with(result.array.shape):
                 raise ValueError(
                     f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "

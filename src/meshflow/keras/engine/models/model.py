@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 from meshflow.core.runtime.name_scopes import name_scope
-from meshflow.core.runtime.tracebacks import is_filtering
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods, is_filtering
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -29,6 +29,7 @@ from meshflow.keras.engine.training.training import Trainer
 _log = logging.getLogger("meshflow")
 
 
+@hide_frames_of_methods
 class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     """Layers that are grouped into an object that trains and predicts.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.environment.types import Config, PyTree
@@ -21,6 +22,7 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
 
 
+@hide_frames_of_methods
 class Sequential(Model):
     """Linear stack of layers with one input and one output each.
 

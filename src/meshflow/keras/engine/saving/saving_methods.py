@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.saving import (
     model_configuration,
