@@ -45,7 +45,7 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
-from meshflow.core.runtime.tracebacks import hide_frames, is_filtering, mark_boundary
+from meshflow.core.runtime.tracebacks import hide_frames, is_filtering
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, propagate_sizes
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
@@ -480,7 +480,7 @@ def op(
 
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
-    return op_names.register_name(mark_boundary(public))
+    return op_names.register_name(public)
 
 
 def _get_annotation(parameter: inspect.Parameter) -> str:

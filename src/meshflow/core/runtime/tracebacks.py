@@ -23,7 +23,7 @@ _HIDDEN_PATHS = (_PACKAGE, os.path.dirname(os.path.abspath(jax.__file__)) + os.s
 _STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 # Start of the second line of the note that JAX adds to errors in functions that it traces.
 _JAX_NOTE = "For simplicity, JAX has removed its internal frames"
-# Code of the functions that hide the frames of their errors.
+# Code of the functions that `hide_frames_of_functions` does not replace.
 _boundaries: set[CodeType | None] = set()
 # Special methods of public classes that users call.
 _SPECIAL_METHODS = ("__init__", "__call__", "__getitem__", "__setitem__", "__iter__", "__next__")
@@ -112,7 +112,10 @@ def hide_frames_of_errors(
 
 
 def mark_boundary(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Record that a function, and others with the same code, hide the frames of their errors."""
+    """Record that a function, and others with the same code, stay the same in public modules.
+
+    They hide the frames of their errors, or are recognized by their identity.
+    """
     _boundaries.add(getattr(function, "__code__", None))
     return function
 

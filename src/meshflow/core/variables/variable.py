@@ -29,6 +29,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Reference, Tensor, TensorLike
 from meshflow.core.variables.variable_rows import VariableRowMethods
+from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import Array
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Variable(VariableRowMethods, _Operators):
     _is_lent = False
     # Whether the variable is the number of steps of an optimizer.
     _counts_steps = False
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         """Create the variable, through the active variable creators if there are any."""

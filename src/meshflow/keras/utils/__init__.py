@@ -3,7 +3,6 @@
 import importlib
 from typing import Any
 
-from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,
@@ -106,6 +105,3 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module("meshflow.keras.layers.preprocessing.feature_space")
         return module.FeatureSpace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-_hide_frames(globals())

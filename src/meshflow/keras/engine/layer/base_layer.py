@@ -28,6 +28,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
@@ -109,6 +110,8 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
         build = cls.__dict__.get("build")
         if inspect.isfunction(build):
             cls.build = default_config.record_build_shape(build)  # type: ignore[method-assign]
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create the layer, and store its constructor arguments for the default `get_config`."""
