@@ -97,6 +97,7 @@ __all__ = [
     "eager_constant_folding",
     "expand_high_level",
     "export_lowering",
+    "get_jaxpr_value",
     "jex_backend",
     "jex_core",
     "jex_primitives",
@@ -383,3 +384,11 @@ def make_exported(**fields: Any) -> Any:
     if any(f.name == "_has_named_shardings" for f in dataclasses.fields(jax.export.Exported)):
         fields["_has_named_shardings"] = False
     return jax.export.Exported(**fields)
+
+
+def get_jaxpr_value(array: Any) -> Any:
+    """Return the variable of the jaxpr that a tracer stands for, or None; return arrays unchanged."""
+    if not isinstance(array, jax.core.Tracer):
+        return array
+    value = getattr(array, "val", None)
+    return value if isinstance(value, jex_core.Var) else None

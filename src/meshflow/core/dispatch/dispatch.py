@@ -133,6 +133,8 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op as a part of the function that is being traced."""
     outputs = wrap_outputs(op.call(values, static))
+    if context.trace is not None:
+        context.trace.record_call(op.name, values, outputs)
     if context.has_symbolic_sizes:
         propagate_sizes(op.name, operands, static, outputs)
     if op.is_foldable and are_all_constant(operands):
@@ -290,6 +292,8 @@ def _execute_with_tapes(
     else:
         outputs = op.call(values, static) if in_trace else op.get_eager(static)(*values)
     result = wrap_outputs(outputs)
+    if context.trace is not None:
+        context.trace.record_call(op.name, values, result)
     if any(requested):
         node = RecordedOp(
             op,
