@@ -28,6 +28,8 @@ replace it:
 * `dce_jaxpr`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
+* `get_jaxpr_value`: the variable of a jaxpr that a tracer stands for, for graphs of functions.
+  Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: changes of the number of devices,
   jaxprs and primitives, all primitives by name, and source lines of users' programs. These names of

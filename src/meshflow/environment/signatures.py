@@ -6,7 +6,7 @@ import inspect
 
 
 class ConstructorSignature:
-    """Value of `__signature__` that gives a class the signature of its `__init__`.
+    """Value of `__signature__` for classes with `__new__`: the signature of `__init__`.
 
     Without it, `help` and `inspect.signature` describe the `__new__` of a base class.
 

@@ -134,7 +134,7 @@ def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[An
     """Run an op as a part of the function that is being traced."""
     outputs = wrap_outputs(op.call(values, static))
     if context.trace is not None:
-        context.trace.record_call(op.name, values, outputs)
+        context.trace.record_call(op, values, outputs)
     if context.has_symbolic_sizes:
         propagate_sizes(op.name, operands, static, outputs)
     if op.is_foldable and are_all_constant(operands):
@@ -293,7 +293,7 @@ def _execute_with_tapes(
         outputs = op.call(values, static) if in_trace else op.get_eager(static)(*values)
     result = wrap_outputs(outputs)
     if context.trace is not None:
-        context.trace.record_call(op.name, values, result)
+        context.trace.record_call(op, values, result)
     if any(requested):
         node = RecordedOp(
             op,

@@ -77,9 +77,11 @@ class FunctionSettings:
     Attributes:
       run_eagerly: Whether functions run as plain Python.
       on_launch: Called when a compiled function was started; set by code that monitors the process.
+      called: The functions that were called while `tf.summary.trace_on` collects graphs, or None.
     """
 
     run_eagerly = False
+    called: dict[str, ConcreteFunction] | None = None
     on_launch: Callable[[], None] | None = None
 
 

@@ -64,7 +64,7 @@ class Trace(Protocol):
     def write(self, variable: Any, value: Any) -> None:
         """Set the value of a variable for the rest of this trace."""
 
-    def record_call(self, name: str, values: Sequence[Any], outputs: Any) -> None:
+    def record_call(self, op: Any, values: Sequence[Any], outputs: Any) -> None:
         """Record the call of an op."""
 
     def mark_initialization(self) -> None:

@@ -112,7 +112,7 @@ def hide_frames_of_errors(
 
 
 def mark_boundary(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Record that a function, and others with the same code, stay the same in public modules.
+    """Record that `hide_frames_of_functions` does not replace functions with this code.
 
     They hide the frames of their errors, or are recognized by their identity.
     """

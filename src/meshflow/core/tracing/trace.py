@@ -63,6 +63,8 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
+# Names of opaque ops that are no functions.
+_STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -208,8 +210,10 @@ class TraceContext:
         self._variable_values[id(variable)] = Tensor(self.lookup(value))
         self.writes[id(variable)] = variable
 
-    def record_call(self, name: str, values: Sequence[Any], outputs: PyTree) -> None:
+    def record_call(self, op: Op, values: Sequence[Any], outputs: PyTree) -> None:
         """Record the call of an op, given its arrays, for the graph of the function."""
+        is_function = op.is_opaque and op.name not in _STAGED_STATEMENTS
+        name = "PartitionedCall" if is_function else op.name
         self._calls.append((name, values, outputs, "/".join(context.name_scopes)))
 
     def list_calls(self) -> list[OpCall]:
