@@ -109,7 +109,7 @@ _TYPES = dict(
         "copy:Identity",
         "copy_p:Identity",
         "stop_gradient:StopGradient",
-        "fused_batch_norm:FusedBatchNormV3",
+        "fused_batch_norm:FusedBatchNormV3 for_loop:While while_loop:While assign_add:AddV2 assign_sub:Sub
     ]
 )
 # TensorFlow names the nodes of operators differently from those of functions.
