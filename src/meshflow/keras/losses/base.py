@@ -194,11 +194,10 @@ def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: st
         return losses
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
-    if losses.shape.rank and has_symbolic_size(losses.shape):
-        # The function is exported for any size, so the number of losses is unknown.
+    if not losses.shape.is_fully_defined() or has_symbolic_size(losses.shape):
+        # The losses of a symbolic tensor of Keras, or of a function that is exported for any size.
         return math.reduce_mean(losses)
-    count = max(losses.shape.num_elements() or 0, 1)
-    return math.reduce_sum(losses) / float(count)
+    return math.reduce_sum(losses) / float(max(losses.shape.num_elements(), 1))
 
 
 class LossFunctionWrapper(Loss):

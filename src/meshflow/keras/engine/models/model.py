@@ -85,6 +85,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     def _get_graph(self) -> Graph | None:
         return self._graph
 
+    @property
+    def _is_graph_network(self) -> bool:
+        """Check whether the model is a graph of layers; libraries read this attribute."""
+        return self._get_graph() is not None
+
     # ---- structure -------------------------------------------------------------------------
 
     @property

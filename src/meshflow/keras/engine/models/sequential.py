@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensor
@@ -66,6 +66,14 @@ class Sequential(Model):
         stack_ids = {id(layer) for layer in self._stack}
         is_extra = lambda layer: id(layer) not in stack_ids and not isinstance(layer, InputLayer)
         return [layer for layer in graph.layers if is_extra(layer)]
+
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
+        layers = super()._flatten_layers(recursive, include_self)
+        if include_self:
+            yield next(layers)
+        if self._is_input_declared and self._input is not None:
+            yield self._input._keras_history.layer
+        yield from layers
 
     @property
     def _builds_by_shape(self) -> bool:
@@ -180,6 +188,9 @@ class Sequential(Model):
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
             name = f"{self._stack[0].name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
+            for layer in self._flatten_layers():
+                # The call that follows computes the losses.
+                layer._inferred_losses = []
         self.built = True
 
     def _connect(
