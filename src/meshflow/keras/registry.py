@@ -150,6 +150,10 @@ def to_snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", partly_split).lower()
 
 
+class UnknownNameError(ValueError, TypeError):
+    """Error for a class or function that no registry contains; Keras' file formats raise either type."""
+
+
 class LazyObject(NamedTuple):
     """Class or function of a module that is imported when a configuration first names it."""
 
@@ -265,16 +269,17 @@ class ObjectRegistry:
             else _create_from_config(target, config, custom_objects)
         )
 
-    def _make_unknown_name_error(self, name: str) -> ValueError:
+    def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
         hint = (
             f" Did you mean {' or '.join(map(repr, similar_names))}?"
             if similar_names
             else f" Known are {sorted(self.table)}."
         )
-        return ValueError(
+        return UnknownNameError(
             f"Unknown {self.item_name}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
-            f"this object is included in the scope.{hint}"
+            f"this object is included in the scope.{hint} Could not locate class {name!r}. Make sure custom classes are "
+            "decorated with `@keras.utils.register_keras_serializable()`."
         )
 
 
@@ -299,6 +304,12 @@ def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects
         with custom_object_scope(custom_objects or {}):
             return cls.from_config(config)
     except (LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        if isinstance(error, TypeError) and "'dict' object" in str(error):
+            raise TypeError(
+                f"{cls} could not be deserialized properly. Please ensure that components that are Python object instances "
+                "(layers, models, etc.) returned by `get_config()` are explicitly deserialized in the model's "
+                f"`from_config()` method. Exception encountered: {error}"
+            ) from error
         # A TypeError about wrong values, unlike one about the names of arguments, has a clear message
         # of its own.
         has_own_message = isinstance(error, TypeError) and not _WRONG_NAMES.search(str(error))

@@ -335,15 +335,16 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           -0.5
         """
         with suspend_tapes():
-            pairs = check_gradient_rows(_filter_gradients(grads_and_vars))
+            all_pairs = list(grads_and_vars)
+            pairs = check_gradient_rows(_filter_gradients(all_pairs))
             if not pairs:
                 return self.iterations
-            variables = [v for _, v in pairs]
             closure = context.worker_closure
-            if closure is None:
-                self.build(variables)
+            if closure is not None:
+                closure.check_slots(self, [v for _, v in pairs])
             else:
-                closure.check_slots(self, variables)
+                # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
+                self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)

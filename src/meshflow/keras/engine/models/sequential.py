@@ -274,6 +274,11 @@ class Sequential(Model):
             )
         return super().weights
 
+    @property
+    def _saved_weights(self) -> list[Any]:
+        # A model that is not built has a file without weights.
+        return super()._saved_weights if self.built else []
+
     def get_config(self) -> Config:
         """Return the configuration, which contains the name and the layers."""
         configs = []
