@@ -65,6 +65,9 @@ __all__ = [
 ]
 
 
+_KEYWORDS = ("partition_shape", "partition_offset", "layout")
+
+
 @hide_frames_of_methods
 class Initializer:
     """Base class of initializers: callables that map a shape to a tensor.
@@ -79,6 +82,7 @@ class Initializer:
     """
 
     _needs_floating_dtype = False
+    _has_partitions = True
 
     def __call__(
         self, shape: Iterable[int], dtype: DTypeLike | None = None, **kwargs: Any
@@ -88,16 +92,31 @@ class Initializer:
         Args:
           shape: Shape of the weight.
           dtype: Its dtype; `floatx()` by default.
-          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` for values on a mesh; others, such
-            as `partition_shape`, are ignored.
+          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` for values on a mesh;
+            `partition_shape` and `partition_offset`, for a part of the values.
 
         Raises:
+          NotImplementedError: If parts of the values are not defined.
+          TypeError: If there is another argument.
           ValueError: If the dtype is an integer and the values are fractions.
         """
+        unknown = [name for name in kwargs if name not in _KEYWORDS]
+        if unknown:
+            raise TypeError(
+                f"Unknown keyword arguments: {unknown}. Allowed keyword arguments: {[*_KEYWORDS]}."
+            )
+        size, offset = kwargs.get("partition_shape"), kwargs.get("partition_offset")
+        if size is not None and not self._has_partitions:
+            raise NotImplementedError(
+                f"{type(self).__name__} initializer does not support partition-related arguments."
+            )
         dtype = as_dtype(dtype or settings.floatx())
         if self._needs_floating_dtype and not dtype.is_floating:
             raise ValueError(f"Expected floating point type, got {dtype}.")
         values = self.values(tuple(int(s) for s in shape))
+        if size is not None:
+            starts = offset or [0] * len(size)
+            values = values[tuple(slice(o, o + n) for o, n in zip(starts, size, strict=True))]
         tensor = convert_python_value(_convert(np.asarray(values), dtype.dtype), dtype)
         layout = kwargs.get("layout")
         return tensor if layout is None else layout.constrain(tensor)
@@ -471,6 +490,8 @@ class Orthogonal(_RandomInitializer):
       True
     """
 
+    _has_partitions = False
+
     def __init__(self, gain: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         self.gain = gain
@@ -504,6 +525,8 @@ class Identity(Initializer):
       >>> tf.keras.initializers.Identity(gain=2.0)([2, 3]).numpy().tolist()
       [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
     """
+
+    _has_partitions = False
 
     _needs_floating_dtype = True
 

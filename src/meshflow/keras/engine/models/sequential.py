@@ -8,7 +8,8 @@ from typing import Any
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
-from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import registry, serialization
@@ -126,9 +127,10 @@ class Sequential(Model):
                     )
                 )
                 self._is_input_declared = True
+        if self._input is not None:
+            self._output = _call_with_one_output(layer, self._output)
         self._stack.append(layer)
         if self._input is not None:
-            self._output = layer(self._output)
             self._invalidate_graph()
 
     def _set_input(self, tensor: KerasTensor) -> None:
@@ -203,7 +205,7 @@ class Sequential(Model):
         """Call the layers on a symbolic input of a shape."""
         self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name, sparse=is_sparse))
         for layer in self._stack:
-            self._output = layer(self._output)
+            self._output = _call_with_one_output(layer, self._output)
         self._invalidate_graph()
 
     def _relax_input_shape(self, inputs: Any) -> None:
@@ -352,4 +354,15 @@ def _get_input_dtype(layer: Layer) -> DTypeLike | None:
     graph = get_graph(layer)
     if graph is not None:
         return graph.flat_inputs[0].dtype
-    return None
+    is_floating = layer.dtype is not None and as_dtype(layer.dtype).is_floating
+    return layer.dtype if is_floating else None
+
+
+def _call_with_one_output(layer: Layer, inputs: Any) -> Any:
+    outputs = layer(inputs)
+    if len(nest.flatten(outputs)) != 1:
+        raise ValueError(
+            "All layers in a Sequential model should have a single output tensor. For multi-output layers, use the "
+            f"functional API. Layer {layer.name!r} has {len(nest.flatten(outputs))} outputs."
+        )
+    return outputs
