@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.setup import enable_64_bit_types as _allow_64_bits
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 
 _allow_64_bits()
 
@@ -269,6 +270,10 @@ if TYPE_CHECKING:
     from meshflow.keras.initializers import RandomNormal as random_normal_initializer
     from meshflow.keras.initializers import RandomUniform as random_uniform_initializer
     from meshflow.keras.initializers import Zeros as zeros_initializer
+
+for _module in (bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings):
+    _hide_frames(vars(_module))
+_hide_frames(globals())
 
 # These modules are loaded on first use, because their imports take time and many programs need few
 # of them.

@@ -1,6 +1,9 @@
 """`tf.image`: image processing and codecs."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.ops import image as _image
 from meshflow.ops.image import *  # noqa: F403
 
 __all__ = sorted(_image.__all__)
+
+_hide_frames(globals())

@@ -60,7 +60,7 @@ def explain(
             if has_args
             else function.get_concrete_function()
         )
-        closed = concrete.graph
+        closed = concrete.closed_jaxpr
     else:
         closed = trace(convert(fn), args, kwargs, isolated=True).closed_jaxpr
     return explain_jaxpr(closed, dtype, lists)

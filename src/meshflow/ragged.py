@@ -1,5 +1,6 @@
 """`tf.ragged`: ops on rows of different lengths."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.ops.ragged import (
     boolean_mask,
     constant,
@@ -17,3 +18,5 @@ __all__ = [
     "row_splits_to_segment_ids",
     "stack",
 ]
+
+_hide_frames(globals())

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 
@@ -129,3 +130,6 @@ def size(a: SparseTensor, validate_indices: bool = True) -> Tensor:
     rows, leading, _ = _collect_rows(a, "a")
     counts = [len(np.unique(row)) for row in rows.values()]
     return convert_to_tensor(np.array(counts, np.int32).reshape(leading))
+
+
+_hide_frames(globals())

@@ -11,6 +11,7 @@ from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -361,3 +362,6 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
     indices = a.indices.require_value("indices of tf.sparse.mask")
     rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
     return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)
+
+
+_hide_frames(globals())

@@ -445,7 +445,7 @@ def test_gradients_of_gathers_are_checked_once():
             loss = tf.reduce_sum(tf.gather(table, i) * tf.nn.embedding_lookup(table, i))
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])
 
-    program = step.get_concrete_function(tf.TensorSpec([3], tf.int32)).graph
+    program = step.get_concrete_function(tf.TensorSpec([3], tf.int32)).closed_jaxpr
     assert str(program).count("bounds_check") == 2
 
 

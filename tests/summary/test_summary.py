@@ -220,6 +220,57 @@ def test_profiles(tmp_path):
     tf.summary.trace_off()
 
 
+def test_graphs(tmp_path):
+    plugins = pytest.importorskip("tensorboard.plugins.base_plugin")
+    from tensorboard import context
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.plugins.graph import graphs_plugin
+
+    function = tf.function(lambda x: tf.nn.relu(x) + 1.0)
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        tf.summary.trace_on(graph=True)
+        function(tf.ones([2]))
+        tf.summary.trace_export("functions", step=3)
+        graph = function.get_concrete_function(tf.ones([2])).graph
+        assert tf.summary.graph(graph)
+    multiplexer = plugin_event_multiplexer.EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(tmp_path)).Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(tmp_path))
+    board = plugins.TBContext(logdir=str(tmp_path), multiplexer=multiplexer, data_provider=provider)
+    plugin, request = graphs_plugin.GraphsPlugin(board), context.RequestContext()
+    [(run, item)] = plugin.info_impl(request, experiment="").items()
+    assert item["run_graph"] and item["tags"]["functions"]["op_graph"]
+    for tag in (None, "functions"):
+        text, kind = plugin.graph_impl(request, run, tag, False, experiment="")
+        assert kind == "text/x-protobuf" and all(f'op: "{op}"' in text for op in ("Relu", "AddV2"))
+
+
+def test_hyperparameters(tmp_path):
+    """TensorBoard's own package writes hyperparameters by the names of TensorFlow."""
+    pytest.importorskip("tensorboard")
+    # TensorBoard looks for TensorFlow once in a process.
+    script = f"""
+import sys
+import meshflow as tf
+sys.modules["tensorflow"] = tf
+from tensorboard.plugins.hparams import api as hp
+units = hp.HParam("units", hp.Discrete([1, 2]))
+with tf.summary.create_file_writer({str(tmp_path)!r}).as_default():
+    assert hp.hparams_config(hparams=[units], metrics=[hp.Metric("epoch_loss")])
+    assert hp.hparams({{units: 2}})
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+callback = hp.KerasCallback({str(tmp_path / "run")!r}, {{units: 1}})
+model.fit(tf.ones((2, 2)), tf.ones((2, 1)), verbose=0, callbacks=[callback])
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    tags = [value.tag for _, value in events(tmp_path) + events(tmp_path / "run")]
+    assert [tag.removeprefix("_hparams_/") for tag in tags] == [
+        "experiment",
+        *("session_start_info", "session_start_info", "session_end_info"),
+    ]
+
+
 def test_tensorboard_reads_it(writer, tmp_path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     with writer.as_default(step=2):

@@ -221,3 +221,10 @@ def test_types_are_numpys():
     assert tnp.issubdtype(tnp.uint8, tnp.integer) and tnp.issubdtype(tnp.int8, tnp.number)
     assert tnp.dtype("f4") == np.float32
     assert tnp.finfo(tf.bfloat16).bits == 16
+
+
+def test_functions_of_datasets_receive_arrays():
+    dataset = tf.data.Dataset.from_tensor_slices(tnp.asarray([-3.0, 0.0, 4.0]))
+    clipped = dataset.map(lambda z: z.clip(-1, 1)).batch(3).map(lambda z: z.reshape(1, 3).T)
+    assert next(iter(clipped)).numpy().tolist() == [[-1], [0], [1]]
+    assert [x.numpy() for x in dataset.filter(lambda z: z.sum() > 0)] == [4]

@@ -31,6 +31,7 @@ from meshflow.checkpoint.status import CheckpointLoadStatus, InitializationOnlyS
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.variable import Variable
@@ -39,6 +40,7 @@ from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
 
 
+@hide_frames_of_methods
 class Checkpoint(ObservableAttributes):
     """Group of objects that are saved and restored together.
 

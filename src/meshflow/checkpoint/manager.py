@@ -18,6 +18,7 @@ from meshflow.checkpoint.state_file import (
     get_checkpoint_state,
     write_state,
 )
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
@@ -26,6 +27,7 @@ from meshflow.files.paths import make_absolute, to_path_string
 _log = logging.getLogger("meshflow")
 
 
+@hide_frames_of_methods
 class CheckpointManager:
     """Manager that numbers checkpoints, keeps the latest and deletes older ones.
 

@@ -6,10 +6,12 @@ from typing import NoReturn
 
 from meshflow.checkpoint.object_graph import list_children
 from meshflow.checkpoint.restoration import Restoration
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 
 __all__ = ["CheckpointLoadStatus", "InitializationOnlyStatus"]
 
 
+@hide_frames_of_methods
 class CheckpointLoadStatus:
     """Status that `Checkpoint.restore` returns, with assertions on the restored values.
 

@@ -13,6 +13,7 @@ from meshflow.core.autograph.conversion import convert_callable
 from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.staging.loops import LoopElements
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -35,6 +36,7 @@ Result = TypeVar("Result")
 
 
 @register_value_type(DatasetSpec)
+@hide_frames_of_methods
 class Dataset(
     SourceMethods, ElementwiseMethods[Element], GroupingMethods[Element], OrderMethods[Element]
 ):

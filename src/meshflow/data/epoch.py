@@ -22,6 +22,7 @@ from meshflow.core.iterators.iterator_captures import Element, IteratorSource
 from meshflow.core.runtime.annotations import DATA, INPUT, name_thread, region
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.data import structure
 from meshflow.data.execution.failures import (
     ClosingIterator,
@@ -244,6 +245,11 @@ class DatasetIterator(structure.ElementSource, IteratorSource[Element]):
             if exhausted_error is None:
                 raise
             raise exhausted_error from error
+        except StopIteration:
+            raise
+        except Exception as error:
+            hide_frames(error)
+            raise
 
     def _make_cache_key(self) -> Hashable:
         sizes = describe_shapes(self._dataset.infer_static_shapes())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
@@ -545,3 +546,6 @@ class TFRecordWriter:
         with Records(self._path, self._compression) as writer:
             for element in dataset.iter_elements(Epoch(dataset)):
                 writer.write(element[()])
+
+
+_hide_frames(globals())

@@ -11,6 +11,7 @@ import jax
 from meshflow.core.functions.function import Function
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
@@ -61,6 +62,7 @@ class StrategyScope:
         return self._active.pop().__exit__(*error)
 
 
+@hide_frames_of_methods
 class Strategy(ReductionsAndGathers):
     """Synchronous training on the devices of a mesh; the base class of all strategies.
 

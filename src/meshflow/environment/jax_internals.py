@@ -28,6 +28,8 @@ replace it:
 * `dce_jaxpr`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
+* `get_jaxpr_value`: the variable of a jaxpr that a tracer stands for, for graphs of functions.
+  Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: changes of the number of devices,
   jaxprs and primitives, all primitives by name, and source lines of users' programs. These names of
@@ -97,6 +99,7 @@ __all__ = [
     "eager_constant_folding",
     "expand_high_level",
     "export_lowering",
+    "get_jaxpr_value",
     "jex_backend",
     "jex_core",
     "jex_primitives",
@@ -383,3 +386,11 @@ def make_exported(**fields: Any) -> Any:
     if any(f.name == "_has_named_shardings" for f in dataclasses.fields(jax.export.Exported)):
         fields["_has_named_shardings"] = False
     return jax.export.Exported(**fields)
+
+
+def get_jaxpr_value(array: Any) -> Any:
+    """Return the variable of the jaxpr that a tracer stands for, or None; return arrays unchanged."""
+    if not isinstance(array, jax.core.Tracer):
+        return array
+    value = getattr(array, "val", None)
+    return value if isinstance(value, jex_core.Var) else None

@@ -1,5 +1,6 @@
 """`tf.io`: files, record files, serialized examples and tensors, encoded images, and raw bytes."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.io import gfile
 from meshflow.io.features import (
     FixedLenFeature,
@@ -75,3 +76,5 @@ __all__ = [
     "serialize_tensor",
     "write_file",
 ]
+
+_hide_frames(globals())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -180,3 +181,6 @@ def _clone_sequential(
     clone = type(model)([first, *layers], name=model.name)
     attach_layers(clone, config)
     return clone
+
+
+_hide_frames(globals())

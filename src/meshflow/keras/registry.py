@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.environment.types import Config
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ def to_snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", partly_split).lower()
 
 
+class UnknownNameError(ValueError, TypeError):
+    """Error for a class or function that no registry contains; Keras' file formats raise either type."""
+
+
 class LazyObject(NamedTuple):
     """Class or function of a module that is imported when a configuration first names it."""
 
@@ -175,6 +180,7 @@ class LazyObject(NamedTuple):
         return getattr(importlib.import_module(self.module), self.name)
 
 
+@hide_frames_of_methods
 class ObjectRegistry:
     """Classes and functions of one category that configurations may name, such as layers or losses.
 
@@ -278,16 +284,17 @@ class ObjectRegistry:
             else _create_from_config(target, config, custom_objects)
         )
 
-    def _make_unknown_name_error(self, name: str) -> ValueError:
+    def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
         hint = (
             f" Did you mean {' or '.join(map(repr, similar_names))}?"
             if similar_names
             else f" Known are {sorted(self.table)}."
         )
-        return ValueError(
+        return UnknownNameError(
             f"Unknown {self.item_name}: {name!r}. Please ensure you are using a `keras.utils.custom_object_scope` and that "
-            f"this object is included in the scope.{hint}"
+            f"this object is included in the scope.{hint} Could not locate class {name!r}. Make sure custom classes are "
+            "decorated with `@keras.utils.register_keras_serializable()`."
         )
 
 
@@ -312,6 +319,12 @@ def _create_from_config(cls: type, config: Config, custom_objects: CustomObjects
         with custom_object_scope(custom_objects or {}):
             return cls.from_config(config)
     except (LookupError, AttributeError, TypeError, ArithmeticError) as error:
+        if isinstance(error, TypeError) and "'dict' object" in str(error):
+            raise TypeError(
+                f"{cls} could not be deserialized properly. Please ensure that components that are Python object instances "
+                "(layers, models, etc.) returned by `get_config()` are explicitly deserialized in the model's "
+                f"`from_config()` method. Exception encountered: {error}"
+            ) from error
         # A TypeError about wrong values, unlike one about the names of arguments, has a clear message
         # of its own.
         has_own_message = isinstance(error, TypeError) and not _WRONG_NAMES.search(str(error))
@@ -336,6 +349,7 @@ def create_registry(item_name: str, module: str, table: dict[str, Any]) -> Objec
     return registry
 
 
+@hide_frames_of_methods
 class _LayerRegistry(ObjectRegistry):
     """Registry of layers; `clone_model` temporarily replaces some of them."""
 
@@ -379,6 +393,7 @@ class _LayerRegistry(ObjectRegistry):
         return super().get(identifier, custom_objects)
 
 
+@hide_frames_of_methods
 class _OptimizerRegistry(ObjectRegistry):
     """Registry of optimizers; legacy ones have names with the prefix "legacy."."""
 

@@ -1,5 +1,6 @@
 """`tf.lookup`: hash tables."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.lookup import experimental
 from meshflow.lookup.initializers import (
     KeyValueTensorInitializer,
@@ -16,3 +17,5 @@ __all__ = [
     "TextFileInitializer",
     "experimental",
 ]
+
+_hide_frames(globals())

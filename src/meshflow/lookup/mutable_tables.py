@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.checkpoint.object_graph import PYTHON_STATE
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
 from meshflow.core.values.specs import TensorSpec
@@ -23,6 +24,7 @@ from meshflow.ops.python_function import numpy_function
 __all__ = ["DenseHashTable", "MutableHashTable"]
 
 
+@hide_frames_of_methods
 class MutableHashTable(Table):
     """A hash table to which keys can be added, and from which they can be removed.
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import FailedPreconditionError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -37,6 +38,7 @@ class TableInitializer(Protocol):
         """Return vectors of the keys and values."""
 
 
+@hide_frames_of_methods
 class StaticHashTable(Table):
     """An immutable hash table.
 
@@ -153,6 +155,7 @@ class StaticHashTable(Table):
         return array.reshape(result, tensor.shape)
 
 
+@hide_frames_of_methods
 class StaticVocabularyTable(Table):
     """A table of int64 values that hashes missing keys to additional values.
 

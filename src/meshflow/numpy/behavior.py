@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, ndarray_attributes
 from meshflow.environment.types import PyTree
 from meshflow.numpy import elementwise, inspection, manipulation, products, promotion, reductions
 from meshflow.numpy.conversion import DefaultDtypes, copy, promote
@@ -103,6 +103,11 @@ _PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
     "itemsize": lambda self: self.dtype.size,
     "nbytes": lambda self: self.dtype.size * inspection.size(self),
 }
+
+ndarray_attributes.update(
+    {name: functools.partial(functools.partial, method) for name, method in _METHODS.items()},
+    **_PROPERTIES,
+)
 
 
 def experimental_enable_numpy_behavior(

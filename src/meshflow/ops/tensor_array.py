@@ -21,6 +21,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.staging.growing_accumulators import get_index_count
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
@@ -111,6 +112,7 @@ def _check_index(index: TensorLike, buffer: Tensor, action: str) -> Tensor:
     return checked
 
 
+@hide_frames_of_methods
 class TensorArray:
     """List of tensors of the same dtype; loops can write and read its elements.
 

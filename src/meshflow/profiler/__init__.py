@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.environment.types import StrPath
 from meshflow.profiler import experimental
 from meshflow.profiler.deployed_models import DeployedProfile, profile_model
@@ -29,3 +30,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The callback depends on Keras, a higher layer, so it is imported on first use.
     return importlib.import_module("meshflow.keras.callbacks.verdict").Verdict
+
+
+_hide_frames(globals())

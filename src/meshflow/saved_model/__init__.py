@@ -13,6 +13,7 @@ them `saving` and `loader`.
 
 from __future__ import annotations
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.saved_model import experimental
 from meshflow.saved_model.loader import contains_saved_model, load
 from meshflow.saved_model.manifest.assets import Asset
@@ -77,3 +78,5 @@ PREDICT_METHOD_NAME = "tensorflow/serving/predict"
 PREDICT_INPUTS, PREDICT_OUTPUTS = "inputs", "outputs"
 REGRESS_METHOD_NAME = "tensorflow/serving/regress"
 REGRESS_INPUTS, REGRESS_OUTPUTS = "inputs", "outputs"
+
+_hide_frames(globals())

@@ -1,5 +1,6 @@
 """`tf.summary`: summaries for TensorBoard, written to event files."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.summary import experimental
 from meshflow.summary.recording import record_if, should_record_summaries, write
 from meshflow.summary.summary_ops import audio, graph, histogram, image, scalar, text
@@ -25,3 +26,5 @@ __all__ = [
     "trace_on",
     "write",
 ]
+
+_hide_frames(globals())

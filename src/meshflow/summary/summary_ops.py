@@ -240,20 +240,21 @@ def graph(graph_data: Any) -> Tensor:
     """Write a graph, and return whether it was recorded.
 
     Args:
-      graph_data: A `GraphDef` message of TensorFlow, or its bytes.
+      graph_data: The graph of a concrete function, a `GraphDef` message of TensorFlow, or its
+        bytes.
 
     Raises:
-      TypeError: `graph_data` has another type. Functions of Meshflow are XLA programs without a
-        `GraphDef`.
+      TypeError: `graph_data` has another type.
     """
+    if hasattr(graph_data, "as_graph_def"):
+        graph_data = graph_data.as_graph_def()
     data = graph_data if isinstance(graph_data, bytes) else None
     if hasattr(graph_data, "SerializeToString"):
         data = graph_data.SerializeToString()
     if data is None:
         raise TypeError(
             "tf.summary.graph: graph_data must be a GraphDef message, got "
-            f"{type(graph_data).__name__}. Functions of Meshflow are XLA programs without a GraphDef; "
-            "print one with tf.function(...).get_concrete_function(...).graph."
+            f"{type(graph_data).__name__}. Pass tf.function(...).get_concrete_function(...).graph."
         )
     if state.writer is None:
         return convert_to_tensor(False)

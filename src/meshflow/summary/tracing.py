@@ -1,17 +1,31 @@
-"""`tf.summary.trace_on`: profiles of a program, recorded by JAX's profiler."""
+"""`tf.summary.trace_on`: graphs of the functions of a program, and profiles by JAX's profiler."""
 
 from __future__ import annotations
 
 import logging
 import os
 
+from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.environment.protobuf_messages import declare_messages
 from meshflow.environment.types import StrPath
 from meshflow.profiler import sessions
+from meshflow.summary.recording import make_metadata, write
 from meshflow.summary.writers import StepLike, state
 
 __all__ = ["trace_export", "trace_off", "trace_on"]
 
 _log = logging.getLogger("meshflow")
+
+
+_RunMetadata = declare_messages(
+    "meshflow/run_metadata.proto",
+    {
+        "RunMetadata": {"function_graphs": (4, "*FunctionGraphs")},
+        # The field is a `GraphDef`.
+        "FunctionGraphs": {"pre_optimization_graph": (2, "bytes")},
+    },
+)["RunMetadata"]
 
 
 class _TraceState:
@@ -27,7 +41,7 @@ def trace_on(
     """Start to record a trace, which `trace_export` writes.
 
     Args:
-      graph: Ignored; functions are XLA programs, which TensorBoard cannot draw.
+      graph: Whether to record the graphs of the functions that are called.
       profiler: Whether to record a profile.
       profiler_outdir: Ignored; pass it to `trace_export`.
 
@@ -40,6 +54,7 @@ def trace_on(
     if profiler:
         sessions.start("tf.summary.trace_export")
         _TraceState.is_profiling = True
+    FunctionSettings.called = {} if graph else None
     _TraceState.is_active = True
 
 
@@ -57,14 +72,15 @@ def _stop(folder: str | None) -> bool:
 
 def trace_off() -> None:
     """Stop the trace without writing it."""
+    FunctionSettings.called = None
     _stop(None)
 
 
 def trace_export(name: str, step: StepLike = None, profiler_outdir: StrPath | None = None) -> None:
-    """Stop the trace and write its profile.
+    """Stop the trace; write its graphs to the default writer, and its profile to a folder.
 
     Args:
-      name: Ignored.
+      name: Tag of the graphs in TensorBoard.
       step: Training step; default `tf.summary.experimental.get_step()`.
       profiler_outdir: Folder of the profile: TensorBoard's log folder.
 
@@ -77,5 +93,12 @@ def trace_export(name: str, step: StepLike = None, profiler_outdir: StrPath | No
         raise ValueError("No step set. Please specify one through the `step` argument.")
     if _TraceState.is_profiling and profiler_outdir is None:
         raise ValueError("tf.summary.trace_export: `profiler_outdir` is required for a profile.")
-    if not _stop(None if profiler_outdir is None else os.fspath(profiler_outdir)):
-        _log.info("No graph was written, because functions are XLA programs.")
+    called, FunctionSettings.called = FunctionSettings.called, None
+    _stop(None if profiler_outdir is None else os.fspath(profiler_outdir))
+    if called:
+        run = _RunMetadata()
+        for function in called.values():
+            graph = function.graph.as_graph_def().SerializeToString()
+            run.function_graphs.add(pre_optimization_graph=graph)
+        metadata = make_metadata("graph_run_metadata_graph", content=b"1")
+        write(name, convert_to_tensor(run.SerializeToString()), step, metadata)

@@ -1,5 +1,6 @@
 """`tf.test`: test cases, numerical gradients, and queries of the build."""
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.test.build_info import (
     disable_with_predicate,
     gpu_device_name,
@@ -26,3 +27,5 @@ __all__ = [
     "is_gpu_available",
     "main",
 ]
+
+_hide_frames(globals())

@@ -19,6 +19,7 @@ from meshflow.checkpoint import (
     load_variable,
 )
 from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.distribute.cluster import protos as cluster_protos
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.processes.server_api import ServerDef
@@ -69,3 +70,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_MESSAGES})
+
+
+_hide_frames(globals())

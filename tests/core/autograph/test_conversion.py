@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
+import linecache
+import sys
 import traceback
 
 import pytest
@@ -526,3 +529,55 @@ def test_local_recursive_functions():
 
     assert tf.function(lambda x: x * local(3))(tf.constant(1.0)) == 8
     assert compiled(tf.constant(0.0), 2) == 6
+
+
+MODULE = """{extra}
+def make():
+    return [lambda x: x + {k} if x > 0 else x, lambda x: x * {k} if x > 0 else -x]
+
+class Owner:
+    def __private(self, x):
+        if x > 0:
+            return super().__hash__() * 0 + x * {k}
+        return x
+
+    call = __private
+"""
+
+
+def test_edited_files(tmp_path, monkeypatch, caplog):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def write(k, extra=""):
+        path.write_text(MODULE.format(k=k, extra=extra))
+        importlib.invalidate_caches()
+        linecache.checkcache(str(path))
+        linecache.cache.pop(str(path), None)
+
+    def run(*functions):
+        return [tf.function(f)(tf.constant(2.0)).numpy() for f in functions]
+
+    path = tmp_path / "edited_module.py"
+    write(3)
+    module = importlib.import_module("edited_module")
+    assert run(*module.make(), module.Owner().call) == [5, 6, 6]
+    write(4)
+    assert run(*module.make()) == [5, 6]
+    importlib.reload(module)
+    functions = module.make()
+    owner = module.Owner()
+    assert run(functions[0]) == [6]
+    path.write_text("def unfinished(")  # Functions are found in the text that was read before.
+    assert run(functions[1]) == [8]
+    write(50, "import os")
+    assert run(owner.call) == [8]
+    write(60)
+    importlib.reload(module)
+    functions = module.make()
+    write(7)  # No text contains these functions.
+    with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+        run(functions[0])
+    assert "Reload the module" in caplog.text
+    importlib.reload(module)
+    assert run(*module.make(), module.Owner().call) == [9, 14, 14]

@@ -8,6 +8,7 @@ import pytest
 import meshflow as tf
 from meshflow.io.protos import Event
 from meshflow.io.records import read_records
+from meshflow.saved_model.graph.format.messages import GraphDef
 
 
 def written(folder):
@@ -100,6 +101,34 @@ def test_arguments():
         board(update_freq="never")
     with pytest.raises(ValueError, match="Unrecognized"):
         board(colour=1)
-    with pytest.raises(NotImplementedError, match="embeddings_freq"):
-        board(embeddings_freq=1)
     assert board(write_grads=True, batch_size=2).log_dir == "logs"
+
+
+def test_graphs_and_embeddings(tmp_path):
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Embedding(4, 2, name="words"), tf.keras.layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    options = {"embeddings_freq": 2, "embeddings_metadata": {"words": "words.txt"}}
+    callback = tf.keras.callbacks.TensorBoard(tmp_path, **options)
+    model.fit(np.zeros((4, 3)), np.zeros((4, 3, 1)), epochs=3, verbose=0, callbacks=[callback])
+    assert (tmp_path / "projector_config.pbtxt").read_text() == (
+        'embeddings {\n  tensor_name: "words"\n  tensor_path: "words.tsv"\n  metadata_path: "words.txt"\n}\n'
+    )
+    weights = np.loadtxt(tmp_path / "words.tsv", delimiter="\t")
+    np.testing.assert_allclose(weights, model.layers[0].embeddings.numpy(), rtol=1e-4)
+    assert [
+        tf.train.load_checkpoint(str(p)[:-6])
+        for p in tmp_path.glob("train/keras_embedding.ckpt-[02].index")
+    ]
+    (path,) = tmp_path.glob("train/*tfevents*")
+    definitions = [Event.FromString(record).graph_def for record in read_records(path)]
+    [graph] = [GraphDef.FromString(d) for d in definitions if d]
+    nodes = {node.name: node.op for node in graph.node}
+    assert nodes["sequential/words/GatherV2"] == "GatherV2"
+    assert nodes["sequential/dense/BiasAdd"] == "BiasAdd"
+    with pytest.raises(ValueError, match="Unrecognized `Embedding` layer names"):
+        callback = tf.keras.callbacks.TensorBoard(
+            tmp_path, embeddings_freq=1, embeddings_metadata={"no": "x"}
+        )
+        model.fit(np.zeros((4, 3)), np.zeros((4, 3, 1)), verbose=0, callbacks=[callback])

@@ -9,6 +9,7 @@ The new function combines that code with the original's globals, defaults and cl
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import threading
 import types
@@ -83,13 +84,49 @@ def make_function(function: FunctionType, code: CodeType, runtime: object) -> Fu
 
 def transform_function(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
     """Return the syntax tree of a function after conversion."""
-    definition = source_lookup.find_definition(function.__code__, function.__globals__)
-    return transformer.transform(definition)
+    code = function.__code__
+    is_edited = source_lookup.is_edited(code)
+    for definition in source_lookup.find_definitions(code, function.__globals__):
+        if not is_edited or _is_same(
+            code, _compile_definition(function, copy.deepcopy(definition))
+        ):
+            return transformer.transform(definition)
+    if not is_edited:
+        raise source_lookup.SourceNotFoundError(
+            f"{code.co_name} not found at {code.co_filename}:{code.co_firstlineno}"
+        )
+    log.warning(
+        "%s runs without AutoGraph, because %s has changed since the function was defined. Reload the module, or start "
+        "the program again.",
+        function.__qualname__,
+        code.co_filename,
+    )
+    raise source_lookup.SourceNotFoundError(f"{code.co_filename} has changed")
+
+
+def _is_same(code: CodeType, other: CodeType) -> bool:
+    """Check whether two code objects do the same, in any lines."""
+    constants = [c for c in code.co_consts if not isinstance(c, CodeType)]
+    functions = [c for c in code.co_consts if isinstance(c, CodeType)]
+    other_functions = [c for c in other.co_consts if isinstance(c, CodeType)]
+    return (
+        code.co_code == other.co_code
+        and code.co_names == other.co_names
+        and repr(constants) == repr([c for c in other.co_consts if not isinstance(c, CodeType)])
+        and len(functions) == len(other_functions)
+        and all(map(_is_same, functions, other_functions))
+    )
 
 
 def _compile(function: FunctionType) -> CodeType:
+    compiled = _compile_definition(function, transform_function(function))
+    return _rename_code(compiled, function.__code__.co_name, function.__qualname__)
+
+
+def _compile_definition(
+    function: FunctionType, definition: ast.FunctionDef | ast.Lambda
+) -> CodeType:
     code = function.__code__
-    definition = transform_function(function)
     if isinstance(definition, ast.FunctionDef):
         _remove_annotations(definition)
         statement: ast.stmt = definition
@@ -116,7 +153,7 @@ def _compile(function: FunctionType) -> CodeType:
     for name in (class_name, "ag__wrapper", code.co_name):
         if name is not None:
             compiled = _find_inner_code(compiled, name)
-    return _rename_code(compiled, code.co_name, function.__qualname__)
+    return compiled
 
 
 def _find_inner_code(code: CodeType, name: str) -> CodeType:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import copy
 import linecache
+import os
+import time
 from collections import defaultdict
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
@@ -41,39 +44,62 @@ class _ParsedFile:
 
 
 # Trees take most of the memory of a parsed file, so only the latest files are cached.
-_MAX_CACHED_FILES = 8
-_files: dict[str, _ParsedFile] = {}
+# Functions of an edited file may belong to an earlier version of its text.
+_MAX_CACHED_FILES, _MAX_CACHED_VERSIONS = 8, 3
+# Files that changed after this time may no longer contain the source of loaded functions.
+_START_TIME = time.time()
+_files: dict[str, list[_ParsedFile]] = {}
 
 
-def find_definition(code: CodeType, module_globals: dict[str, Any]) -> Definition:
-    """Return a new copy of the syntax tree of the function from which `code` was compiled.
+def find_definitions(code: CodeType, module_globals: dict[str, Any]) -> Iterator[Definition]:
+    """Find the syntax tree of the function from which `code` was compiled.
 
     Args:
       code: Code object of a function.
       module_globals: Globals of the function, for loaders that hold sources.
 
-    Returns:
-      A `FunctionDef` without decorators, or a `Lambda`.
+    Yields:
+      A new copy of it: a `FunctionDef` without decorators, or a `Lambda`; first of the current text of
+      the file, then of earlier ones if it has changed.
 
     Raises:
-      SourceNotFoundError: If there is no source, or if it has changed.
+      SourceNotFoundError: If there is no source.
     """
     filename = code.co_filename
+    linecache.checkcache(filename)
     lines = linecache.getlines(filename, module_globals)
     if not lines:
         raise SourceNotFoundError(f"no source for {filename}")
-    file = _files.pop(filename, None)
-    if file is None or file.lines != lines:
-        file = _ParsedFile(list(lines))
-    _files[filename] = file
+    versions = _files.pop(filename, [])
+    _files[filename] = versions
     while len(_files) > _MAX_CACHED_FILES:
         _files.pop(next(iter(_files)), None)
+    if not any(file.lines == lines for file in versions):
+        try:
+            versions.insert(0, _ParsedFile(list(lines)))
+        except SourceNotFoundError:
+            if not versions:
+                raise
+    versions.sort(key=lambda file: file.lines != lines)
+    del versions[_MAX_CACHED_VERSIONS:]
+    for file in versions:
+        yield from _find_in_file(code, file)
+
+
+def is_edited(code: CodeType) -> bool:
+    """Check whether the file of a function has changed since the program started."""
+    try:
+        return os.stat(code.co_filename).st_mtime >= _START_TIME
+    except OSError:
+        return False
+
+
+def _find_in_file(code: CodeType, file: _ParsedFile) -> Iterator[Definition]:
     candidates = [n for n in file.by_line.get(code.co_firstlineno, ()) if _has_signature(n, code)]
     if len(candidates) > 1:
         candidates = [n for n in candidates if _has_position(n, code)]
-    if len(candidates) != 1:
-        raise SourceNotFoundError(f"{code.co_name} not found at {filename}:{code.co_firstlineno}")
-    return _copy_definition(candidates[0], file.lines)
+    if len(candidates) == 1:
+        yield _copy_definition(candidates[0], file.lines)
 
 
 def _has_signature(node: Any, code: CodeType) -> bool:

@@ -99,6 +99,14 @@ def apply(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
         raise translated from error
 
 
+def apply_and_translate(op: Op, operands: Sequence[Any], static: tuple[Any, ...] = ()) -> Any:
+    """Run `op` like `apply`; mistakes in its operands raise TensorFlow's exceptions."""
+    try:
+        return apply(op, operands, static)
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise translate_error(op.name, error, operands) from None
+
+
 def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree:
     # Every op call runs this function, so it and its helpers read the slot `_value`, which is faster
     # than the property `array`.
@@ -125,6 +133,8 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
 def _inline(op: Op, operands: Sequence[Any], values: list[Any], static: tuple[Any, ...]) -> PyTree:
     """Run an op as a part of the function that is being traced."""
     outputs = wrap_outputs(op.call(values, static))
+    if context.trace is not None:
+        context.trace.record_call(op, values, outputs)
     if context.has_symbolic_sizes:
         propagate_sizes(op.name, operands, static, outputs)
     if op.is_foldable and are_all_constant(operands):
@@ -282,6 +292,8 @@ def _execute_with_tapes(
     else:
         outputs = op.call(values, static) if in_trace else op.get_eager(static)(*values)
     result = wrap_outputs(outputs)
+    if context.trace is not None:
+        context.trace.record_call(op, values, result)
     if any(requested):
         node = RecordedOp(
             op,
@@ -414,35 +426,43 @@ def op(
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
-        if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-            return symbolic_calls.call_symbolically(public, args, kwargs)
-        if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
-            return context.host_recorder.call(public, args, kwargs)
-        values = [*args, *defaults[len(args) :]]
-        for key, value in kwargs.items():
-            i = position.get(key, -1)
-            if i < len(args):
-                signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
-            values[i] = value
-        if (
-            len(values) != count
-            or inspect.Parameter.empty in values[:0]
-            or any(v is inspect.Parameter.empty for v in values)
-        ):
-            signature.bind(*args, **kwargs)
-        operands = [values[i] for i in operand_indices]
-        if list_indices:
-            for k in list_indices:
-                operands[k] = as_operand_list(public_name, names[operand_indices[k]], operands[k])
-            operands = convert_operand_lists(public_name, operands, same_indices, list_indices)
-        else:
-            operands = convert_operands(public_name, operands, same_indices)
-        if kinds is not None:
-            check_kinds(public_name, operands, same_indices, kinds)
-        static = tuple([to_static_value(values[i], names[i]) for i in static_indices])
-        for k in integer_indices:
-            if type(static[k]) is not int:
-                check_integers(static[k], names[static_indices[k]], public_name)
+        try:
+            if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
+                return symbolic_calls.call_symbolically(public, args, kwargs)
+            if context.host_recorder is not None and context.host_recorder.should_record(
+                args, kwargs
+            ):
+                return context.host_recorder.call(public, args, kwargs)
+            values = [*args, *defaults[len(args) :]]
+            for key, value in kwargs.items():
+                i = position.get(key, -1)
+                if i < len(args):
+                    signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
+                values[i] = value
+            if (
+                len(values) != count
+                or inspect.Parameter.empty in values[:0]
+                or any(v is inspect.Parameter.empty for v in values)
+            ):
+                signature.bind(*args, **kwargs)
+            operands = [values[i] for i in operand_indices]
+            if list_indices:
+                for k in list_indices:
+                    operands[k] = as_operand_list(
+                        public_name, names[operand_indices[k]], operands[k]
+                    )
+                operands = convert_operand_lists(public_name, operands, same_indices, list_indices)
+            else:
+                operands = convert_operands(public_name, operands, same_indices)
+            if kinds is not None:
+                check_kinds(public_name, operands, same_indices, kinds)
+            static = tuple([to_static_value(values[i], names[i]) for i in static_indices])
+            for k in integer_indices:
+                if type(static[k]) is not int:
+                    check_integers(static[k], names[static_indices[k]], public_name)
+        except Exception as error:
+            hide_frames(error)
+            raise
         try:
             return apply(the_op, operands, static)
         except Exception as error:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch.stored_op_names import STORED_NAMES
+from meshflow.core.runtime.tracebacks import mark_boundary
 
 __all__ = ["find_function", "get_name", "is_registered", "register_lazy_module", "register_name"]
 
@@ -64,6 +65,7 @@ def register_name(function: F, name: str | None = None) -> F:
         )
     _functions[full_name] = function
     _names[function] = full_name
+    mark_boundary(function)
     return function
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from meshflow.core.dispatch import op_names
-from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
+from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors, mark_boundary
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,7 +67,7 @@ def accept_symbolic_unnamed(function: F) -> F:
             hide_frames(error)
             raise
 
-    return public  # type: ignore[return-value]
+    return mark_boundary(public)  # type: ignore[return-value]
 
 
 @hide_frames_of_errors

@@ -15,6 +15,7 @@ from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -152,6 +153,7 @@ class CallArguments:
         constants = (int, float, bool, str, bytes, complex)
         return [leaf for leaf in statics if type(leaf) not in constants]
 
+    @hide_frames_of_errors
     def canonicalize(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Return the arguments in the order of the signature, with arrays as tensors.
 
@@ -205,6 +207,7 @@ class CallArguments:
             )
         }
 
+    @hide_frames_of_errors
     def convert_to_signature(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
         """Convert arguments to the declared input signature.
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -75,9 +77,11 @@ class FunctionSettings:
     Attributes:
       run_eagerly: Whether functions run as plain Python.
       on_launch: Called when a compiled function was started; set by code that monitors the process.
+      called: The functions that were called while `tf.summary.trace_on` collects graphs, or None.
     """
 
     run_eagerly = False
+    called: dict[str, ConcreteFunction] | None = None
     on_launch: Callable[[], None] | None = None
 
 
@@ -150,9 +154,34 @@ class SignedFunction:
         return tuple(v for v in self.variables if v.trainable)
 
     @property
-    def graph(self) -> ClosedJaxpr:
+    def closed_jaxpr(self) -> ClosedJaxpr:
         """Return the computation as a JAX `ClosedJaxpr`."""
         return self._any_traced.closed_jaxpr
+
+    @functools.cached_property
+    def graph(self) -> Any:
+        """Return a description of the function as TensorFlow's graph, with a node for each op."""
+        # The graph belongs to a higher layer; most programs do not need it.
+        module = importlib.import_module("meshflow.saved_model.graph.writing.trace_graphs")
+        return module.make_function_graph(self)
+
+    @property
+    def function_def(self) -> Any:
+        """Return the graph as TensorFlow's `FunctionDef` message."""
+        return self.graph.function_def
+
+    @property
+    def function_type(self) -> inspect.Signature:
+        """Return the signature, with the specs of tensors as annotations."""
+        args, kwargs = self.structured_input_signature
+        names = [*self._parameters, *(f"args_{i}" for i in range(len(self._parameters), len(args)))]
+        parameter, positional = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
+        items = [(names[i], a, positional) for i, a in enumerate(args)]
+        items += [(k, v, parameter.KEYWORD_ONLY) for k, v in kwargs.items()]
+        return inspect.Signature(
+            [parameter(name, kind, annotation=spec) for name, spec, kind in items],
+            return_annotation=self.structured_outputs,
+        )
 
     def _match_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""

@@ -38,7 +38,7 @@ from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
-from meshflow.core.runtime.tracebacks import hide_frames
+from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -193,6 +193,8 @@ class Function:
             if concrete is None:
                 general = self._find_general(args, kwargs, arrays, key)
                 if general is not None and general.should_interpret(arrays):
+                    if FunctionSettings.called is not None:
+                        FunctionSettings.called.setdefault(self._name, general)
                     return general.interpret(arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, runs=True)
@@ -217,6 +219,8 @@ class Function:
                     self._runs_as_python_on_host = True
                     return self._call_python(self._python, args, kwargs)
         concrete.last_use = self._history.calls
+        if FunctionSettings.called is not None:
+            FunctionSettings.called.setdefault(self._name, concrete)
         if concrete.resizable_variables:
             concrete = self._match_shapes(concrete, args, kwargs, key)
         if concrete.traced.iterator_captures or concrete.traced.infeeds:
@@ -414,6 +418,7 @@ class Function:
         """Return how often the Python function has been traced."""
         return self._num_traces
 
+    @hide_frames_of_errors
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
         """Return the traced function for arguments or specs.
 

@@ -17,12 +17,14 @@ from meshflow.core.gradients.gradient_targets import (
 from meshflow.core.gradients.row_mapping import map_rows
 from meshflow.core.gradients.tape_nodes import to_dense
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 
 
+@hide_frames_of_methods
 class JacobianMethods:
     """The methods of `GradientTape` that compute several gradients of each target."""
 

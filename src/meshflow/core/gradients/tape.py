@@ -29,7 +29,7 @@ from meshflow.core.gradients.gradient_targets import (
 from meshflow.core.gradients.jacobians import JacobianMethods
 from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropagate, to_dense
 from meshflow.core.runtime.context import Recorder, context
-from meshflow.core.runtime.tracebacks import hide_frames_of_errors
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -40,6 +40,7 @@ SourceList: TypeAlias = list[Variable] | list[Tensor] | list[Tensor | Variable]
 _log = logging.getLogger("meshflow")
 
 
+@hide_frames_of_methods
 class GradientTape(JacobianMethods):
     """Record operations for automatic differentiation.
 
@@ -216,7 +217,6 @@ class GradientTape(JacobianMethods):
         output_gradients: PyTree = None,
         unconnected_gradients: UnconnectedGradients | str = UnconnectedGradients.NONE,
     ) -> PyTree: ...
-    @hide_frames_of_errors
     def gradient(
         self,
         target: PyTree,

@@ -64,6 +64,9 @@ class Trace(Protocol):
     def write(self, variable: Any, value: Any) -> None:
         """Set the value of a variable for the rest of this trace."""
 
+    def record_call(self, op: Any, values: Sequence[Any], outputs: Any) -> None:
+        """Record the call of an op."""
+
     def mark_initialization(self) -> None:
         """Record that the program sets the initial value of a variable."""
 
@@ -116,6 +119,8 @@ class Context(threading.local):
         an exception.
       computes_on_host: Whether NumPy may compute ops on host arrays; the results are then host
         arrays.
+      in_element_function: Whether the function of a dataset runs, which may use tensors as NumPy's
+        arrays.
       emulates_graph: Whether plain Python runs instead of a function that TensorFlow would compile.
       autocast_dtype: The dtype to which reads of Keras variables are cast inside a mixed-precision
         layer, or None.
@@ -153,6 +158,7 @@ class Context(threading.local):
         self.place_output: Callable[[Any], Any] | None = None
         self.can_run_eagerly = False
         self.computes_on_host = False
+        self.in_element_function = False
         self.emulates_graph = False
         self.autocast_dtype: Any = None
         self.host_recorder: Any = None

@@ -6,26 +6,27 @@ all frames.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable
-from types import TracebackType
-from typing import ParamSpec, TypeVar
+from types import CodeType, FunctionType, ModuleType, TracebackType
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Instance = TypeVar("Instance")
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_HIDDEN_PATHS = (
-    _PACKAGE + os.sep,
-    os.path.dirname(os.path.abspath(jax.__file__)) + os.sep,
-    os.path.abspath(contextlib.__file__),
-)
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_HIDDEN_PATHS = (_PACKAGE, os.path.dirname(os.path.abspath(jax.__file__)) + os.sep)
+_STANDARD_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 # Start of the second line of the note that JAX adds to errors in functions that it traces.
 _JAX_NOTE = "For simplicity, JAX has removed its internal frames"
+# Code of the functions that `hide_frames_of_functions` does not replace.
+_boundaries: set[CodeType | None] = set()
+# Special methods of public classes that users call.
+_SPECIAL_METHODS = ("__init__", "__call__", "__getitem__", "__setitem__", "__iter__", "__next__")
 
 
 def is_filtering() -> bool:
@@ -37,17 +38,26 @@ def is_filtering() -> bool:
 def hide_frames(error: BaseException) -> None:
     """Remove internal frames from the traceback of an error, except the one that raised it.
 
-    JAX's note about its own removed frames is removed, too.
+    The errors that it is chained to are filtered as well, and not shown if they only have internal
+    frames and were not raised `from`. JAX's notes about its own removed frames are removed.
 
     Args:
       error: The error, which is changed.
     """
     if not is_filtering():
         return
-    error.__traceback__ = filter_traceback(error.__traceback__)
-    notes = getattr(error, "__notes__", None)
-    if notes:
-        notes[:] = [note for note in notes if _JAX_NOTE not in note]
+    seen: set[int] = set()
+    shown: BaseException | None = error
+    while shown is not None and id(shown) not in seen:
+        seen.add(id(shown))
+        shown.__traceback__ = filter_traceback(shown.__traceback__)
+        notes = getattr(shown, "__notes__", None)
+        if notes:
+            notes[:] = [note for note in notes if _JAX_NOTE not in note]
+        context = shown.__context__
+        if context is not None and not _has_user_frames(context.__traceback__):
+            shown.__suppress_context__ = True
+        shown = shown.__cause__ or (None if shown.__suppress_context__ else context)
 
 
 def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
@@ -55,15 +65,34 @@ def filter_traceback(traceback: TracebackType | None) -> TracebackType | None:
     if not is_filtering():
         return traceback
     entries: list[TracebackType] = []
+    internal: TracebackType | None = None  # the last entry of Meshflow after the user's last one
     while traceback is not None:
-        is_hidden = traceback.tb_frame.f_code.co_filename.startswith(_HIDDEN_PATHS)
-        if not is_hidden or traceback.tb_next is None:
+        path = traceback.tb_frame.f_code.co_filename
+        # The standard library is internal where Meshflow or JAX calls it.
+        is_called = internal is not None and _is_standard_library(path)
+        if not is_called and not path.startswith(_HIDDEN_PATHS):
             entries.append(traceback)
+            internal = None
+        elif internal is None or path.startswith(_PACKAGE):
+            internal = traceback
         traceback = traceback.tb_next
     result: TracebackType | None = None
-    for entry in reversed(entries):
+    for entry in reversed(entries if internal is None else [*entries, internal]):
         result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return result
+
+
+def _has_user_frames(traceback: TracebackType | None) -> bool:
+    while traceback is not None:
+        path = traceback.tb_frame.f_code.co_filename
+        if not (path.startswith(_HIDDEN_PATHS) or _is_standard_library(path)):
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+def _is_standard_library(path: str) -> bool:
+    return path.startswith(_STANDARD_LIBRARY) and "site-packages" not in path
 
 
 def hide_frames_of_errors(
@@ -79,4 +108,49 @@ def hide_frames_of_errors(
             hide_frames(error)
             raise
 
-    return public
+    return mark_boundary(public)
+
+
+def mark_boundary(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Record that `hide_frames_of_functions` does not replace functions with this code.
+
+    They hide the frames of their errors, or are recognized by their identity.
+    """
+    _boundaries.add(getattr(function, "__code__", None))
+    return function
+
+
+def hide_frames_of_functions(namespace: dict[str, Any]) -> None:
+    """Make the public functions of a module raise errors without internal frames.
+
+    Functions that do so, such as ops, are not changed. Its module `experimental` is included.
+
+    Args:
+      namespace: The attributes of the module.
+    """
+    for name, function in list(namespace.items()):
+        if name == "experimental" and isinstance(function, ModuleType):
+            hide_frames_of_functions(vars(function))
+        if name.startswith("_") or not isinstance(function, FunctionType):
+            continue
+        if function.__code__ not in _boundaries and function.__module__.startswith("meshflow."):
+            namespace[name] = _make_public(function)
+
+
+@functools.cache
+def _make_public(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the form of a function that all public modules have in common."""
+    return hide_frames_of_errors(function)
+
+
+def hide_frames_of_methods(cls: type[Instance]) -> type[Instance]:
+    """Make the public methods of a class raise errors without internal frames."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_") and name not in _SPECIAL_METHODS:
+            continue
+        kind = type(member) if isinstance(member, (classmethod, staticmethod)) else None
+        function = member.__func__ if kind is not None else member
+        if isinstance(function, FunctionType):
+            public = hide_frames_of_errors(function)
+            setattr(cls, name, public if kind is None else kind(public))
+    return cls

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -47,7 +47,12 @@ from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.garbage_collection import suspend_collector
-from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
+from meshflow.environment.jax_internals import (
+    dce_jaxpr,
+    eager_constant_folding,
+    get_jaxpr_value,
+    jex_core,
+)
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 
@@ -58,6 +63,8 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
+# Names of opaque ops that are no functions.
+_STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -151,6 +158,7 @@ class TraceContext:
         self.sources: list[Any] = []
         self.writes: dict[int, Any] = {}
         self.created: list[Any] = []
+        self._calls: list[tuple[str, Sequence[Any], Any, str]] = []
         self._capture_arrays: dict[int, Any] = {}
         self._variable_values: dict[int, Tensor] = {}
 
@@ -202,6 +210,27 @@ class TraceContext:
         self._variable_values[id(variable)] = Tensor(self.lookup(value))
         self.writes[id(variable)] = variable
 
+    def record_call(self, op: Op, values: Sequence[Any], outputs: PyTree) -> None:
+        """Record the call of an op, given its arrays, for the graph of the function."""
+        is_function = op.is_opaque and op.name not in _STAGED_STATEMENTS
+        name = "PartitionedCall" if is_function else op.name
+        self._calls.append((name, values, outputs, "/".join(context.name_scopes)))
+
+    def list_calls(self) -> list[OpCall]:
+        """Return the recorded calls of ops."""
+        return [
+            OpCall(
+                name,
+                [get_jaxpr_value(v) for v in jax.tree.leaves(values)],
+                [
+                    get_jaxpr_value(t._value)
+                    for t in jax.tree.leaves(outputs, is_leaf=lambda leaf: type(leaf) is Tensor)
+                ],
+                scope,
+            )
+            for name, values, outputs, scope in self._calls
+        ]
+
     def mark_initialization(self) -> None:
         """Record that this program and its enclosing programs set initial values."""
         scope: Trace | None = self
@@ -223,6 +252,22 @@ class TraceContext:
             self.lookup(self._variable_values[id(variable)])
             for variable in self.list_written_variables()
         ]
+
+
+class OpCall(NamedTuple):
+    """Call of an op in a traced function.
+
+    Attributes:
+      name: Name of the op.
+      operands: Values of the jaxpr, or arrays of constants.
+      results: Values of the jaxpr.
+      scope: The open name scopes, joined by slashes.
+    """
+
+    name: str
+    operands: list[Any]
+    results: list[Any]
+    scope: str
 
 
 @contextlib.contextmanager
@@ -284,6 +329,7 @@ class TracedFunction:
       fed_iterators: The `id`s of the iterators from which the running program takes elements.
       allows_simplification: Whether XLA may simplify arithmetic as if numbers were real, as under
         `jit_compile=True`.
+      calls: The ops that the function called, which its graph shows.
     """
 
     def __init__(
@@ -307,6 +353,7 @@ class TracedFunction:
         self.fed_iterators: set[int] = set()
         self.sets_initial_values = False
         self.allows_simplification = False
+        self.calls: list[OpCall] = []
         self._base_op = self._make_op(closed)
         self._rewritten_op: tuple[int, Op] | None = None
 
@@ -580,6 +627,8 @@ def trace(
         result["count"],
     )
     traced.sets_initial_values = scope.sets_initial_values
+    if isolated:
+        traced.calls = scope.list_calls()
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,

@@ -345,6 +345,8 @@ class Tensor(_Operators):
             if name == "assign":
                 # Only the result of indexing a variable has this attribute.
                 return self._assign_slice
+            if context.in_element_function and name in ndarray_attributes:
+                return ndarray_attributes[name](self)
             if name in _NUMPY_METHODS:
                 raise AttributeError(
                     f"'Tensor' object has no attribute '{name}'. If you are looking for numpy-related "
@@ -387,6 +389,10 @@ class Tensor(_Operators):
             return formatter(item) if isinstance(item, (bytes, str)) else str(item)
         return formatter(value)
 
+
+# Methods and properties of NumPy's arrays, as functions of the tensor. TensorFlow's NumPy API fills
+# in this table when it is loaded: the functions of datasets then receive arrays, as in TensorFlow 2.4.
+ndarray_attributes: dict[str, Callable[[Tensor], Any]] = {}
 
 _NUMPY_METHODS = frozenset(
     [

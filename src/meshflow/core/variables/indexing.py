@@ -16,6 +16,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.bounds_checks import check_slice_index
 from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import get_sizes, slice_sizes
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
@@ -61,6 +62,7 @@ _getitem = Op("strided_slice", _index_array, strings="moves")
 _setitem = Op("strided_slice_assign", _assign_index)
 
 
+@hide_frames_of_errors
 def parse_index(shape: tuple[int, ...], key: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
     """Split an index into a hashable template and the tensors with unknown values.
 

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.dispatch import apply, apply_and_translate
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, lock_variables, suspend_autocast, variable_lock
 from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.tensor import Reference, Tensor, TensorLike
 from meshflow.core.variables.variable_rows import VariableRowMethods
+from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import Array, NumpyValue
 
 if TYPE_CHECKING:
@@ -114,6 +116,8 @@ class Variable(VariableRowMethods, _Operators):
     _is_lent = False
     # Whether the variable is the number of steps of an optimizer.
     _counts_steps = False
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Variable:
         """Create the variable, through the active variable creators if there are any."""
@@ -469,11 +473,12 @@ class Variable(VariableRowMethods, _Operators):
         self._set(tensor)
         return self if read_value else None  # type: ignore[return-value]
 
+    @hide_frames_of_errors
     def _update(self, op: Op, delta: TensorLike, method: str) -> Variable:
         tensor = self._check_value(delta, method)
         with lock_variables():
             with suspend_autocast():
-                result = apply(op, (self._as_tensor(), tensor))
+                result = apply_and_translate(op, (self._as_tensor(), tensor))
             if not self._static_shape.is_compatible_with(result.array.shape):
                 raise ValueError(
                     f"Cannot {method} a value of shape {tensor.shape} to variable {self.name} of shape "

@@ -29,12 +29,14 @@ _STRING_BYTES = 64
 
 
 @contextlib.contextmanager
-def _close_at_exit(iterator: Iterator[Any]) -> Iterator[None]:
+def _close_at_exit(
+    iterator: Iterator[Any], close: Callable[[Iterator[Any]], None] = close_iterator
+) -> Iterator[None]:
     """Close an iterator when the block is left."""
     try:
         yield
     finally:
-        close_iterator(iterator)
+        close(iterator)
 
 
 def is_stackable(spec: PyTree) -> bool:

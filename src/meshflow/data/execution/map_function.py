@@ -136,7 +136,11 @@ class ElementFunction:
     def _call_function(self, element: PyTree, fn: Callable[..., Any] | None = None) -> PyTree:
         """Call a Python function on an element, and convert its results to tensors."""
         fn = self._fn if fn is None else fn
-        result = fn(*element) if self._unpack else fn(element)
+        outer, context.in_element_function = context.in_element_function, True
+        try:
+            result = fn(*element) if self._unpack else fn(element)
+        finally:
+            context.in_element_function = outer
         if isinstance(result, list):
             # A list contains the results of one op, such as `numpy_function`, so it is treated as a
             # tuple.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, overload
 
 from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.tensor import Tensor
 from meshflow.data.arguments import IntLike, parse_parallel_calls
 from meshflow.data.methods import constructors
@@ -22,6 +23,7 @@ Result = TypeVar("Result")
 Components = TypeVarTuple("Components")
 
 
+@hide_frames_of_methods
 class ElementwiseMethods(DatasetNode, Generic[Element]):
     """Methods that apply a function to every element; a base class of `Dataset`."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 
 from meshflow.core.iterators.iterator_captures import Element
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -30,6 +31,7 @@ Second = TypeVar("Second")
 Result = TypeVar("Result")
 
 
+@hide_frames_of_methods
 class GroupingMethods(DatasetNode, Generic[Element]):
     """Methods that combine elements, or split them; a base class of `Dataset`."""
 

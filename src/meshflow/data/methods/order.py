@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from meshflow.core.iterators.iterator_captures import Element
 from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.arguments import SHARD_HINT, IntLike, to_int
 from meshflow.data.methods import constructors
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
 
 
+@hide_frames_of_methods
 class OrderMethods(DatasetNode, Generic[Element]):
     """Methods that change the order, the number or the execution of elements; a base class of `Dataset`."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 import jax
 import numpy as np
 
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec
@@ -33,6 +34,7 @@ Second = TypeVar("Second")
 Third = TypeVar("Third")
 
 
+@hide_frames_of_methods
 class SourceMethods(DatasetNode):
     """Methods that create datasets, save and load them; a base class of `Dataset`."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, MutableMapping
 
 import numpy as np
 
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.atomic_writes import replace_file
@@ -43,6 +44,8 @@ class LearningRateScheduler(Callback):
             new = self.schedule(epoch, rate)
         except TypeError:
             new = self.schedule(epoch)
+        if isinstance(new, Tensor) and not new.dtype.is_floating:
+            raise ValueError(f"The dtype of `lr` Tensor should be float. Got: {new.dtype}")
         new = new.numpy() if hasattr(new, "numpy") else new
         if not isinstance(new, (float, np.floating)):
             raise ValueError(f'The output of the "schedule" function should be float. Got: {new!r}')

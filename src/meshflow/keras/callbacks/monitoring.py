@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from meshflow.checkpoint.formats import is_checkpoint
+from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
@@ -209,7 +210,10 @@ class ReduceLROnPlateau(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Compare the metric with its best value."""
-        rate = float(np.asarray(self.model.optimizer.learning_rate.numpy()))
+        optimizer = self.model.optimizer
+        # Programs may pass objects that only have the older name.
+        name = "learning_rate" if hasattr(optimizer, "learning_rate") else "lr"
+        rate = float(np.asarray(getattr(optimizer, name)))
         if isinstance(logs, MutableMapping):
             logs["lr"] = rate
         current = self._metric.read_value(logs)
@@ -224,7 +228,10 @@ class ReduceLROnPlateau(Callback):
             self.wait += 1
             if self.wait >= self.patience and rate > np.float32(self.min_lr):
                 new_rate = max(rate * self.factor, self.min_lr)
-                self.model.optimizer.learning_rate = new_rate
+                if isinstance(getattr(optimizer, name), Variable):
+                    getattr(optimizer, name).assign(new_rate)
+                else:
+                    setattr(optimizer, name, new_rate)
                 if self.verbose:
                     print(
                         f"\nEpoch {epoch + 1}: ReduceLROnPlateau reducing learning rate to {new_rate}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import os
 import time
@@ -15,6 +17,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
+from meshflow.files import gfile
 from meshflow.keras.callbacks.verdict import finish_profile, parse_profile_batch
 from meshflow.keras.engine.training.callbacks import Callback, convert_logs
 from meshflow.keras.engine.training.progress_bar import print_line
@@ -47,21 +50,22 @@ class TensorBoard(Callback):
     Args:
       log_dir: Directory.
       histogram_freq: Number of epochs between histograms of weights; 0 for none.
-      write_graph: Whether to write the configuration of the model, which TensorBoard draws. The
-        compiled program is not written.
+      write_graph: Whether to write the configuration of the model and the graph of its training
+        step, which TensorBoard draws.
       write_images: Whether to write weights also as images.
       write_steps_per_second: Whether to write the speed.
       update_freq: 'epoch', 'batch', or the number of batches between metrics.
       profile_batch: Batch to profile, or the first and last of several; 0 for none. The profile has
         a page that shows where the time is spent, and `fit` prints a summary.
-      embeddings_freq: Must be 0.
-      embeddings_metadata: Must be None.
+      embeddings_freq: Number of epochs between snapshots of embeddings for TensorBoard's projector;
+        0 for none.
+      embeddings_metadata: File with a label for each row of the embeddings, or a dictionary from
+        names of layers to such files.
       **kwargs: Arguments of earlier versions, which have no effect: `write_grads`, `batch_size`,
         and so on.
 
     Raises:
       ValueError: If `profile_batch` or `update_freq` is invalid, or an argument is unknown.
-      NotImplementedError: For embeddings, which TensorBoard reads from TensorFlow's checkpoints.
 
     Example:
       >>> import tempfile, os
@@ -95,11 +99,8 @@ class TensorBoard(Callback):
         known = {"write_grads", "embeddings_layer_names", "embeddings_data", "batch_size"}
         if unknown := set(kwargs) - known:
             raise ValueError(f"Unrecognized arguments in `TensorBoard` Callback: {sorted(unknown)}")
-        if embeddings_freq or embeddings_metadata:
-            raise NotImplementedError(
-                "TensorBoard: embeddings_freq must be 0: TensorBoard's projector reads embeddings from "
-                "TensorFlow's checkpoints, which Meshflow does not write."
-            )
+        self.embeddings_freq, self.embeddings_metadata = embeddings_freq, embeddings_metadata
+        self._has_graph = False
         self.log_dir = os.fspath(log_dir)
         self.histogram_freq, self.write_images = histogram_freq, write_images
         self.write_graph, self.write_steps_per_second = write_graph, write_steps_per_second
@@ -125,8 +126,11 @@ class TensorBoard(Callback):
         self._close_writers()
         # Number of trained batches; compiled code that writes summaries reads this variable, too.
         self._step = Variable(0, trainable=False, dtype=int64, name="tensorboard_step")
+        self._has_graph = False
         if self.write_graph:
             self._write_configuration()
+        if self.embeddings_freq:
+            self._write_projector_configuration()
 
     def _write_configuration(self) -> None:
         try:
@@ -137,6 +141,57 @@ class TensorBoard(Callback):
         with self._get_writer("train").as_default():
             metadata = make_metadata("graph_keras_model", content=b"1")
             summary.write("keras", convert_to_tensor(config), step=0, metadata=metadata)
+
+    def _write_step_graph(self) -> None:
+        """Write the graph of the training step after it was traced."""
+        concrete = self.model._find_traced_step("train")
+        if concrete is not None and not self._has_graph:
+            with self._get_writer("train").as_default():
+                summary.graph(concrete.graph)
+        self._has_graph = True
+
+    def _list_embeddings(self) -> dict[str, Any]:
+        """Return the layers with an embedding matrix, by the names of their files."""
+        layers = [
+            layer
+            for layer in self.model._flatten_layers()
+            if isinstance(getattr(layer, "embeddings", None), Variable)
+        ]
+        return {f"{layer.name.replace('/', '_')}.tsv": layer for layer in layers}
+
+    def _write_projector_configuration(self) -> None:
+        """Write the configuration of TensorBoard's projector, which reads a text file for each layer."""
+        lines, metadata = [], self.embeddings_metadata
+        remaining = dict(metadata) if isinstance(metadata, dict) else {}
+        for file, layer in self._list_embeddings().items():
+            path = remaining.pop(layer.name, None) if isinstance(metadata, dict) else metadata
+            fields = {"tensor_name": layer.name, "tensor_path": file, "metadata_path": path}
+            lines += ["embeddings {"]
+            lines += [
+                f"  {k}: {json.dumps(os.fspath(v))}" for k, v in fields.items() if v is not None
+            ]
+            lines += ["}"]
+        if remaining:
+            raise ValueError(
+                "Unrecognized `Embedding` layer names passed to `keras.callbacks.TensorBoard` callback in "
+                f"`embeddings_metadata`: {sorted(remaining)}"
+            )
+        self._write_text("projector_config.pbtxt", "\n".join(lines) + "\n")
+
+    def _write_text(self, name: str, text: str) -> None:
+        gfile.makedirs(self.log_dir)
+        with gfile.GFile(os.path.join(self.log_dir, name), "w") as file:
+            file.write(text)
+
+    def _write_embeddings(self, epoch: int) -> None:
+        """Write a checkpoint as TensorFlow does, and the text files, which need no TensorFlow."""
+        self.model.save_weights(
+            os.path.join(self.log_dir, "train", f"keras_embedding.ckpt-{epoch}")
+        )
+        for file, layer in self._list_embeddings().items():
+            text = io.StringIO()
+            np.savetxt(text, np.asarray(layer.embeddings), "%.6g", "\t")
+            self._write_text(file, text.getvalue())
 
     def _get_writer(self, kind: str) -> SummaryWriter:
         if kind not in self._writers:
@@ -218,6 +273,10 @@ class TensorBoard(Callback):
         with summary.record_if(True):
             self._write_scalars("train", training, epoch)
             self._write_scalars("validation", validation, epoch)
+            if self.write_graph and not self._has_graph:
+                self._write_step_graph()
+            if self.embeddings_freq and epoch % self.embeddings_freq == 0:
+                self._write_embeddings(epoch)
             if self.histogram_freq and epoch % self.histogram_freq == 0:
                 self._write_weights(epoch)
 

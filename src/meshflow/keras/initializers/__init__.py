@@ -18,6 +18,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -64,6 +65,10 @@ __all__ = [
 ]
 
 
+_KEYWORDS = ("partition_shape", "partition_offset", "layout")
+
+
+@hide_frames_of_methods
 class Initializer:
     """Base class of initializers: callables that map a shape to a tensor.
 
@@ -77,6 +82,7 @@ class Initializer:
     """
 
     _needs_floating_dtype = False
+    _has_partitions = True
 
     @overridable
     def __call__(self, shape: PyTree, dtype: DTypeLike | None = None, **kwargs: Any) -> Tensor:
@@ -85,16 +91,31 @@ class Initializer:
         Args:
           shape: Shape of the weight.
           dtype: Its dtype; `floatx()` by default.
-          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` for values on a mesh; others, such
-            as `partition_shape`, are ignored.
+          **kwargs: `layout`, a `tf.experimental.dtensor.Layout` for values on a mesh;
+            `partition_shape` and `partition_offset`, for a part of the values.
 
         Raises:
+          NotImplementedError: If parts of the values are not defined.
+          TypeError: If there is another argument.
           ValueError: If the dtype is an integer and the values are fractions.
         """
+        unknown = [name for name in kwargs if name not in _KEYWORDS]
+        if unknown:
+            raise TypeError(
+                f"Unknown keyword arguments: {unknown}. Allowed keyword arguments: {[*_KEYWORDS]}."
+            )
+        size, offset = kwargs.get("partition_shape"), kwargs.get("partition_offset")
+        if size is not None and not self._has_partitions:
+            raise NotImplementedError(
+                f"{type(self).__name__} initializer does not support partition-related arguments."
+            )
         dtype = as_dtype(dtype or settings.floatx())
         if self._needs_floating_dtype and not dtype.is_floating:
             raise ValueError(f"Expected floating point type, got {dtype}.")
         values = self.values(tuple(int(s) for s in shape))
+        if size is not None:
+            starts = offset or [0] * len(size)
+            values = values[tuple(slice(o, o + n) for o, n in zip(starts, size, strict=True))]
         tensor = convert_python_value(_convert(np.asarray(values), dtype.dtype), dtype)
         layout = kwargs.get("layout")
         return tensor if layout is None else layout.constrain(tensor)
@@ -473,6 +494,8 @@ class Orthogonal(_RandomInitializer):
       True
     """
 
+    _has_partitions = False
+
     def __init__(self, gain: float = 1.0, seed: int | None = None) -> None:
         super().__init__(seed)
         self.gain = gain
@@ -506,6 +529,8 @@ class Identity(Initializer):
       >>> tf.keras.initializers.Identity(gain=2.0)([2, 3]).numpy().tolist()
       [[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
     """
+
+    _has_partitions = False
 
     _needs_floating_dtype = True
 

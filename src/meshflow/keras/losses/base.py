@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype, bool_, float32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
@@ -54,6 +55,7 @@ class Reduction:
             raise ValueError(f'Invalid Reduction Key: {key}. Expected keys are "{cls.all()}"')
 
 
+@hide_frames_of_methods
 class Loss:
     """Base class of losses; subclasses define `call(y_true, y_pred)`.
 
@@ -199,11 +201,10 @@ def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: st
         return losses
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
-    if losses.shape.rank and has_symbolic_size(losses.shape):
-        # The function is exported for any size, so the number of losses is unknown.
+    if not losses.shape.is_fully_defined() or has_symbolic_size(losses.shape):
+        # The losses of a symbolic tensor of Keras, or of a function that is exported for any size.
         return math.reduce_mean(losses)
-    count = max(losses.shape.num_elements() or 0, 1)
-    return math.reduce_sum(losses) / float(count)
+    return math.reduce_sum(losses) / float(max(losses.shape.num_elements(), 1))
 
 
 class LossFunctionWrapper(Loss):

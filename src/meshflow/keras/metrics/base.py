@@ -12,6 +12,7 @@ import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.functions.stateless import call_stateless
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
@@ -62,6 +63,7 @@ def _read_all_replicas(result: Callable[..., Any]) -> Callable[..., Any]:
     return synchronized_result
 
 
+@hide_frames_of_methods
 class Metric(WeightValues):
     """Base class of metrics; subclasses define `update_state` and `result`.
 

@@ -21,6 +21,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.runtime.context import context, lock_variables
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -45,6 +46,7 @@ _building = threading.RLock()
 __all__ = ["Optimizer"]
 
 
+@hide_frames_of_methods
 class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
     """Base class of optimizers.
 
@@ -335,15 +337,16 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           -0.5
         """
         with suspend_tapes():
-            pairs = check_gradient_rows(_filter_gradients(grads_and_vars))
+            all_pairs = list(grads_and_vars)
+            pairs = check_gradient_rows(_filter_gradients(all_pairs))
             if not pairs:
                 return self.iterations
-            variables = [v for _, v in pairs]
             closure = context.worker_closure
-            if closure is None:
-                self.build(variables)
+            if closure is not None:
+                closure.check_slots(self, [v for _, v in pairs])
             else:
-                closure.check_slots(self, variables)
+                # As in TensorFlow, variables without a gradient have slots, in the order of the variables.
+                self.build([v for _, v in (pairs if self._is_keras_2 else all_pairs)])
             pairs = self._transform_unaggregated_gradients(pairs)
             if experimental_aggregate_gradients and not skip_gradients_aggregation:
                 pairs = self._aggregate_gradients(pairs)

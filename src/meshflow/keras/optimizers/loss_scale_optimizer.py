@@ -19,6 +19,7 @@ from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy
+from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry, serialization
 from meshflow.keras.optimizers import loss_scale as scales
@@ -80,6 +81,8 @@ class LossScaleOptimizer(WrappingOptimizer):
     _OWN_ATTRIBUTES = frozenset(
         ("_optimizer", "_state", "_dynamic", "_initial", "_growth", "_warned")
     )
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, inner_optimizer: Any = None, *_: Any, **__: Any) -> Self:
         """Create a `LossScaleOptimizerV3` unless the inner optimizer is legacy, as in TensorFlow."""

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.dispatch import apply_and_translate
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.functions.concrete_function import copy_shared_buffers
 from meshflow.core.runtime.context import context, variable_lock
@@ -140,7 +140,8 @@ class RuleOptimizer(Optimizer):
             )
         else:
             state = [s.value() for s in slots]
-            outputs = apply(self._update_op(), (var.value(), grad, indices, state, scalars), static)
+            operands = var.value(), grad, indices, state, scalars
+            outputs = apply_and_translate(self._update_op(), operands, static)
         for variable, value in zip([var, *slots], outputs, strict=True):
             variable._train(value)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow import saved_model
 from meshflow.checkpoint.array_folder import ArrayFolder, is_array_folder, read_folder
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.sharded_variable import merge_shards
 from meshflow.environment.json_documents import parse_json
 from meshflow.environment.limits import load_budget_scope
@@ -125,6 +126,9 @@ def _create_model(config: Config, build_config: Config, custom_objects: CustomOb
     build_config_module.build_model(
         model, build_config.get("input_specs"), build_config.get("built_shape")
     )
+    shape = build_config.get("built_shape")
+    if model._build_input_shape is None and shape and not isinstance(shape[0], (list, dict)):
+        model._build_input_shape = TensorShape(shape)
     return model
 
 
@@ -156,6 +160,26 @@ def _is_keras_3(version: str | bytes) -> bool:
     return (version.decode() if isinstance(version, bytes) else str(version)).startswith("3.")
 
 
+def _compile_archived(model: Model, config: Config, custom_objects: CustomObjects) -> bool:
+    """Compile a model as TensorFlow does, which does not call a user's `compile`; return whether it is compiled."""
+    if _is_overridden(model, "compile_from_config"):
+        with registry.custom_object_scope(custom_objects or {}):
+            model.compile_from_config(config)
+    elif _is_overridden(model, "compile"):
+        _log.warning(
+            "`compile()` was not called as part of model loading because the model's `compile()` method is custom. All "
+            "subclassed Models that have `compile()` overridden should also override `get_compile_config()` and "
+            "`compile_from_config(config)`. Alternatively, you can call `compile()` manually after loading."
+        )
+    else:
+        compile_from_config(model, config, custom_objects)
+    return getattr(model, "optimizer", None) is not None
+
+
+def _is_overridden(model: Model, method: str) -> bool:
+    return not getattr(type(model), method).__module__.startswith("meshflow.")
+
+
 def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool) -> Model:
     config = archive.read_config()
     if _is_keras_3(archive.read_keras_version()):
@@ -167,7 +191,8 @@ def _load_archive(archive: Archive, custom_objects: CustomObjects, compile: bool
         read_vocabularies(model, archive, file)
         (keras3_weights if keras3_weights.has_keras3_layout(file) else hdf5).read_model(model, file)
         if compile and config.get("compile_config"):
-            compile_from_config(model, config["compile_config"], custom_objects)
+            if not _compile_archived(model, config["compile_config"], custom_objects):
+                return model
             names, values = keras3_weights.read_optimizer(file)
             optimizer_state.restore_state(model.optimizer, model, names, values)
     return model

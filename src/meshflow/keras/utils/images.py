@@ -173,8 +173,8 @@ def array_to_img(
         array = array.transpose(1, 2, 0)
     if scale:
         array = array - array.min()
-        largest = array.max()
-        array = array * (255 / largest if largest else 255)
+        # The quotient is at most 1, so no rounding error exceeds 255, which would need mode I.
+        array = array / (array.max() or 1) * 255
     if array.shape[2] not in (1, 3, 4):
         raise ValueError(f"Unsupported number of channels: {array.shape[2]}.")
     if array.shape[2] == 1:

@@ -20,6 +20,7 @@ from meshflow.core.autograph.runtime.iterables import (
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import convert_operands
 from meshflow.core.dispatch.operation import CAST, Op
+from meshflow.core.runtime.tracebacks import mark_boundary
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
@@ -36,7 +37,7 @@ _ranges: list[Callable[..., Any]] = []
 
 def register_range(function: Callable[..., Any]) -> None:
     """Make loops over the result of an op run without creating its values, like loops over `range`."""
-    _ranges.append(function)
+    _ranges.append(mark_boundary(function))
     _get_replacements.cache_clear()
 
 

@@ -325,8 +325,8 @@ def _list_needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[boo
     ]
 
 
-class _LoopShapeError(TypeError):
-    """A loop variable changes its shape."""
+class _LoopShapeError(ValueError, TypeError):
+    """A loop variable changes its shape; TensorFlow raises ValueError."""
 
 
 class _StatementInvariants(LoopInvariants):

@@ -20,6 +20,7 @@ import numpy as np
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.runtime.annotations import scope
 from meshflow.core.runtime.context import context, suspend_autocast
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.dtypes import DTypeLike
@@ -27,6 +28,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.module import Module
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import Config, PyTree, overridable
 from meshflow.keras import regularizers, settings
 from meshflow.keras.engine.layer import default_config, keywords
@@ -115,9 +117,13 @@ class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Modu
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
+            cls.__init__ = hide_frames_of_errors(cls.__init__)  # type: ignore[method-assign]
         build = cls.__dict__.get("build")
         if inspect.isfunction(build):
             cls.build = default_config.record_build_shape(build)  # type: ignore[method-assign]
+
+    __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create the layer, and store its constructor arguments for the default `get_config`."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.tracking import Tracker
+from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.metrics.means import Mean
 
@@ -123,8 +125,13 @@ class LayerLosses:
                 continue
             if isinstance(loss, KerasTensor):
                 self._add_symbolic_loss(loss)
-            elif callable(loss):
+            elif callable(loss) and not isinstance(loss, Variable):
                 self._losses.append(loss)
+            elif not call_state.layers:
+                raise ValueError(
+                    "Expected a symbolic Tensors or a callable for the loss value. Please wrap your loss computation in "
+                    f"a zero argument `lambda`. add_loss of layer {self.name!r} received {loss!r} outside of its `call`."
+                )
             else:
                 self._losses.append(convert_to_tensor(loss, dtype_hint=settings.floatx()))
 

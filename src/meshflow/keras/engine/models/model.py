@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from meshflow.core.runtime.name_scopes import name_scope
-from meshflow.core.runtime.tracebacks import is_filtering
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods, is_filtering
 from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("meshflow")
 
 
+@hide_frames_of_methods
 class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     """Layers that are grouped into an object that trains and predicts.
 
@@ -99,6 +100,11 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def _get_graph(self) -> Graph | None:
         return self._graph
+
+    @property
+    def _is_graph_network(self) -> bool:
+        """Check whether the model is a graph of layers; libraries read this attribute."""
+        return self._get_graph() is not None
 
     # ---- structure -------------------------------------------------------------------------
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
-from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
+from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from meshflow.keras.engine.layer.base_layer import UnknownLayer
 
 
+@hide_frames_of_methods
 class Sequential(Model):
     """Linear stack of layers with one input and one output each.
 
@@ -75,6 +78,14 @@ class Sequential(Model):
         stack_ids = {id(layer) for layer in self._stack}
         is_extra = lambda layer: id(layer) not in stack_ids and not isinstance(layer, InputLayer)
         return [layer for layer in graph.layers if is_extra(layer)]
+
+    def _flatten_layers(self, recursive: bool = True, include_self: bool = True) -> Iterator[Any]:
+        layers = super()._flatten_layers(recursive, include_self)
+        if include_self:
+            yield next(layers)
+        if self._is_input_declared and self._input is not None:
+            yield self._input._keras_history.layer
+        yield from layers
 
     @property
     def _builds_by_shape(self) -> bool:
@@ -127,9 +138,10 @@ class Sequential(Model):
                     )
                 )
                 self._is_input_declared = True
+        if self._input is not None:
+            self._output = _call_with_one_output(layer, self._output)
         self._stack.append(layer)
         if self._input is not None:
-            self._output = layer(self._output)
             self._invalidate_graph()
 
     def _set_input(self, tensor: Tensor) -> None:
@@ -190,6 +202,9 @@ class Sequential(Model):
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
             name = f"{self._stack[0].name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
+            for layer in self._flatten_layers():
+                # The call that follows computes the losses.
+                layer._inferred_losses = []
         self.built = True
 
     def _connect(
@@ -202,7 +217,7 @@ class Sequential(Model):
         """Call the layers on a symbolic input of a shape."""
         self._set_input(Input(batch_shape=list(shape), dtype=dtype, name=name, sparse=is_sparse))
         for layer in self._stack:
-            self._output = layer(self._output)
+            self._output = _call_with_one_output(layer, self._output)
         self._invalidate_graph()
 
     def _relax_input_shape(self, inputs: Any) -> None:
@@ -274,6 +289,11 @@ class Sequential(Model):
                 "first called on inputs or `build()` is called with an `input_shape`."
             )
         return super().weights
+
+    @property
+    def _saved_weights(self) -> list[Any]:
+        # A model that is not built has a file without weights.
+        return super()._saved_weights if self.built else []
 
     def get_config(self) -> Config:
         """Return the configuration, which contains the name and the layers."""
@@ -348,4 +368,15 @@ def _get_input_dtype(layer: Layer) -> DTypeLike | None:
     graph = get_graph(layer)
     if graph is not None:
         return graph.flat_inputs[0].dtype
-    return None
+    is_floating = layer.dtype is not None and as_dtype(layer.dtype).is_floating
+    return layer.dtype if is_floating else None
+
+
+def _call_with_one_output(layer: Layer, inputs: Any) -> Any:
+    outputs = layer(inputs)
+    if len(nest.flatten(outputs)) != 1:
+        raise ValueError(
+            "All layers in a Sequential model should have a single output tensor. For multi-output layers, use the "
+            f"functional API. Layer {layer.name!r} has {len(nest.flatten(outputs))} outputs."
+        )
+    return outputs

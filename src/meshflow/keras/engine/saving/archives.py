@@ -65,6 +65,10 @@ def is_open_hdf5(value: object) -> bool:
     return module is not None and isinstance(value, module.Group)
 
 
+class OverwriteError(FileExistsError, EOFError):
+    """Error for a file that exists; TensorFlow asks on the terminal, and raises EOFError without one."""
+
+
 class Archive:
     """A `.keras` file that is open for reading.
 

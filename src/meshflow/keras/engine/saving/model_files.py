@@ -33,7 +33,7 @@ from meshflow.keras.engine.saving import (
     optimizer_state,
     tensorflow_metadata,
 )
-from meshflow.keras.engine.saving.archives import is_open_hdf5, load_h5py
+from meshflow.keras.engine.saving.archives import OverwriteError, is_open_hdf5, load_h5py
 from meshflow.keras.engine.saving.model_configuration import (
     KERAS_VERSION,
     get_training_config,
@@ -117,7 +117,7 @@ def save_model(
     file: Any = filepath if is_open_hdf5(filepath) else None
     path = str(file.filename) if file is not None else to_path_string(filepath)
     if file is None and gfile.exists(path) and not overwrite:
-        raise FileExistsError(f"{path} exists and overwrite is False.")
+        raise OverwriteError(f"{path} exists and overwrite is False.")
     file_format = "h5" if file is not None else _choose_format(path, save_format)
     if file_format == "keras" and kwargs:
         raise ValueError(

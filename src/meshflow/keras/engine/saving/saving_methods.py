@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from meshflow.core.runtime.annotations import CHECKPOINT, annotate_region
+from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.environment.types import Config, PyTree, StrPath
 from meshflow.keras.engine.saving import (
     model_configuration,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelSaving"]
 
 
+@hide_frames_of_methods
 class ModelSaving:
     """The methods of `Model` that save and load files; a base class of it."""
 

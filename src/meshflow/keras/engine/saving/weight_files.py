@@ -14,7 +14,7 @@ from meshflow.files.contained_files import check_regular
 from meshflow.files.copies import local_copy
 from meshflow.files.paths import to_path_string
 from meshflow.keras.engine.saving import hdf5, keras3_weights, safetensors_weights
-from meshflow.keras.engine.saving.archives import Archive, load_h5py, open_hdf5
+from meshflow.keras.engine.saving.archives import Archive, OverwriteError, load_h5py, open_hdf5
 from meshflow.keras.literals import SaveFormat
 from meshflow.saved_model import VARIABLES_DIRECTORY, VARIABLES_FILENAME
 
@@ -80,7 +80,7 @@ def save_weights(
         )
     exists = gfile.exists(path) if is_file else is_checkpoint(path)
     if exists and not overwrite:
-        raise FileExistsError(f"{path} exists and overwrite is False.")
+        raise OverwriteError(f"{path} exists and overwrite is False.")
     if is_safetensors:
         safetensors_weights.write_model(model, path)
         return

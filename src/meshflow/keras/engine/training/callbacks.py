@@ -195,14 +195,14 @@ class CallbackList:
         )
         for callback in self.callbacks:
             _check_callback(callback)
-        if add_progbar and not any(isinstance(c, ProgbarLogger) for c in self.callbacks):
-            self.callbacks.append(ProgbarLogger(count_mode="steps"))
         if add_history:
             history = next((c for c in self.callbacks if isinstance(c, History)), None) or History()
             if history not in self.callbacks:
                 self.callbacks.append(history)
             if model is not None:
                 model.history = history
+        if add_progbar and not any(isinstance(c, ProgbarLogger) for c in self.callbacks):
+            self.callbacks.append(ProgbarLogger(count_mode="steps"))
         for callback in self.callbacks:
             callback.set_params(params)
             if model is not None:

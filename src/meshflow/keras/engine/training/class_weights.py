@@ -78,8 +78,8 @@ class ClassWeights:
                 raise ValueError("`class_weight` needs labels `y`.")
             if len(names) > 1:
                 raise ValueError(
-                    "`class_weight` with a single dictionary of classes is only supported for Models with a single "
-                    f"output. For several outputs, pass one per output, such as {{{names[0]!r}: {{0: 1.0, 1: 2.0}}}}."
+                    "`class_weight` is only supported for Models with a single output if it is one dictionary of classes. "
+                    f"For several outputs, pass one per output, such as {{{names[0]!r}: {{0: 1.0, 1: 2.0}}}}."
                 )
             by_name = {names[0]: self._single}
         else:
@@ -154,8 +154,8 @@ def _weigh_labels(y: Array, class_weight: _Weights, name: str) -> Array:
     missing = sorted(set(present.tolist()) - set(class_weight))
     if missing:
         raise ValueError(
-            f"`class_weight` must contain all classes in the data. The classes {missing} exist in the data but not in "
-            f"`class_weight` (output {name!r})."
+            "Expected `class_weight` to be a dict with keys from 0 to one less than the number of classes, or at least "
+            f"all classes in the data. The classes {missing} exist in the data but not in `class_weight` (output {name!r})."
         )
     table = np.array([class_weight[label] for label in present.tolist()], dtype)
     return table[indices.reshape(labels.shape)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.distribute.strategy import Strategy, get_strategy
 from meshflow.environment.types import Config, PyTree
@@ -88,6 +89,7 @@ class CompileMethods(TrainableState):
         self.predict_function: Any = None
         self._steps: dict[str, Any] = {}
 
+    @hide_frames_of_errors
     def compile(
         self,
         optimizer: Any = "rmsprop",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from meshflow.keras.metrics import Mean
 from meshflow.ops import math
 from meshflow.ops.array import expand_dims
 from meshflow.ops.math import cast
+
+_log = logging.getLogger("meshflow")
 
 
 class OutputContainer:
@@ -60,6 +63,14 @@ class OutputContainer:
                 )
             return [entries.get(name, default) for name in names]
         if isinstance(entries, (list, tuple)):
+            if len(names) == 1 < len(entries):
+                _log.warning(
+                    "The model has one output, so only the first of %d entries of %s is used, as in TensorFlow: %s.",
+                    len(entries),
+                    label,
+                    entries,
+                )
+                return list(entries[:1])
             if len(entries) != len(names):
                 raise ValueError(
                     f"The model has {len(names)} outputs {names}, but got {len(entries)} {label}: {entries}. Pass one "
@@ -144,7 +155,8 @@ class LossesContainer(OutputContainer):
         super().__init__(output_names)
         self.user_losses = losses
         self._user_weights = loss_weights
-        self._losses: list[Any] = []
+        # The entries as they were passed, until the outputs are known.
+        self._losses: list[Any] = [] if losses is None else nest.flatten(losses)
         self._weights: list[Any] = []
         self._total = Mean(name="loss")
         self._per_output_metrics: list[Any] = []
@@ -186,7 +198,12 @@ class LossesContainer(OutputContainer):
     @property
     def losses(self) -> list[Any]:
         """Return the loss object of each output; empty before the first call of the model."""
-        return self._losses
+        return self._losses if self.built else []
+
+    @property
+    def _total_loss_mean(self) -> Mean:
+        """Return the running mean of the total loss; programs for TensorFlow read this attribute."""
+        return self._total
 
     @annotate_scope("loss")
     def __call__(
@@ -214,7 +231,11 @@ class LossesContainer(OutputContainer):
             self.build(y_pred)
         names: list[str] = self.output_names  # type: ignore[assignment]
         predictions = nest.flatten(y_pred)
-        self.prediction_shapes = [p.shape for p in predictions]
+        # Symbolic sizes cannot be pickled with the model.
+        self.prediction_shapes = [
+            TensorShape([n if isinstance(n, int) else None for n in p.array.shape])
+            for p in predictions
+        ]
         callbacks, self.trace_callbacks = self.trace_callbacks, []
         for callback in callbacks:
             callback()

@@ -121,6 +121,10 @@ class CompiledStep:
         expected_runs = None if concrete.is_ready else self._expect_runs(key)
         return concrete.run_arrays(arrays, is_checked=True, expected_runs=expected_runs)
 
+    def find_trace(self) -> ConcreteFunction | None:
+        """Return the trace for the batches of some size, or None."""
+        return next(iter([*self._concrete.values(), *self._loops.values()]), None)
+
     def _record_trace(self, key: Hashable, batch: PyTree) -> None:
         """Warn if many of the latest batches had new shapes."""
         specs = _label_batch(batch)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.tiers import RunForecast
+from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.annotations import annotate_scope
@@ -288,6 +289,12 @@ class TrainingSteps:
         if name not in self._steps:
             self._steps[name] = make()
         return self._steps[name]
+
+    def _find_traced_step(self, kind: str) -> ConcreteFunction | None:
+        """Return the traced step of a kind, or None if it was not traced."""
+        step = self._steps.get(kind)
+        step = getattr(step, "compiled", step)
+        return step.find_trace() if isinstance(step, CompiledStep) else None
 
     def _wrap_traced_step(
         self, function: Callable[[PyTree], Any], kind: str

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.saved_model.graph.format.messages import Message
 
 # Function that writes a value into an `AttrValue`.
@@ -17,18 +17,23 @@ AttributeWriter: TypeAlias = Callable[[Message], None]
 __all__ = [
     "CHECKSUM_ATTRIBUTE",
     "RESOURCE",
+    "RESOURCE_DTYPE",
     "STRING",
+    "VARIANT_DTYPE",
     "add_node",
     "make_shape",
     "make_shape_list",
     "make_string_list",
     "make_tensor",
     "make_type_list",
+    "parse_dtype_enum",
     "to_dtype_enum",
     "write_shape",
 ]
 
 STRING, RESOURCE = 7, 20
+# Dtypes that only occur in graphs.
+RESOURCE_DTYPE, VARIANT_DTYPE = DType("resource", object, RESOURCE), DType("variant", object, 21)
 # Attribute of a node with a program: checksum of the program, because MLIR's reader does not detect
 # damage.
 CHECKSUM_ATTRIBUTE = "_module_crc32c"
@@ -37,6 +42,12 @@ CHECKSUM_ATTRIBUTE = "_module_crc32c"
 def to_dtype_enum(dtype: DTypeLike) -> int:
     """Return TensorFlow's enum value for a dtype."""
     return as_dtype(dtype).as_datatype_enum
+
+
+def parse_dtype_enum(enum: int) -> DType:
+    """Return the dtype of an enum value in a graph."""
+    graph_dtypes = {d.as_datatype_enum: d for d in (RESOURCE_DTYPE, VARIANT_DTYPE)}
+    return graph_dtypes.get(enum) or as_dtype(enum)
 
 
 def write_shape(proto: Message, sizes: Iterable[Any] | None) -> None:

@@ -10,6 +10,7 @@ import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from meshflow.core.config.graph_mode import Graph, Operation
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -21,6 +22,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import GraphDef, Message
 from meshflow.saved_model.graph.format.node_attributes import Node, parse_reference
+from meshflow.saved_model.graph.format.nodes import parse_dtype_enum
 from meshflow.saved_model.graph.reading.graph_programs import make_result_slots
 from meshflow.saved_model.graph.reading.interpreter import FunctionLibrary
 from meshflow.saved_model.graph.reading.subgraphs import extract_subgraph
@@ -32,7 +34,7 @@ _current_import: contextvars.ContextVar[ImportedGraph | None] = contextvars.Cont
 )
 
 
-class GraphOperation:
+class GraphOperation(Operation):
     """Node of an imported graph.
 
     Attributes:
@@ -46,7 +48,8 @@ class GraphOperation:
 
     def get_attr(self, name: str) -> Any:
         """Return an attribute of the node."""
-        return self.graph_node[name]
+        value = self.graph_node[name]
+        return parse_dtype_enum(value) if name in ("T", "dtype", "SrcT", "DstT") else value
 
     @property
     def inputs(self) -> tuple[GraphTensor, ...]:
@@ -57,9 +60,25 @@ class GraphOperation:
         )
 
     @property
-    def outputs(self) -> tuple[GraphTensor, ...]:
-        """Return the first output tensor."""
-        return (GraphTensor(self.graph, f"{self.name}:0"),)
+    def outputs(self) -> list[GraphTensor]:
+        """Return the output tensors; only the first one if the graph does not have their shapes."""
+        shapes = self.node_def.attr["_output_shapes"].list.shape if self._has_shapes else [None]
+        return [GraphTensor(self.graph, f"{self.name}:{i}") for i in range(len(shapes))]
+
+    @property
+    def control_inputs(self) -> list[GraphOperation]:
+        """Return the operations that must run before this one."""
+        names = [n[1:] for n in self.node_def.input if n.startswith("^")]
+        return [self.graph.get_operation_by_name(self.graph.prefix + n) for n in names]
+
+    @property
+    def device(self) -> str:
+        """Return the device of the node, or an empty string."""
+        return self.node_def.device
+
+    @property
+    def _has_shapes(self) -> bool:
+        return "_output_shapes" in self.node_def.attr
 
     def __repr__(self) -> str:
         return f"<tf.Operation '{self.name}' type={self.type}>"
@@ -80,22 +99,36 @@ class GraphTensor:
     @property
     def dtype(self) -> DType:
         """Return the dtype in the attributes of the node, or float32 if there is none."""
+        if "_output_types" in self.op.node_def.attr:
+            return parse_dtype_enum(
+                self.op.node_def.attr["_output_types"].list.type[self.value_index]
+            )
         for key in ("dtype", "DstT", "T", "Tparams"):
             if key in self.op.node_def.attr:
-                return as_dtype(self.op.node_def.attr[key].type)
+                return parse_dtype_enum(self.op.node_def.attr[key].type)
         return as_dtype("float32")
 
     @property
     def shape(self) -> TensorShape:
-        """Return the shape of a placeholder, or an unknown shape for other nodes."""
+        """Return the shape in the attributes of the node, or an unknown shape."""
         attributes = self.op.node_def.attr
+        if self.op._has_shapes:
+            shape = attributes["_output_shapes"].list.shape[self.value_index]
+            return TensorShape(
+                None if shape.unknown_rank else [None if d.size < 0 else d.size for d in shape.dim]
+            )
         return TensorShape(self.op.get_attr("shape") if "shape" in attributes else None)
+
+    def consumers(self) -> list[GraphOperation]:
+        """Return the operations that take the tensor as an input."""
+        operations = self.graph.get_operations()
+        return [op for op in operations if any(t.name == self.name for t in op.inputs)]
 
     def __repr__(self) -> str:
         return f"<tf.Tensor '{self.name}' shape={self.shape} dtype={self.dtype.name}>"
 
 
-class ImportedGraph:
+class ImportedGraph(Graph):
     """Graph that was imported.
 
     Args:
@@ -134,8 +167,8 @@ class ImportedGraph:
             )
         return self._get_variable(node)
 
-    def as_graph_def(self) -> Message | None:
-        """Return the imported `GraphDef`, or None if nothing was imported."""
+    def as_graph_def(self, from_version: object = None, add_shapes: bool = False) -> Message | None:
+        """Return the `GraphDef`, or None if nothing was imported. The arguments are ignored."""
         return self._definition
 
     def get_operations(self) -> list[GraphOperation]:

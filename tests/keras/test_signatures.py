@@ -1,0 +1,47 @@
+"""Signatures of public classes, which `help` and editors show."""
+
+import inspect
+
+import pytest
+
+import meshflow as tf
+
+keras = tf.keras
+NAMESPACES = {
+    name: getattr(keras, name)
+    for name in (
+        *("layers", "metrics", "losses", "optimizers", "callbacks", "initializers"),
+        *("regularizers", "constraints", "models"),
+    )
+}
+# TensorFlow's signatures have no names either.
+UNNAMED = {"Model"}
+
+
+@pytest.mark.parametrize("space", NAMESPACES)
+def test_classes_have_the_signature_of_their_constructor(space):
+    classes = [v for v in vars(NAMESPACES[space]).values() if isinstance(v, type)]
+    assert len(classes) >= 3
+    for cls in classes:
+        if not cls.__module__.startswith("meshflow.keras") or cls.__name__ in UNNAMED:
+            continue
+        names = list(inspect.signature(cls).parameters)
+        assert names != ["args", "kwargs"], cls
+        if cls.__init__ is not object.__init__:
+            assert names == list(inspect.signature(cls.__init__).parameters)[1:]
+
+
+def test_subclasses_and_instances():
+    class Mine(keras.layers.Layer):
+        def __init__(self, units, rate=0.5):
+            super().__init__()
+
+        def call(self, x):
+            return x
+
+    class Other(Mine):
+        pass
+
+    assert str(inspect.signature(Other)) == "(units, rate=0.5)"
+    assert list(inspect.signature(Mine(1)).parameters) == ["args", "kwargs"]
+    assert next(iter(inspect.signature(tf.Variable).parameters)) == "initial_value"
