@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf as _tf
@@ -22,109 +18,36 @@ __all__ = [
     "sparse_to_dense",
 ]
 
-T = TypeVar("T")
-
-_MATH_NAMES = (
-    *("angle", "betainc", "bincount", "confusion_matrix", "conj", "cumprod"),
-    *("digamma", "divide_no_nan", "erf", "erfc", "expm1", "floordiv", "floormod", "igamma"),
-    *("igammac", "imag", "invert_permutation", "is_finite", "is_inf", "is_nan"),
-    *("is_non_decreasing", "is_strictly_increasing", "lbeta", "lgamma", "log1p", "log_sigmoid"),
-    *("logical_xor", "mod", "polygamma", "real", "reciprocal", "rint", "segment_max"),
-    *("segment_mean", "segment_min", "segment_prod", "segment_sum", "squared_difference"),
-    *("unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min", "zeta"),
-    *("unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum"),
-)
-_LINALG_ALIASES = {
-    **{f"matrix_{n}": n for n in ("band_part", "diag", "diag_part", "set_diag", "transpose")},
-    **{f"matrix_{n}": n for n in ("solve", "triangular_solve")},
-    **{n: n for n in ("cholesky", "cholesky_solve", "cross", "global_norm", "qr", "svd", "trace")},
-    "diag": "tensor_diag",
-    "diag_part": "tensor_diag_part",
-    "matrix_determinant": "det",
-    "matrix_inverse": "inv",
-    "matrix_solve_ls": "lstsq",
-    "matrix_square_root": "sqrtm",
-    "matrix_transpose": "matrix_transpose",
-    "self_adjoint_eig": "eigh",
-    "self_adjoint_eigvals": "eigvalsh",
-}
-_STRING_ALIASES = {
-    "reduce_join": "reduce_join",
-    "regex_replace": "regex_replace",
-    "substr": "substr",
-    **{
-        f"string_{n}": n
-        for n in ("join", "strip", "to_hash_bucket", "to_hash_bucket_fast", "to_number")
-    },
-    "string_to_hash_bucket_strong": "to_hash_bucket_strong",
-}
-_SPARSE_NAMES = (
-    *("add", "concat", "fill_empty_rows", "maximum", "minimum", "reduce_max", "reduce_sum"),
-    *("reorder", "reset_shape", "reshape", "retain", "segment_mean", "segment_sqrt_n"),
-    *("segment_sum", "slice", "softmax", "split", "to_indicator", "transpose"),
-)
-_SIGNAL_NAMES = ("fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d")
-_CHECK_NAMES = (
-    "assert_integer",
-    "assert_proper_iterable",
-    "assert_same_float_dtype",
-    "assert_scalar",
-)
-
-_REDUCTION_ARGUMENTS = {"reduction_indices": "axis", "keep_dims": "keepdims"}
-# New names of arguments by their old names, for each op.
-ARGUMENT_ALIASES: dict[str, dict[str, str]] = {
-    **{
-        f"reduce_{n}": _REDUCTION_ARGUMENTS
-        for n in ("all", "any", "logsumexp", "max", "mean", "min", "prod", "sum")
-    },
-    "argmax": {"dimension": "axis"},
-    "argmin": {"dimension": "axis"},
-    "count_nonzero": {**_REDUCTION_ARGUMENTS, "input_tensor": "input"},
-    "expand_dims": {"dim": "axis"},
-    "squeeze": {"squeeze_dims": "axis"},
-}
-
-
-def accept_old_arguments(function: Callable[..., T], aliases: dict[str, str]) -> Callable[..., T]:
-    """Wrap a function so that it also takes TensorFlow 1's argument names."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> T:
-        return function(*args, **{aliases.get(k, k): v for k, v in kwargs.items()})
-
-    return wrapper
-
-
-# Paths of functions in TensorFlow 2, by their names in TensorFlow 1's top-level namespace.
+# Paths of functions in TensorFlow 2 with other arguments, by their paths in TensorFlow 1.
 OP_ALIASES: dict[str, str] = {
-    **{n: f"math.{n}" for n in _MATH_NAMES},
-    **{old: f"linalg.{new}" for old, new in _LINALG_ALIASES.items()},
-    **{old: f"strings.{new}" for old, new in _STRING_ALIASES.items()},
-    **{f"sparse_{n}": f"sparse.{n}" for n in _SPARSE_NAMES},
-    **{n: f"signal.{n}" for n in _SIGNAL_NAMES},
+    **{n: f"math.{n}" for n in ("bincount", "confusion_matrix", "count_nonzero")},
     **{
-        n: f"debugging.{n}"
-        for n in (*_CHECK_NAMES, "assert_type", "check_numerics", "is_numeric_tensor")
+        f"sparse_{n}": f"sparse.{n}"
+        for n in ("add", "concat", "reduce_max", "reduce_sum", "segment_mean", "segment_sqrt_n", "segment_sum", "split")
     },
+    **{
+        f"{module}{n}": f"debugging.{n}"
+        for module in ("", "debugging.")
+        for n in ("assert_greater_equal", "assert_integer", "assert_less_equal", "assert_near", "assert_negative")
+        + ("assert_non_negative", "assert_non_positive", "assert_none_equal", "assert_positive", "assert_rank_at_least")
+        + ("assert_rank_in", "assert_scalar", "assert_type")
+    },
+    **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
     "arg_max": "argmax",
     "arg_min": "argmin",
     "batch_to_space_nd": "batch_to_space",
     "depth_to_space": "nn.depth_to_space",
-    "div_no_nan": "math.divide_no_nan",
     "floor_div": "math.floordiv",
-    "lin_space": "linspace",
+    "initializers.uniform_unit_scaling": "keras.initializers.LecunUniform",
     "multinomial": "random.categorical",
-    "random_crop": "image.random_crop",
-    "reverse_v2": "reverse",
+    "py_func": "numpy_function",
+    "random_poisson": "random.poisson",
+    "reduce_join": "strings.reduce_join",
     "space_to_depth": "nn.space_to_depth",
-    "sparse_mask": "sparse.mask",
-    "sparse_tensor_dense_matmul": "sparse.sparse_dense_matmul",
-    "sparse_tensor_to_dense": "sparse.to_dense",
-    "tensor_scatter_add": "tensor_scatter_nd_add",
-    "tensor_scatter_sub": "tensor_scatter_nd_sub",
-    "tensor_scatter_update": "tensor_scatter_nd_update",
-    "where_v2": "where",
+    "string_split": "strings.split",
+    "string_to_hash_bucket": "strings.to_hash_bucket",
+    "string_to_number": "strings.to_number",
+    "substr": "strings.substr",
 }
 
 
