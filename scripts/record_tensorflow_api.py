@@ -21,6 +21,7 @@ from pathlib import Path
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "tests" / "reference" / "tensorflow_api.txt.xz"
@@ -105,6 +106,13 @@ def list_v1_names(lines: list[str]) -> Iterator[str]:
                 yield " ".join([kind, path, *rest])
 
 
+def format_op(name: str) -> str:
+    """Return the inputs of an op with the attributes of their dtypes and counts, and the names of its outputs."""
+    op = op_def_registry.get(name)
+    inputs = [f"{a.name}:{a.type_attr or a.type_list_attr}*{a.number_attr}" for a in op.input_arg]
+    return f"{' '.join(i.rstrip('*').rstrip(':') for i in inputs)} -> {' '.join(a.name for a in op.output_arg)}"
+
+
 def main() -> None:
     """Write the files."""
     found: dict[str, object] = {}
@@ -129,7 +137,11 @@ def main() -> None:
             lines.append(f"v {path}")
     FILE.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
     V1_FILE.write_text("\n".join(list_v1_names(lines)) + "\n")
-    raw_ops = [line.removeprefix("f raw_ops.") for line in lines if line.startswith("f raw_ops.")]
+    raw_ops = [
+        f"{line.removeprefix('f raw_ops.')} {format_op(line[10:].partition('(')[0])}"
+        for line in lines
+        if line.startswith("f raw_ops.")
+    ]
     RAW_FILE.write_text("\n".join(raw_ops) + "\n")
     print(len(lines), "lines", FILE.stat().st_size, "bytes")
 
