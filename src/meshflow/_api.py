@@ -73,7 +73,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_valu
 from meshflow.core.gradients.symbolic_gradients import gradients, hessians
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.tensor import Tensor, is_symbolic_tensor, is_tensor
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
@@ -158,6 +158,7 @@ from meshflow.ops.edit_distance import edit_distance
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
 from meshflow.ops.hashing import fingerprint
 from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
+from meshflow.ops.linalg import sqrtm as matrix_square_root
 from meshflow.ops.math import (
     abs,
     accumulate_n,
@@ -228,7 +229,7 @@ from meshflow.ops.printing import print
 from meshflow.ops.python_function import numpy_function, py_function
 from meshflow.ops.strings import as_string
 from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
-from meshflow.ops.tensor_array import TensorArray
+from meshflow.ops.tensor_array import TensorArray, TensorArraySpec
 from meshflow import version
 from meshflow.version import COMPILER_VERSION as __compiler_version__
 from meshflow.version import GIT_VERSION as __git_version__
@@ -308,6 +309,7 @@ _LAZY_MODULES = (
 # Names in modules that are loaded on first use.
 _LAZY_NAMES = {
     "OptionalSpec": "meshflow.data.optional",
+    "import_graph_def": "meshflow.saved_model.graph.reading.imported_graphs",
     "make_ndarray": "meshflow.io.tensors",
     "make_tensor_proto": "meshflow.io.tensors",
 }
@@ -315,6 +317,16 @@ _LAZY_NAMES = {
 _MODULE_PATHS = {
     **{n: f"meshflow.legacy.{n}" for n in ("compat", "feature_column")},
     **{n: f"meshflow.keras.{n}" for n in ("initializers", "losses", "metrics", "optimizers")},
+}
+_INTERNAL_NAMES = {"__internal__": "names", "__operators__": "operators"}
+# Raw ops that are public functions, too.
+_RAW_OPS = {
+    "approx_top_k": "ApproxTopK",
+    "conv": "Conv",
+    "conv2d_backprop_filter_v2": "Conv2DBackpropFilterV2",
+    "conv2d_backprop_input_v2": "Conv2DBackpropInputV2",
+    "extract_volume_patches": "ExtractVolumePatches",
+    **{name: name.upper() for name in ("fftnd", "ifftnd", "irfftnd", "rfftnd")},
 }
 # TensorFlow 1 names of Keras initializers.
 _KERAS_INITIALIZERS = {
@@ -343,5 +355,9 @@ def load_name(name: str) -> Any:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     if name in _LAZY_MODULES:
         return importlib.import_module(f"meshflow.{name}")
+    if name in _INTERNAL_NAMES:
+        return getattr(importlib.import_module("meshflow.legacy.internal"), _INTERNAL_NAMES[name])
+    if name in _RAW_OPS:
+        return importlib.import_module("meshflow.raw_ops.operations").bind_positional(_RAW_OPS[name])
     _raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")

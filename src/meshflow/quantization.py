@@ -1,6 +1,9 @@
 """`tf.quantization`: quantization ops."""
 
+from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.ops import quantization as _quantization
 from meshflow.ops.quantization import *  # noqa: F403
 
 __all__ = sorted(_quantization.__all__)
+
+__getattr__ = _explain_names("tf.quantization")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
@@ -361,3 +362,5 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
     indices = a.indices.require_value("indices of tf.sparse.mask")
     rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
     return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)
+
+__getattr__ = _explain_names("tf.sparse")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
+from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.runtime.errors import OutOfRangeError
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
@@ -32,6 +33,13 @@ from meshflow.data.readers.sql import (
     parse_example_dataset,
 )
 from meshflow.data.readers.tar import from_webdataset
+from meshflow.data.tables import (
+    DatasetInitializer,
+    from_variant,
+    index_table_from_dataset,
+    table_from_dataset,
+    to_variant,
+)
 from meshflow.data.workers import map_with_workers
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.io.records import TFRecordWriter as Records
@@ -46,6 +54,7 @@ __all__ = [
     "AutotuneOptions",
     "Counter",
     "CsvDataset",
+    "DatasetInitializer",
     "DistributeOptions",
     "ExternalStatePolicy",
     "OptimizationOptions",
@@ -71,6 +80,7 @@ __all__ = [
     "from_huggingface",
     "from_list",
     "from_parquet",
+    "from_variant",
     "from_webdataset",
     "get_next_as_optional",
     "get_single_element",
@@ -78,6 +88,7 @@ __all__ = [
     "group_by_reducer",
     "group_by_window",
     "ignore_errors",
+    "index_table_from_dataset",
     "load",
     "make_batched_features_dataset",
     "make_csv_dataset",
@@ -93,7 +104,9 @@ __all__ = [
     "scan",
     "shuffle_and_repeat",
     "snapshot",
+    "table_from_dataset",
     "take_while",
+    "to_variant",
     "unbatch",
     "unique",
 ]
@@ -545,3 +558,5 @@ class TFRecordWriter:
         with Records(self._path, self._compression) as writer:
             for element in dataset.iter_elements(Epoch(dataset)):
                 writer.write(element[()])
+
+__getattr__ = _explain_names("tf.data.experimental")

@@ -16,7 +16,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import ElementSource, TensorSpec, TypeSpec
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
@@ -24,14 +24,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
 
 _ARRAY = frozenset([np.ndarray])
-
-
-class ElementSource:
-    """Marker base class of datasets and their iterators, which are leaves of elements."""
-
-    @property
-    def _type_spec(self) -> TypeSpec:
-        raise NotImplementedError
 
 
 def map_leaves(

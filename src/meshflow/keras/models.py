@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import TensorLike
@@ -180,3 +181,6 @@ def _clone_sequential(
     clone = type(model)([first, *layers], name=model.name)
     attach_layers(clone, config)
     return clone
+
+
+__getattr__ = _explain_names("tf.keras.models", {"experimental": "meshflow.keras.models_experimental"})

@@ -1,5 +1,6 @@
 """`tf.test`: test cases, numerical gradients, and queries of the build."""
 
+from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.test.build_info import (
     disable_with_predicate,
     gpu_device_name,
@@ -26,3 +27,5 @@ __all__ = [
     "is_gpu_available",
     "main",
 ]
+
+__getattr__ = _explain_names("tf.test")

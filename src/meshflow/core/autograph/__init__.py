@@ -46,6 +46,7 @@ from meshflow.core.autograph.status import (
     override_status,
     set_loop_options,
     set_verbosity,
+    trace,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "override_status",
     "set_loop_options",
     "set_verbosity",
+    "trace",
     "to_code",
     "to_graph",
 ]

@@ -163,15 +163,15 @@ def explain_names(
 
     Args:
       package: Public path of the namespace, such as "tf.image".
-      lazy_names: Modules by the names that are loaded from them on first use. A name that ends like its module is the
-        module itself.
+      lazy_names: Modules by the names that are loaded from them on first use; a module that does not have the name
+        is the value itself.
     """
 
     def load(name: str) -> Any:
         if name in lazy_names:
             path = lazy_names[name]
             module = importlib.import_module(path)
-            return module if path.endswith(f".{name.strip('_')}") else getattr(module, name)
+            return getattr(module, name, module)
         raise_if_unavailable(name, package)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
