@@ -268,6 +268,7 @@ if TYPE_CHECKING:
         tpu,
         train,
         types,
+        xla,
     )
     from meshflow import autograph
     from meshflow.legacy import compat, feature_column
@@ -304,7 +305,7 @@ _LAZY_MODULES = (
         "raw_ops",
         "signal",
     ),
-    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),
+    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types", "xla"),
 )
 # Names in modules that are loaded on first use.
 _LAZY_NAMES = {

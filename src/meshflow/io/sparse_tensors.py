@@ -73,7 +73,7 @@ def deserialize_many_sparse(
     Raises:
       InvalidArgumentError: If the shape of the strings, the rank or the dtype is wrong.
     """
-    texts = to_host_strings(serialized_sparse)
+    texts = to_host_strings(serialized_sparse, "deserialize_many_sparse")
     if texts.ndim != 2 or texts.shape[1] != 3:
         raise InvalidArgumentError(f"deserialize_many_sparse: expected strings of shape [batch, 3], got {list(texts.shape)}.")
     parts = [[parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)] for row in texts]
@@ -103,7 +103,7 @@ def decode_json_example(json_examples: TensorLike, name: str | None = None) -> T
       >>> tf.train.Example.FromString(text.numpy()).features.feature["a"].int64_list.value
       [3]
     """
-    texts = to_host_strings(json_examples)
+    texts = to_host_strings(json_examples, "decode_json_example")
     results = np.empty(texts.shape, object)
     for index in np.ndindex(texts.shape):
         try:

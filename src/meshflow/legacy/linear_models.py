@@ -12,7 +12,7 @@ from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, initializers, layers, registry, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
-from meshflow.keras.utils.arrays import unpack_x_y_sample_weight
+from meshflow.keras.utils import unpack_x_y_sample_weight
 from meshflow.ops import array, math
 from meshflow.ops import linalg as linear_algebra
 

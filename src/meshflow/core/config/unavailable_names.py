@@ -25,7 +25,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"
     ),
     "see the MLIR of jax.jit(...).lower(...).": "mlir",
-    "everything is compiled by XLA: tf.function(jit_compile=True) is the default.": "xla",
     "it places the variables of version 1's graphs. Variables created in the scope of a "
     "tf.distribute.ParameterServerStrategy are distributed over the parameter servers in turn, or placed by "
     "tf.device('/job:ps/task:0').": "train.replica_device_setter",
@@ -67,7 +66,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         "data.experimental.CheckpointInputPipelineHook data.experimental.make_saveable_from_iterator"
     ),
     "graphs are not compared; compare the results of functions.": "test.assert_equal_graph_def",
-    "measure with `python benchmarks/run.py` or timeit.": "test.Benchmark test.benchmark_config",
     "the number of steps is passed as compile(steps_per_execution=).": "keras.utils.StepsPerExecutionTuner",
     "TPUs are used through jit-compiled functions: tf.distribute.TPUStrategy.": " ".join(
         f"compat.v1.tpu.{n}"
@@ -90,20 +88,20 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
     (
         _expand(
             "compat.v1",
-            "GraphKeys GraphOptions InteractiveSession Session SessionLog get_collection get_default_graph "
-            "get_default_session layers placeholder placeholder_with_default reset_default_graph app flags gfile "
-            "AUTO_REUSE add_to_collection add_to_collections get_collection_ref all_variables colocate_with "
+            "GraphOptions InteractiveSession Session SessionLog "
+            "get_default_session placeholder app flags gfile "
+            ""
             "container delete_session_tensor get_session_handle get_session_tensor sparse_placeholder "
-            "report_uninitialized_variables op_scope variable_op_scope assert_variables_initialized "
-            "is_variable_initialized create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
-            "add_check_numerics_ops global_variables local_variables model_variables moving_average_variables "
-            "trainable_variables get_local_variable ConditionalAccumulator ConditionalAccumulatorBase "
+            "op_scope variable_op_scope "
+            "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
+            "add_check_numerics_ops "
+            "get_local_variable ConditionalAccumulator ConditionalAccumulatorBase "
             "SparseConditionalAccumulator sparse.SparseConditionalAccumulator sparse.placeholder ragged.placeholder "
             "errors.raise_exception_on_not_ok_status lite.OpHint lite.toco_convert lite.experimental "
             "lite.constants.GRAPHVIZ_DOT saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
             "test.StubOutForTesting test.test_src_dir_path distribute.get_loss_reduction nn.raw_rnn "
             "nn.static_state_saving_rnn feature_column.input_layer feature_column.linear_model "
-            "feature_column.shared_embedding_columns summary.FileWriter summary.FileWriterCache "
+            "feature_column.shared_embedding_columns "
             "summary.SummaryDescription summary.TaggedRunMetadata summary.all_v2_summary_ops "
             "summary.get_summary_description summary.initialize summary.merge summary.merge_all "
             "summary.tensor_summary summary.SessionLog nn.rnn_cell nn.dynamic_rnn nn.bidirectional_dynamic_rnn "

@@ -22,13 +22,15 @@ __all__ = ["Namespace", "find_name", "list_names"]
 _V1 = "compat.v1."
 # Modules with the names of a namespace that version 2 does not have, or has with other behavior.
 _MODULES = {
-    "": ("op_aliases", "variables"),
-    **{name: (name,) for name in ("data", "image", "lite", "losses", "metrics", "nn")},
+    "": ("op_aliases", "variables", "graph_names"),
+    **{name: (name,) for name in ("data", "image", "layers", "lite", "losses", "metrics", "nn")},
     "io": ("io_names",),
     "python_io": ("io_names",),
     "mixed_precision": ("loss_scaling",),
     "saved_model": ("saved_model",),
-    "train": ("train", "optimizers", "learning_rates"),
+    "keras.layers": ("cudnn_layers",),
+    "summary": ("graph_names",),
+    "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }
 # Arguments of version 2 by those of version 1.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -92,7 +94,7 @@ class _Names(NamedTuple):
 @functools.cache
 def list_names() -> _Names:
     """Return the names of the table."""
-    namespaces, aliases, functions = set(), {}, {}
+    namespaces, aliases, functions = {"keras", "keras.layers"}, {}, {}
     for line in Path(__file__).with_name("v1_names.txt").read_text().splitlines():
         kind, _, text = line.partition(" ")
         if kind == "m":

@@ -6,6 +6,7 @@ exist.
 
 from __future__ import annotations
 
+import functools as _functools
 import logging as _logging
 import sys as _sys
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,6 @@ def _make_switch(name: str, effect: object) -> Callable[..., Any]:
     return switch
 
 
-_GRAPH_MODE = "Graph mode of TensorFlow 1 is not supported; use tf.function."
 _SWITCHES: dict[str, object] = {
     **dict.fromkeys(
         ("enable_control_flow_v2", "enable_eager_execution", "enable_resource_variables", "enable_tensor_equality")
@@ -65,12 +65,29 @@ _SWITCHES: dict[str, object] = {
     **dict.fromkeys(
         ("control_flow_v2_enabled", "executing_eagerly_outside_functions", "resource_variables_enabled"), True
     ),
-    **dict.fromkeys(("disable_eager_execution", "disable_v2_behavior"), _GRAPH_MODE),
     "disable_tensor_equality": "`==` of tensors compares elements, as in TensorFlow 2; use `is` for identity.",
     "disable_v2_tensorshape": "Sizes of shapes are integers, as in TensorFlow 2; use tf.compat.dimension_value.",
 }
 for _name, _effect in _SWITCHES.items():
     setattr(_sys.modules[__name__], _name, _make_switch(_name, _effect))
+
+
+@_functools.cache
+def _warn_of_eager_execution() -> None:
+    logging.warning(
+        "Graph mode of TensorFlow 1 is not available: execution remains eager. Programs without sessions work; others "
+        "need tf.function."
+    )
+
+
+def disable_eager_execution() -> None:
+    """Log a warning once: execution remains eager."""
+    _warn_of_eager_execution()
+
+
+def disable_v2_behavior() -> None:
+    """Log a warning once: the behavior remains that of TensorFlow 2."""
+    _warn_of_eager_execution()
 
 
 def set_random_seed(seed: int) -> None:
