@@ -24,7 +24,7 @@ from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
 from meshflow.raw_ops.resources import FUNCTIONS
 from meshflow.raw_ops.training import TRAINING_OPS
 
-__all__ = ["find_op", "list_ops"]
+__all__ = ["bind_positional", "find_op", "list_ops"]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, **TRAINING_OPS}
 

@@ -32,6 +32,26 @@ _MODULES = {
     "summary": ("graph_names",),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }
+# Paths in version 1 by other ones.
+_V1_ALIASES = {
+    **{
+        f"initializers.{n}": f"{_V1}{n}_initializer"
+        for n in ("global_variables", "local_variables", "variables")
+    },
+    **{f"sparse.{n}": f"{_V1}sparse_{n}" for n in ("merge", "reduce_max_sparse", "reduce_sum_sparse")},
+}
+# Modules of single names.
+_OTHER_MODULES = {
+    "QUANTIZED_DTYPES": "meshflow.dtypes",
+    "initializers.tables_initializer": "meshflow.legacy.compat.v1",
+    **{f"summary.{n}": "meshflow.io.protos" for n in ("Event", "Summary")},
+    "random.get_seed": "meshflow.legacy.compat.op_aliases",
+    "random.set_random_seed": "meshflow.legacy.compat.v1",
+    **{
+        f"errors.{n}": "meshflow.core.runtime.error_codes"
+        for n in ("error_code_from_exception_type", "exception_type_from_error_code")
+    },
+}
 # Arguments of version 2 by those of version 1.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "batch_dim": ("batch_axis",),
@@ -167,6 +187,10 @@ def find_name(path: str) -> Any:
       AttributeError: If TensorFlow 1 does not have it.
     """
     package, _, name = path.rpartition(".")
+    if path in _OTHER_MODULES:
+        return getattr(importlib.import_module(_OTHER_MODULES[path]), name)
+    if package == "" and name in (v1 := importlib.import_module("meshflow.legacy.compat.v1")).__all__:
+        return getattr(v1, name)
     for module in _MODULES.get(package, ()):
         names = importlib.import_module(f"meshflow.legacy.compat.{module}")
         if name in names.__all__:
@@ -176,7 +200,7 @@ def find_name(path: str) -> Any:
         raise_if_unavailable(name, f"tf.{_V1}{package}".rstrip("."))
         return Namespace(path)
     raise_if_unavailable(name, f"tf.{_V1}{package}".rstrip("."))
-    target = table.aliases.get(path, path)
+    target = table.aliases.get(path, _V1_ALIASES.get(path, path))
     if target.startswith(_V1):
         return find_name(target.removeprefix(_V1))
     aliases = importlib.import_module("meshflow.legacy.compat.op_aliases").OP_ALIASES

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
+from meshflow.legacy.compat.graph_names import SparseTensorValue
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
@@ -16,6 +22,15 @@ __all__ = [
     "clip_by_average_norm",
     "div",
     "sparse_to_dense",
+    "Print",
+    "convert_to_tensor_or_indexed_slices",
+    "convert_to_tensor_or_sparse_tensor",
+    "get_seed",
+    "setdiff1d",
+    "sparse_merge",
+    "sparse_reduce_max_sparse",
+    "sparse_reduce_sum_sparse",
+    "verify_tensor_all_finite",
 ]
 
 # Paths of functions in TensorFlow 2 with other arguments, by their paths in TensorFlow 1.
@@ -33,7 +48,18 @@ OP_ALIASES: dict[str, str] = {
         + ("assert_rank_in", "assert_scalar", "assert_type")
     },
     **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
+    **{f"data.experimental.{n}Structure": f"{n}Spec" for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")},
     "arg_max": "argmax",
+    "data.experimental.map_and_batch_with_legacy_function": "data.experimental.map_and_batch",
+    "extract_image_patches": "image.extract_patches",
+    "image.extract_image_patches": "image.extract_patches",
+    "manip.reshape": "reshape",
+    "nn.ctc_loss_v2": "nn.ctc_loss",
+    "nn.softmax_cross_entropy_with_logits_v2": "nn.softmax_cross_entropy_with_logits",
+    "random.stateless_multinomial": "random.stateless_categorical",
+    "saved_model.experimental.save": "saved_model.save",
+    "serialize_many_sparse": "io.serialize_many_sparse",
+    "serialize_sparse": "io.serialize_sparse",
     "arg_min": "argmin",
     "batch_to_space_nd": "batch_to_space",
     "depth_to_space": "nn.depth_to_space",
@@ -114,3 +140,83 @@ def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide as Python 2 does: integers are rounded towards minus infinity."""
     x = _tf.convert_to_tensor(x)
     return _floordiv(x, y) if x.dtype.is_integer else _tf.divide(x, y)
+
+
+def Print(
+    input_: TensorLike,
+    data: Sequence[Any],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> TensorLike:
+    """Print tensors and return the first argument; see `tf.print`."""
+    _tf.print(message or "", *data, summarize=summarize or 3, sep="")
+    return input_
+
+
+def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Convert a value to a tensor; return `tf.IndexedSlices` unchanged."""
+    return value if isinstance(value, IndexedSlices) else _tf.convert_to_tensor(value, dtype=dtype)
+
+
+def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+    """Convert a value to a tensor; return sparse tensors unchanged, and convert `SparseTensorValue`s."""
+    if isinstance(value, SparseTensorValue):
+        return SparseTensor(*value)
+    return value if isinstance(value, SparseTensor) else _tf.convert_to_tensor(value, dtype=dtype)
+
+
+def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    """Return the seeds of the graph and of an op, which are None if neither is set."""
+    seed = global_seed.seed
+    if seed is None and op_seed is None:
+        return None, None
+    seeds = (DEFAULT_SEED if seed is None else seed, 0 if op_seed is None else op_seed)
+    return (0, 2**31 - 1) if seeds == (0, 0) else seeds
+
+
+def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = "int32", name: str | None = None) -> Any:
+    """Return the elements of `x` that are not in `y`, in their order, and their indices."""
+    return _tf.raw_ops.ListDiff(x=x, y=y, out_idx=_tf.as_dtype(index_dtype))
+
+
+def sparse_merge(
+    sp_ids: SparseTensor | Sequence[SparseTensor],
+    sp_values: SparseTensor,
+    vocab_size: Any,
+    name: str | None = None,
+    already_sorted: bool = False,
+) -> SparseTensor:
+    """Return a sparse tensor with values at the columns that sparse tensors of ids contain."""
+    ids = list(sp_ids) if isinstance(sp_ids, (list, tuple)) else [sp_ids]
+    sizes = list(vocab_size) if isinstance(vocab_size, (list, tuple)) else [vocab_size]
+    columns = [_tf.expand_dims(_tf.cast(part.values, "int64"), -1) for part in ids]
+    indices = _tf.concat([ids[0].indices[:, :-1], *columns], 1)
+    shape = _tf.concat([ids[0].dense_shape[:-1], _tf.cast(sizes, "int64")], 0)
+    result = SparseTensor(indices, sp_values.values, shape)
+    return result if already_sorted else _tf.sparse.reorder(result)
+
+
+def sparse_reduce_max_sparse(
+    sp_input: SparseTensor, axis: Any = None, keepdims: Any = None, reduction_axes: Any = None, keep_dims: Any = None
+) -> SparseTensor:
+    """Return the maxima of a sparse tensor over axes as a sparse tensor."""
+    axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
+    return _tf.sparse.reduce_max(sp_input, axes, keep, output_is_sparse=True)
+
+
+def sparse_reduce_sum_sparse(
+    sp_input: SparseTensor, axis: Any = None, keepdims: Any = None, reduction_axes: Any = None, keep_dims: Any = None
+) -> SparseTensor:
+    """Return the sums of a sparse tensor over axes as a sparse tensor."""
+    axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
+    return _tf.sparse.reduce_sum(sp_input, axes, keep, output_is_sparse=True)
+
+
+def verify_tensor_all_finite(
+    t: TensorLike = None, msg: str | None = None, name: str | None = None, x: TensorLike = None, message: str | None = None
+) -> Tensor:
+    """Return a tensor; raise an InvalidArgumentError if an element is not finite."""
+    value = t if x is None else x
+    return _tf.debugging.check_numerics(value, msg if message is None else message or "")

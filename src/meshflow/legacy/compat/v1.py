@@ -189,13 +189,16 @@ _LAZY_NAMES = {
         "meshflow.saved_model.graph.reading.imported_graphs",
     ),
     **dict.fromkeys(("Event", "Summary", "SummaryMetadata"), "meshflow.io.protos"),
+    **dict.fromkeys(
+        ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"), "meshflow.saved_model.graph.format.messages"
+    ),
     **{name: f"meshflow.legacy.compat.{name}" for name in ("lite", "saved_model")},
 }
 _load = _explain_names("tf.compat.v1", _LAZY_NAMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__") and name != "__internal__":
+    if name.startswith("__") and not hasattr(_tf, name):
         raise AttributeError(name)
     if name in _LAZY_NAMES:
         return _load(name)
