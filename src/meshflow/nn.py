@@ -18,4 +18,9 @@ __all__ = sorted(
     + ["depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
 )
 
-__getattr__ = _explain_names("tf.nn")
+_WRAPPERS = {
+    f"RNNCell{name}": f"meshflow.legacy.rnn_cells:{name}"
+    for name in ("DeviceWrapper", "DropoutWrapper", "ResidualWrapper")
+}
+__all__ += _WRAPPERS
+__getattr__ = _explain_names("tf.nn", _WRAPPERS)

@@ -54,6 +54,39 @@ _NAMES_BY_REASON: dict[str, str] = {
     "call random.random_index_shuffle's replacement: tf.random.experimental.stateless_shuffle of a range.": (
         "random.experimental.index_shuffle random_index_shuffle"
     ),
+    "call its replacement: tf.nn.convolution(dilations=).": "nn.with_space_to_batch",
+    "XLA has no quantized types; use quantize_and_dequantize_v2 or fake_quant_with_min_max_vars.": (
+        "quantization.quantize quantization.dequantize compat.v1.quantize compat.v1.quantize_v2 compat.v1.dequantize"
+    ),
+    "Keras defines the variables of version 1's layers.": "compat.v1.layers.experimental",
+    "batches of requests are formed by `meshflow serve`.": "nondifferentiable_batch_function",
+    "serialized functions and objects of SavedModels are not public; use tf.saved_model.": (
+        "__internal__.saved_model __internal__.tracking.CheckpointInitialValue "
+        "__internal__.tracking.CheckpointInitialValueCallable __internal__.tracking.DelegatingTrackableMixin "
+        "__internal__.tracking.ObjectGraphView __internal__.tracking.TrackableDataStructure "
+        "__internal__.tracking.register_session_provider __internal__.tracking.saveable_objects_from_trackable "
+        "__internal__.tracking.streaming_restore compat.v1.saved_model.signature_def_utils.MethodNameUpdater"
+    ),
+    "gradients are recorded by tf.GradientTape; use tf.custom_gradient.": "__internal__.record_gradient",
+    "columns are computed by tf.keras.layers.DenseFeatures.": (
+        "__internal__.feature_column.FeatureTransformationCache __internal__.feature_column.SequenceDenseColumn "
+        "__internal__.feature_column.StateManager __internal__.feature_column.deserialize_feature_column"
+    ),
+    "no metric of Keras computes it in this form; use tf.keras.metrics.": " ".join(
+        f"compat.v1.metrics.{n}"
+        for n in ("average_precision_at_k", "mean_cosine_distance", "mean_per_class_accuracy", "percentage_below")
+        + ("precision_at_k", "precision_at_top_k", "recall_at_k", "recall_at_top_k")
+        + ("sparse_average_precision_at_k", "sparse_precision_at_k")
+    ),
+    "pooling regions are random; use tf.nn.max_pool or tf.nn.avg_pool.": "nn.fractional_avg_pool nn.fractional_max_pool",
+    "no test of TensorFlow needs it outside of a class; use tf.test.TestCase().get_temp_dir().": "compat.v1.test.get_temp_dir",
+    "converters of graphs with hints are gone; use tf.lite.TFLiteConverter.": (
+        "compat.v1.lite.OpHint compat.v1.lite.toco_convert compat.v1.lite.experimental.convert_op_hints_to_stubs"
+    ),
+    "hooks of version 1's graphs.": "compat.v1.experimental.output_all_intermediates",
+    "messages of graphs are read by tf.compat.v1.GraphDef and tf.io.": (
+        "compat.v1.HistogramProto compat.v1.LogMessage compat.v1.NameAttrList"
+    ),
     "no op of Meshflow computes it.": (
         "image.generate_bounding_box_proposals strings.unicode_script "
         "random.learned_unigram_candidate_sampler nn.learned_unigram_candidate_sampler "
@@ -89,23 +122,22 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
         _expand(
             "compat.v1",
             "GraphOptions InteractiveSession Session SessionLog "
-            "get_default_session placeholder app flags gfile "
-            ""
+            "get_default_session placeholder "
             "container delete_session_tensor get_session_handle get_session_tensor sparse_placeholder "
             "op_scope variable_op_scope "
             "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "
             "add_check_numerics_ops "
             "get_local_variable ConditionalAccumulator ConditionalAccumulatorBase "
             "SparseConditionalAccumulator sparse.SparseConditionalAccumulator sparse.placeholder ragged.placeholder "
-            "errors.raise_exception_on_not_ok_status lite.OpHint lite.toco_convert lite.experimental "
+            "errors.raise_exception_on_not_ok_status "
             "lite.constants.GRAPHVIZ_DOT saved_model.signature_def_utils.MethodNameUpdater test.compute_gradient_error "
             "test.StubOutForTesting test.test_src_dir_path distribute.get_loss_reduction nn.raw_rnn "
             "nn.static_state_saving_rnn feature_column.input_layer feature_column.linear_model "
             "feature_column.shared_embedding_columns "
             "summary.SummaryDescription summary.TaggedRunMetadata summary.all_v2_summary_ops "
             "summary.get_summary_description summary.initialize summary.merge summary.merge_all "
-            "summary.tensor_summary summary.SessionLog nn.rnn_cell nn.dynamic_rnn nn.bidirectional_dynamic_rnn "
-            "nn.static_rnn nn.static_bidirectional_rnn train.experimental.MixedPrecisionLossScaleOptimizer",
+            "summary.tensor_summary summary.SessionLog "
+            "train.experimental.MixedPrecisionLossScaleOptimizer",
         ),
         _expand(
             "compat.v1.train",
@@ -115,8 +147,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
             "LoggingTensorHook LooperThread NanLossDuringTrainingError NanTensorHook ProfilerHook SaverDef "
             "SecondOrStepTimer Server SessionCreator SessionRunArgs SessionRunContext SessionRunValues "
             "SingularMonitoredSession StepCounterHook StopAtStepHook SummarySaverHook SyncReplicasOptimizer VocabInfo "
-            "WorkerSessionCreator assert_global_step basic_train_loop sdca_fprint sdca_optimizer sdca_shrink_l1 "
-            "NewCheckpointReader.unused",
+            "WorkerSessionCreator assert_global_step basic_train_loop sdca_fprint sdca_optimizer sdca_shrink_l1",
         ),
         "io.write_graph __internal__.FuncGraph __internal__.create_c_op __internal__.lift_to_graph",
     )
@@ -162,14 +193,14 @@ def explain_names(
     Args:
       package: Public path of the namespace, such as "tf.image".
       lazy_names: Modules by the names that are loaded from them on first use; a module that does not have the name
-        is the value itself.
+        is the value itself. A name in a module may follow a colon.
     """
 
     def load(name: str) -> Any:
         if name in lazy_names:
-            path = lazy_names[name]
+            path, _, attribute = lazy_names[name].partition(":")
             module = importlib.import_module(path)
-            return getattr(module, name, module)
+            return getattr(module, attribute or name, module)
         raise_if_unavailable(name, package)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 

@@ -52,6 +52,15 @@ _OTHER_MODULES = {
         for n in ("error_code_from_exception_type", "exception_type_from_error_code")
     },
 }
+_OTHER_MODULES |= {
+    f"nn.{n}": "meshflow.legacy.rnn_cells"
+    for n in ("bidirectional_dynamic_rnn", "dynamic_rnn", "static_bidirectional_rnn", "static_rnn")
+}
+_OTHER_MODULES |= {
+    f"nn.rnn_cell.{n}": "meshflow.legacy.rnn_cells"
+    for n in ("BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "GRUCell", "LSTMCell")
+    + ("LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper")
+}
 # Arguments of version 2 by those of version 1.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "batch_dim": ("batch_axis",),
@@ -60,18 +69,25 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "bytes": ("input_bytes",),
     "concat_dim": ("axis",),
     "delimiter": ("sep",),
+    "dirname": ("path",),
     "device_name_or_function": ("device_name",),
     "dim": ("axis",),
     "dimension": ("axis",),
     "expand_nonconcat_dim": ("expand_nonconcat_dims",),
+    "filename": ("path", "pattern"),
     "filter": ("filters",),
     "fn1": ("true_fn",),
     "fn2": ("false_fn",),
     "image": ("input",),
     "input_tensor": ("input",),
+    "in_order": ("topdown",),
     "keep_dims": ("keepdims",),
     "kernel": ("filters",),
     "m": ("mean",),
+    "newname": ("dst",),
+    "newpath": ("dst",),
+    "oldname": ("src",),
+    "oldpath": ("src",),
     "preferred_dtype": ("dtype_hint",),
     "rate": ("dilations",),
     "dilation_rate": ("dilations",),

@@ -49,6 +49,14 @@ OP_ALIASES: dict[str, str] = {
     },
     **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
     **{f"data.experimental.{n}Structure": f"{n}Spec" for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")},
+    **{
+        f"gfile.{old}": f"io.gfile.{new}"
+        for old, new in (
+            *(("Copy", "copy"), ("DeleteRecursively", "rmtree"), ("Exists", "exists"), ("FastGFile", "GFile")),
+            *(("Glob", "glob"), ("IsDirectory", "isdir"), ("ListDirectory", "listdir"), ("MakeDirs", "makedirs")),
+            *(("MkDir", "mkdir"), ("Remove", "remove"), ("Rename", "rename"), ("Stat", "stat"), ("Walk", "walk")),
+        )
+    },
     "arg_max": "argmax",
     "data.experimental.map_and_batch_with_legacy_function": "data.experimental.map_and_batch",
     "extract_image_patches": "image.extract_patches",
@@ -64,7 +72,6 @@ OP_ALIASES: dict[str, str] = {
     "batch_to_space_nd": "batch_to_space",
     "depth_to_space": "nn.depth_to_space",
     "floor_div": "math.floordiv",
-    "initializers.uniform_unit_scaling": "keras.initializers.LecunUniform",
     "multinomial": "random.categorical",
     "py_func": "numpy_function",
     "random_poisson": "random.poisson",

@@ -189,6 +189,8 @@ _LAZY_NAMES = {
         "meshflow.saved_model.graph.reading.imported_graphs",
     ),
     **dict.fromkeys(("Event", "Summary", "SummaryMetadata"), "meshflow.io.protos"),
+    # `absl` has the flags of TensorFlow 1.
+    **{name: f"absl.{name}" for name in ("app", "flags")},
     **dict.fromkeys(
         ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"), "meshflow.saved_model.graph.format.messages"
     ),

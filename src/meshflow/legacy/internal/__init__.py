@@ -33,7 +33,6 @@ _NAMES: dict[str, str] = {
         for n in ("DenseColumn", "FeatureColumn")
     },
     "feature_column.serialize_feature_column": "meshflow.legacy.feature_column.column_config:serialize",
-    "feature_column.deserialize_feature_column": "meshflow.legacy.feature_column.column_config:deserialize",
     "train.assign_moving_average": f"{_FUNCTIONS}.functions:assign_moving_average",
     "train.update_checkpoint_state": "compat.v1.train.update_checkpoint_state",
     **{
