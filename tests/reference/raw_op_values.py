@@ -11,6 +11,8 @@ def flatten(value):
         return [flatten(v) for v in value]
     if hasattr(value, "to_list"):
         return [flatten(value.values), flatten(value.row_splits)]
+    if isinstance(value, dict):
+        return {key: flatten(v) for key, v in value.items()}
     if not hasattr(value, "numpy"):
         return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
     array = np.asarray(value.numpy())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshflow.core.functions.function import function
+from meshflow.core.values.tensor import Tensor
 
 __all__ = ["compile", "jit_scope"]
 
@@ -18,12 +19,16 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
       computation: The function.
       inputs: Its arguments.
 
+    Returns:
+      The result of the function; a single tensor is returned in a tuple.
+
     Example:
       >>> import meshflow as tf
-      >>> int(tf.xla.experimental.compile(lambda x: x + 1, [tf.constant(2)]))
+      >>> int(tf.xla.experimental.compile(lambda x: x + 1, [tf.constant(2)])[0])
       3
     """
-    return function(computation, jit_compile=True)(*(inputs or ()))
+    result = function(computation, jit_compile=True)(*(inputs or ()))
+    return (result,) if isinstance(result, Tensor) else result
 
 
 @contextlib.contextmanager

@@ -40,7 +40,8 @@ class Reduction:
     @classmethod
     def all(cls) -> tuple[str, ...]:
         """Return all reductions."""
-        return cls.NONE, cls.SUM, cls.MEAN, cls.SUM_OVER_BATCH_SIZE, cls.SUM_BY_NONZERO_WEIGHTS
+        sums = (cls.SUM, cls.MEAN, cls.SUM_OVER_BATCH_SIZE, cls.SUM_OVER_NONZERO_WEIGHTS)
+        return cls.NONE, *sums, cls.SUM_BY_NONZERO_WEIGHTS
 
     @classmethod
     def validate(cls, key: str) -> None:
@@ -214,7 +215,7 @@ def mean_pairwise_squared_error(
     scope: str | None = None,
     loss_collection: str | None = _COLLECTION,
 ) -> Tensor:
-    """Compute the mean over all pairs of elements of an example of the squared error of their difference.
+    """Compute the sum over examples of the mean squared error of the differences of two elements.
 
     Args:
       labels: Tensor of shape [batch, ...].
@@ -230,9 +231,7 @@ def mean_pairwise_squared_error(
     count = tf.cast(tf.shape(error)[1], tf.float32) * tf.cast(rows != 0, tf.float32)
     pairs = tf.math.divide_no_nan(tf.reduce_sum(error * error, 1, keepdims=True), count - 1)
     squares = tf.math.divide_no_nan(tf.square(tf.reduce_sum(error, 1, keepdims=True)), count * (count - 1))
-    total = tf.reduce_sum(2 * (pairs - squares) * rows)
-    present = tf.math.count_nonzero(rows, dtype=tf.float32)
-    return tf.math.divide_no_nan(total, present)
+    return tf.reduce_sum(2 * (pairs - squares) * rows)
 
 
 def sigmoid_cross_entropy(

@@ -389,7 +389,7 @@ _Partitioner = Callable[..., Sequence[int]]
 
 
 def _make_partitioner(axis: int, count_shards: Callable[[Any, Any], int]) -> _Partitioner:
-    def partition(shape: Any, dtype: Any) -> list[int]:
+    def partition(shape: Any, dtype: Any = tf.float32, **_: object) -> list[int]:
         shape = tf.TensorShape(shape)
         shards = [1] * shape.rank
         shards[axis] = max(1, min(shape[axis], count_shards(shape, tf.as_dtype(dtype))))
