@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import meshflow as tf
+from meshflow.core.runtime.errors import NotAvailableError
+
 # Namespaces whose names are described by one line of the page.
 LARGE = ("raw_ops",)
 # Members of TensorFlow's classes that mean nothing here, by the reason.
@@ -49,9 +51,9 @@ MEMBER_REASONS = {
         "from_variable_aggregation get_coordination_service_leader tpu_hardware_feature"
     ),
 }
-_REASON_BY_MEMBER = {name: reason for reason, names in MEMBER_REASONS.items() for name in names.split()}
-from meshflow.core.runtime.errors import NotAvailableError
-
+_REASON_BY_MEMBER = {
+    name: reason for reason, names in MEMBER_REASONS.items() for name in names.split()
+}
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "reference" / "tensorflow_api.txt.xz"
 PAGE = ROOT / "docs" / "guides" / "tensorflow_names.md"
@@ -104,13 +106,13 @@ def split_arguments(text: str) -> list[str]:
     quoted = re.sub(r"'[^']*'", lambda m: "x" * len(m[0]), text)
     for i, c in enumerate(quoted):
         depth += (c in "([{") - (c in ")]}")
-        if c == "," and depth == 1 or depth == 0 and i:
+        if (c == "," and depth == 1) or (depth == 0 and i):
             parts.append(text[start:i].strip())
             start = i + 1
     return [p for p in parts if p and p != "*"]
 
 
-def compare_arguments(expected: str, value: object, is_member: bool = False) -> str:
+def compare_arguments(expected: str, value: object) -> str:
     """Return the first difference of the arguments of a function or class, or an empty string."""
     try:
         ours = inspect.signature(value)
@@ -127,9 +129,11 @@ def compare_arguments(expected: str, value: object, is_member: bool = False) -> 
             if takes_any:
                 continue
             return f"no argument {name}"
-        if "*" not in expected.partition(name)[0] and inspect.Parameter.VAR_POSITIONAL not in kinds:
-            if i >= len(names) or names[i] != name:
-                return f"{name} is not argument {i}"
+        is_positional = (
+            "*" not in expected.partition(name)[0] and inspect.Parameter.VAR_POSITIONAL not in kinds
+        )
+        if is_positional and names[i : i + 1] != [name]:
+            return f"{name} is not argument {i}"
         own = ours.parameters[name].default
         if default and own is inspect.Parameter.empty:
             return f"{name} has no default"
@@ -148,7 +152,7 @@ def read_source(cls: type) -> str:
 
 def has_member(cls: object, name: str) -> bool:
     """Check whether a class, or each of its instances, has an attribute."""
-    if hasattr(cls, name) or isinstance(cls, enum.EnumMeta) and name in ("name", "value"):
+    if hasattr(cls, name) or (isinstance(cls, enum.EnumMeta) and name in ("name", "value")):
         return True
     if any(name in vars(base).get("__annotations__", ()) for base in getattr(cls, "__mro__", ())):
         return True
@@ -162,15 +166,20 @@ def list_differences(names: list[PublicName]) -> Iterator[tuple[str, str, str]]:
         if status != "available":
             yield status, name.path, str(found)
             continue
-        if name.kind in "fc" and name.arguments:
-            if difference := compare_arguments(name.arguments, found):
-                yield "arguments", name.path, difference
+        difference = (
+            compare_arguments(name.arguments, found) if name.kind in "fc" and name.arguments else ""
+        )
+        if difference:
+            yield "arguments", name.path, difference
         for member, arguments in name.members:
             full = f"{name.path}.{member}"
             if not has_member(found, member):
                 yield "member", full, _REASON_BY_MEMBER.get(member, "")
-            elif arguments and not isinstance(inspect.getattr_static(found, member, None), property):
-                if difference := compare_arguments(arguments, getattr(found, member, None), True):
+            elif arguments and not isinstance(
+                inspect.getattr_static(found, member, None), property
+            ):
+                difference = compare_arguments(arguments, getattr(found, member, None))
+                if difference:
                     yield "member arguments", full, difference
 
 
@@ -181,7 +190,9 @@ def format_page(names: list[PublicName], differences: list[tuple[str, str, str]]
     for name in names:
         if name.kind != "m":
             parts = name.path.split(".")[:-1]
-            spaces[".".join(["tf", *parts[: 3 if parts[:1] == ["compat"] else 2]])][status.get(name.path, "available")] += 1
+            spaces[".".join(["tf", *parts[: 3 if parts[:1] == ["compat"] else 2]])][
+                status.get(name.path, "available")
+            ] += 1
     lines = [
         "# TensorFlow's names",
         "",
@@ -200,10 +211,22 @@ def format_page(names: list[PublicName], differences: list[tuple[str, str, str]]
     for found, path, text in differences:
         if found == "refused" and not path.startswith(LARGE):
             by_reason[text.partition(": ")[2]].append(path)
-    lines.append(f"Of `tf.raw_ops`, {spaces['tf.raw_ops']['refused']} ops are refused: datasets, tables, queues, TPU and quantized ops.")
+    lines.append(
+        f"Of `tf.raw_ops`, {spaces['tf.raw_ops']['refused']} ops are refused: datasets, tables, queues, TPU and quantized ops."
+    )
     for reason, paths in sorted(by_reason.items(), key=lambda item: -len(item[1])):
-        lines += ["", f"- {reason[0].upper()}{reason[1:]}", f"  {', '.join(f'`{p}`' for p in sorted(paths))}"]
-    lines += ["", "## Differences of arguments", "", "Other arguments have TensorFlow's names, order and defaults.", ""]
+        lines += [
+            "",
+            f"- {reason[0].upper()}{reason[1:]}",
+            f"  {', '.join(f'`{p}`' for p in sorted(paths))}",
+        ]
+    lines += [
+        "",
+        "## Differences of arguments",
+        "",
+        "Other arguments have TensorFlow's names, order and defaults.",
+        "",
+    ]
     lines += ["| name | difference |", "| --- | --- |"]
     lines += [f"| `{path}` | {text} |" for found, path, text in differences if "arguments" in found]
     lines += ["", "## Members", "", "These members of classes do not exist.", ""]
@@ -216,7 +239,9 @@ def format_page(names: list[PublicName], differences: list[tuple[str, str, str]]
         for path in paths:
             owner, _, member = path.rpartition(".")
             by_class[owner].append(member)
-        text = "; ".join(f"`{owner}`: {', '.join(found)}" for owner, found in sorted(by_class.items()))
+        text = "; ".join(
+            f"`{owner}`: {', '.join(found)}" for owner, found in sorted(by_class.items())
+        )
         lines += [f"- {reason[0].upper()}{reason[1:]}: {text}", ""]
     return "\n".join(lines).rstrip() + "\n"
 

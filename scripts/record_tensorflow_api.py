@@ -29,7 +29,13 @@ V1_FILE = ROOT / "src" / "meshflow" / "legacy" / "compat" / "v1_names.txt"
 RAW_FILE = ROOT / "src" / "meshflow" / "raw_ops" / "arguments.txt"
 V1 = "compat.v1."
 # Public names with underscores.
-DUNDERS = ("__internal__", "__operators__", "__version__", "__git_version__", "__compiler_version__")
+DUNDERS = (
+    "__internal__",
+    "__operators__",
+    "__version__",
+    "__git_version__",
+    "__compiler_version__",
+)
 # Paths that repeat other ones.
 REPEATED = ("compat.v2", "compat.v1.compat", "compat.v1.keras", "compat.v1.raw_ops")
 REPEATED += ("compat.v1.experimental.numpy", "estimator", "compat.v1.estimator")
@@ -88,7 +94,7 @@ def walk(module: types.ModuleType, path: str, found: dict[str, object], seen: se
         if isinstance(value, types.ModuleType):
             file = getattr(value, "__file__", "") or ""
             public = "_api" in file or "keras/api" in file or full == "summary"
-            if full in REPEATED or not public or id(value) in seen and "compat" not in full:
+            if full in REPEATED or not public or (id(value) in seen and "compat" not in full):
                 continue
             found[full] = value
             if id(value) not in seen:
@@ -123,14 +129,19 @@ def main() -> None:
     public = {v for v in found.values() if inspect.isclass(v)}
     names: dict[int, str] = {}
     lines = []
-    for path, value in sorted(found.items(), key=lambda item: ("compat" in item[0], item[0].count("."), item[0])):
+    for path, value in sorted(
+        found.items(), key=lambda item: ("compat" in item[0], item[0].count("."), item[0])
+    ):
         if isinstance(value, types.ModuleType):
             lines.append(f"m {path}")
         elif callable(value) and names.setdefault(id(value), path) != path:
             lines.append(f"= {path} {names[id(value)]}")
         elif inspect.isclass(value):
             bases = [names[id(b)] for b in value.__mro__[1:] if id(b) in names][:1]
-            lines += [f"c {path}{format_signature(value)}{' < ' + bases[0] if bases else ''}", *list_members(value, public)]
+            lines += [
+                f"c {path}{format_signature(value)}{' < ' + bases[0] if bases else ''}",
+                *list_members(value, public),
+            ]
         elif callable(value):
             lines.append(f"f {path}{format_signature(value)}")
         else:

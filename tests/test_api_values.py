@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_raw_ops import assert_equal
 
 import meshflow as tf
+from test_raw_ops import assert_equal
 
 REFERENCE = Path(__file__).parent / "reference"
 sys.path.insert(0, str(REFERENCE))

@@ -35,7 +35,11 @@ def assert_equal(found, expected):
 
 @pytest.mark.parametrize("call", CALLS)
 def test_values_are_those_of_tensorflow(call):
-    names = {**VALUES, "tf": tf, call.partition("(")[0]: getattr(tf.raw_ops, call.partition("(")[0])}
+    names = {
+        **VALUES,
+        "tf": tf,
+        call.partition("(")[0]: getattr(tf.raw_ops, call.partition("(")[0]),
+    }
     assert_equal(flatten(eval(call, names)), STORED[call])
 
 
@@ -52,7 +56,9 @@ def test_ops_are_differentiable_and_traced():
     def compute(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = tf.raw_ops.LeakyRelu(features=tf.raw_ops.MatMul(a=x, b=x, transpose_b=True), alpha=0.5)
+            y = tf.raw_ops.LeakyRelu(
+                features=tf.raw_ops.MatMul(a=x, b=x, transpose_b=True), alpha=0.5
+            )
             y = y + tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=x, labels=[[1.0, 0.0]]).loss
         return tape.gradient(y, x)
 
@@ -60,11 +66,11 @@ def test_ops_are_differentiable_and_traced():
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="only takes keyword args .possible keys: ..a., .b."):
+    with pytest.raises(TypeError, match=r"only takes keyword args .possible keys: ..a., .b."):
         tf.raw_ops.MatMul([[1.0]], [[1.0]])
     with pytest.raises(TypeError, match="missing a required argument: 'b'"):
         tf.raw_ops.MatMul(a=[[1.0]])
-    with pytest.raises(NotImplementedError, match="tf.raw_ops.CudnnRNN: no code of Meshflow"):
+    with pytest.raises(NotImplementedError, match=r"tf\.raw_ops\.CudnnRNN: no code of Meshflow"):
         _ = tf.raw_ops.CudnnRNN
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = tf.raw_ops.Nothing

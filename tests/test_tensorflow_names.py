@@ -8,13 +8,24 @@ import pytest
 import meshflow as tf
 
 ROOT = Path(__file__).parents[1]
-_spec = importlib.util.spec_from_file_location("tensorflow_names", ROOT / "docs" / "tensorflow_names.py")
+_spec = importlib.util.spec_from_file_location(
+    "tensorflow_names", ROOT / "docs" / "tensorflow_names.py"
+)
 names = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(names)
 # Names that other changes add: ragged tensors, extension types, and the service of tf.data.
 PENDING = (
-    *("ragged", "sparse.cross", "experimental.dispatch_for", "experimental.unregister_dispatch_for"),
-    *("experimental.BatchableExtensionType", "experimental.DynamicRaggedShape", "experimental.ExtensionType"),
+    *(
+        "ragged",
+        "sparse.cross",
+        "experimental.dispatch_for",
+        "experimental.unregister_dispatch_for",
+    ),
+    *(
+        "experimental.BatchableExtensionType",
+        "experimental.DynamicRaggedShape",
+        "experimental.ExtensionType",
+    ),
     *("experimental.RowPartition", "experimental.StructuredTensor", "experimental.extension_type"),
     *("__internal__.dispatch", "data.experimental.service"),
 )
@@ -29,7 +40,8 @@ def test_no_name_is_missing(record):
     missing = [
         f"{n.path}: {names.find(n.path)[1]}"
         for n in record
-        if names.find(n.path)[0] == "missing" and not n.path.removeprefix("compat.v1.").startswith(PENDING)
+        if names.find(n.path)[0] == "missing"
+        and not n.path.removeprefix("compat.v1.").startswith(PENDING)
     ]
     assert not missing, "implement these names, or refuse them in core/config/unavailable_names.py"
 
@@ -62,6 +74,6 @@ def test_page_is_current(record):
 def test_missing_names_are_no_attributes():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = tf.nothing
-    with pytest.raises(NotImplementedError, match="tf.strings.unicode_script: "):
+    with pytest.raises(NotImplementedError, match=r"tf\.strings\.unicode_script: "):
         _ = tf.strings.unicode_script
     assert not hasattr(tf.compat.v1, "Session")

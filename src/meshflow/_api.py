@@ -23,7 +23,7 @@ from meshflow.core.values.convert import (
     register_tensor_conversion_function,
 )
 from meshflow.core.variables.critical_section import CriticalSection
-from meshflow.core.gradients.custom_gradients import custom_gradient, no_gradient
+from meshflow.core.gradients.custom_gradients import custom_gradient
 from meshflow.core.gradients.rematerialization import recompute_grad
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import device
@@ -64,6 +64,7 @@ from meshflow.core.config.graph_mode import (
     Operation,
     RegisterGradient,
     get_logger,
+    no_gradient,
     timestamp,
 )
 from meshflow.core.variables.module import Module
@@ -305,7 +306,18 @@ _LAZY_MODULES = (
         "raw_ops",
         "signal",
     ),
-    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types", "xla"),
+    *(
+        "saved_model",
+        "sets",
+        "sparse",
+        "summary",
+        "sysconfig",
+        "test",
+        "tpu",
+        "train",
+        "types",
+        "xla",
+    ),
 )
 # Names in modules that are loaded on first use.
 _LAZY_NAMES = {
@@ -359,6 +371,8 @@ def load_name(name: str) -> Any:
     if name in _INTERNAL_NAMES:
         return getattr(importlib.import_module("meshflow.legacy.internal"), _INTERNAL_NAMES[name])
     if name in _RAW_OPS:
-        return importlib.import_module("meshflow.raw_ops.operations").bind_positional(_RAW_OPS[name])
+        return importlib.import_module("meshflow.raw_ops.operations").bind_positional(
+            _RAW_OPS[name]
+        )
     _raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.python_function import py_function
 
@@ -43,7 +44,11 @@ class QueueBase:
     def __init__(self, dtypes: Any, shapes: Any, names: Any, queue_ref: object = None) -> None:
         self._dtypes = [as_dtype(d) for d in _as_list(dtypes)]
         if shapes is not None:
-            shapes = shapes if isinstance(shapes, (list, tuple)) and len(self._dtypes) > 1 else _as_shapes(shapes)
+            shapes = (
+                shapes
+                if isinstance(shapes, (list, tuple)) and len(self._dtypes) > 1
+                else _as_shapes(shapes)
+            )
             if len(shapes) != len(self._dtypes):
                 raise ValueError(
                     f"Queue shapes must have the same length as dtypes: got {len(shapes)} shapes and "
@@ -52,7 +57,9 @@ class QueueBase:
         self._shapes = None if shapes is None else [TensorShape(s) for s in shapes]
         self._names = None if names is None else _as_list(names)
         if self._names is not None and len(self._names) != len(self._dtypes):
-            raise ValueError(f"Queue names must have the same length as dtypes: {self._names}, {self._dtypes}.")
+            raise ValueError(
+                f"Queue names must have the same length as dtypes: {self._names}, {self._dtypes}."
+            )
         self._name, self._capacity = type(self).__name__, 0
         self._items: list[_Item] = []
         self._is_closed, self._min_remaining = False, 0
@@ -98,26 +105,34 @@ class QueueBase:
 
     # ---- elements --------------------------------------------------------------------------
 
-    def _to_components(self, vals: Any, batch: bool) -> _Item:
+    def _to_components(self, vals: PyTree, batch: bool) -> _Item:
         """Convert the argument of an enqueue to tensors, and check them."""
         if isinstance(vals, Mapping):
             if self._names is None:
                 raise ValueError("Queue must have names to enqueue a dictionary")
             if sorted(self._names) != sorted(vals):
-                raise ValueError(f"Keys in dictionary to enqueue do not match names of Queue: {sorted(vals)}")
+                raise ValueError(
+                    f"Keys in dictionary to enqueue do not match names of Queue: {sorted(vals)}"
+                )
             vals = [vals[name] for name in self._names]
         elif self._names is not None:
             raise ValueError("You must enqueue a dictionary in a Queue with names")
-        values = _as_list(vals) if len(self._dtypes) > 1 or isinstance(vals, (list, tuple)) else [vals]
+        values = (
+            _as_list(vals) if len(self._dtypes) > 1 or isinstance(vals, (list, tuple)) else [vals]
+        )
         if len(values) != len(self._dtypes):
             values = [vals]
         if len(values) != len(self._dtypes):
             raise ValueError(f"Expected {len(self._dtypes)} components, got {len(values)}.")
-        tensors = tuple(convert_to_tensor(v, dtype=d) for v, d in zip(values, self._dtypes, strict=True))
+        tensors = tuple(
+            convert_to_tensor(v, dtype=d) for v, d in zip(values, self._dtypes, strict=True)
+        )
         for tensor, shape in zip(tensors, self.shapes, strict=True):
             sizes = tensor.shape[1:] if batch else tensor.shape
             if not sizes.is_compatible_with(shape):
-                raise ValueError(f"{self._name}: expected a component of shape {shape}, got {sizes}.")
+                raise ValueError(
+                    f"{self._name}: expected a component of shape {shape}, got {sizes}."
+                )
         return tensors
 
     def _to_element(self, components: Sequence[Tensor]) -> Any:
@@ -136,7 +151,9 @@ class QueueBase:
         if executing_eagerly():
             return action(*inputs)
         results = py_function(action, list(inputs), [] if batch is None else self._dtypes)
-        for tensor, shape in zip(_as_list(results) if batch is not None else (), self.shapes, strict=False):
+        for tensor, shape in zip(
+            _as_list(results) if batch is not None else (), self.shapes, strict=False
+        ):
             tensor.set_shape(TensorShape([None]).concatenate(shape) if batch else shape)
         return _as_list(results)
 
@@ -145,14 +162,19 @@ class QueueBase:
         while not is_ready():
             if threading.active_count() == 1:
                 raise errors.FailedPreconditionError(
-                    None, None, f"{self._name} {problem}, and no other thread runs that could change it."
+                    None,
+                    None,
+                    f"{self._name} {problem}, and no other thread runs that could change it.",
                 )
             self._changed.wait(1.0)
 
     def _put(self, *components: Tensor) -> list[Tensor]:
         with self._changed:
             self._check_open()
-            self._wait(lambda: len(self._items) < self._capacity or self._is_closed, f"is full ({self._capacity})")
+            self._wait(
+                lambda: len(self._items) < self._capacity or self._is_closed,
+                f"is full ({self._capacity})",
+            )
             self._check_open()
             self._items.append(components)
             self._changed.notify_all()
@@ -192,7 +214,7 @@ class QueueBase:
 
     # ---- public methods --------------------------------------------------------------------
 
-    def enqueue(self, vals: Any, name: str | None = None) -> None:
+    def enqueue(self, vals: PyTree, name: str | None = None) -> None:
         """Add an element, and wait while the queue is full.
 
         Args:
@@ -204,7 +226,7 @@ class QueueBase:
         """
         self._run(self._put, self._to_components(vals, False), None)
 
-    def enqueue_many(self, vals: Any, name: str | None = None) -> None:
+    def enqueue_many(self, vals: PyTree, name: str | None = None) -> None:
         """Add the elements of a batch."""
 
         def put_rows(*components: Tensor) -> list[Tensor]:
@@ -226,7 +248,9 @@ class QueueBase:
         if self._shapes is None:
             raise ValueError("Queue must have shapes to dequeue several elements.")
         count = convert_to_tensor(n)
-        return self._to_element(self._run(lambda k: self._stack(self._take(int(k), allow_fewer)), [count], True))
+        return self._to_element(
+            self._run(lambda k: self._stack(self._take(int(k), allow_fewer)), [count], True)
+        )
 
     def dequeue_many(self, n: Any, name: str | None = None) -> Any:
         """Remove `n` elements and return them as a batch.
@@ -263,7 +287,11 @@ class QueueBase:
 
 def _as_shapes(shapes: Any) -> list[Any]:
     """Return a list with one shape, of a shape or such a list."""
-    is_list = isinstance(shapes, (list, tuple)) and len(shapes) == 1 and isinstance(shapes[0], (list, tuple, TensorShape))
+    is_list = (
+        isinstance(shapes, (list, tuple))
+        and len(shapes) == 1
+        and isinstance(shapes[0], (list, tuple, TensorShape))
+    )
     return list(shapes) if is_list else [shapes]
 
 
@@ -300,7 +328,7 @@ class FIFOQueue(QueueBase):
 
 
 class PaddingFIFOQueue(FIFOQueue):
-    """FIFO queue whose batches are padded with zeros.
+    """FIFO queue that pads its batches with zeros.
 
     Args:
       capacity: Largest number of elements.
@@ -395,7 +423,9 @@ class PriorityQueue(FIFOQueue):
         name: str = "priority_queue",
     ) -> None:
         all_shapes = None if shapes is None else [[], *_as_list(shapes)]
-        super().__init__(capacity, ["int64", *_as_list(types)], all_shapes, names, shared_name, name)
+        super().__init__(
+            capacity, ["int64", *_as_list(types)], all_shapes, names, shared_name, name
+        )
 
     def _take_index(self) -> int:
         priorities = [int(item[0]) for item in self._items]

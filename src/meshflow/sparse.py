@@ -363,4 +363,5 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
     rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
     return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)
 
+
 __getattr__ = _explain_names("tf.sparse")

@@ -98,4 +98,5 @@ def get_build_info() -> collections.OrderedDict[str, Any]:
     info["is_tensorrt_build"] = False
     return info
 
+
 __getattr__ = _explain_names("tf.sysconfig")

@@ -5,7 +5,14 @@ import numpy as np
 LABELS = np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.25]], np.float32)
 VALUES = np.array([[0.2, 0.7, 0.1], [0.9, 0.4, 0.3]], np.float32)
 WEIGHTS = np.array([[1.0, 0.0, 2.0]], np.float32)
-LOSSES = ("absolute_difference", "mean_squared_error", "hinge_loss", "huber_loss", "log_loss", "sigmoid_cross_entropy")
+LOSSES = (
+    "absolute_difference",
+    "mean_squared_error",
+    "hinge_loss",
+    "huber_loss",
+    "log_loss",
+    "sigmoid_cross_entropy",
+)
 OPTIMIZERS = {
     "GradientDescentOptimizer": {},
     "MomentumOptimizer": {"momentum": 0.9, "use_nesterov": True},
@@ -13,9 +20,16 @@ OPTIMIZERS = {
     "AdagradOptimizer": {},
     "AdadeltaOptimizer": {"rho": 0.9, "epsilon": 1e-3},
     "RMSPropOptimizer": {"momentum": 0.5, "centered": True},
-    "FtrlOptimizer": {"l1_regularization_strength": 0.1, "l2_regularization_strength": 0.2, "beta": 0.1},
+    "FtrlOptimizer": {
+        "l1_regularization_strength": 0.1,
+        "l2_regularization_strength": 0.2,
+        "beta": 0.1,
+    },
     "ProximalAdagradOptimizer": {"l1_regularization_strength": 0.1},
-    "ProximalGradientDescentOptimizer": {"l1_regularization_strength": 0.1, "l2_regularization_strength": 0.3},
+    "ProximalGradientDescentOptimizer": {
+        "l1_regularization_strength": 0.1,
+        "l2_regularization_strength": 0.3,
+    },
     "AdagradDAOptimizer": {"l1_regularization_strength": 0.01},
 }
 
@@ -56,7 +70,14 @@ def optimizers(tf, name):
     for _ in range(3):
         optimizer.minimize(loss, global_step=step, var_list=[x, table])
     slots = [optimizer.get_slot(x, slot) for slot in optimizer.get_slot_names()]
-    return [x, table, step, *slots, optimizer.get_slot_names(), [v.shape.as_list() for v in optimizer.variables()]]
+    return [
+        x,
+        table,
+        step,
+        *slots,
+        optimizer.get_slot_names(),
+        [v.shape.as_list() for v in optimizer.variables()],
+    ]
 
 
 def learning_rates(tf):
@@ -105,8 +126,20 @@ def variables_of_version_1(tf):
             made = v1.get_variable("w", [2])
         zeros = v1.get_variable("z", initializer=tf.zeros([2]))
     split = v1.variable_axis_size_partitioner(64)(tf.TensorShape([10, 4]), dtype=tf.float32)
-    counts = [split, v1.min_max_variable_partitioner(4, min_slice_size=16)(tf.TensorShape([10, 4]), dtype=tf.float32)]
-    return [ref, made, made.name, zeros, counts, v1.fixed_size_partitioner(3)(tf.TensorShape([10, 4]), dtype=tf.float32)]
+    counts = [
+        split,
+        v1.min_max_variable_partitioner(4, min_slice_size=16)(
+            tf.TensorShape([10, 4]), dtype=tf.float32
+        ),
+    ]
+    return [
+        ref,
+        made,
+        made.name,
+        zeros,
+        counts,
+        v1.fixed_size_partitioner(3)(tf.TensorShape([10, 4]), dtype=tf.float32),
+    ]
 
 
 def functions_of_version_1(tf):
@@ -119,8 +152,18 @@ def functions_of_version_1(tf):
         v1.nn.relu_layer(x, x, [-7.0, 2.0]),
         v1.nn.softmax_cross_entropy_with_logits(labels=x, logits=x),
         v1.nn.dropout(x, keep_prob=1.0),
-        v1.nn.max_pool(value=tf.reshape(x, [1, 2, 2, 1]), ksize=[1, 2, 2, 1], strides=[1, 1, 1, 1], padding="VALID"),
-        v1.nn.conv2d(tf.reshape(x, [1, 2, 2, 1]), filter=tf.ones([1, 2, 1, 1]), strides=[1, 1, 1, 1], padding="SAME"),
+        v1.nn.max_pool(
+            value=tf.reshape(x, [1, 2, 2, 1]),
+            ksize=[1, 2, 2, 1],
+            strides=[1, 1, 1, 1],
+            padding="VALID",
+        ),
+        v1.nn.conv2d(
+            tf.reshape(x, [1, 2, 2, 1]),
+            filter=tf.ones([1, 2, 1, 1]),
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+        ),
         v1.sparse_reduce_sum_sparse(sparse, reduction_axes=1).values,
         v1.sparse_reduce_sum(sparse, axis=0, keep_dims=True),
         v1.string_split(["a b", "c"]).values,
@@ -166,6 +209,9 @@ def utilities(tf):
         ),
         tf.image.extract_glimpse(
             np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1), [2, 2], [[0.25, 0.5]], False, True, noise="zero"
+        ),
+        tf.image.extract_glimpse(
+            np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1), [2, 2], [[1.0, -2.0]], True, False, noise="zero"
         ),
         tf.io.deserialize_many_sparse(
             tf.io.serialize_many_sparse(tf.SparseTensor([[0, 1], [1, 2]], [5, 6], [2, 3])), tf.int32

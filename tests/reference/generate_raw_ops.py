@@ -18,7 +18,9 @@ def main():
         stored[call] = flatten(eval(call, names))
     for name in dir(tf.raw_ops):
         if name.startswith(("ResourceApply", "ResourceSparseApply")):
-            stored[name] = run_update(tf, name, inspect.signature(getattr(tf.raw_ops, name)).parameters)
+            stored[name] = run_update(
+                tf, name, inspect.signature(getattr(tf.raw_ops, name)).parameters
+            )
     lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in stored.items()]
     Path("raw_ops.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

@@ -24,29 +24,137 @@ VALUES = {
     "boxes": np.array([[0, 0, 1, 1], [0, 0, 0.9, 1], [0.5, 0.5, 1, 1]], np.float32),
 }
 _UNARY = (
-    *("Abs Acos=u Acosh=p+1 Angle=c Asin=u Asinh Atan Atanh=u BesselI0 BesselI0e BesselI1 BesselI1e Ceil").split(),
-    *("ComplexAbs=c Conj=c Cos Cosh Digamma=p Erf Erfc Erfinv=u Exp Expm1 Floor Imag=c Inv IsFinite IsInf IsNan").split(),
-    *("Lgamma=p Log=p Log1p=p Neg Ndtri=p/4 Real=c Reciprocal Rint Round Rsqrt=p Sigmoid Sign Sin Sinh").split(),
-    *("Sqrt=p Square Tan Tanh OnesLike ZerosLike Invert=i InvertPermutation=np.argsort(n).astype('int32')").split(),
-    *("BesselJ0 BesselJ1 BesselK0=p BesselK1=p BesselY0=p Dawsn Expint=p FresnelCos FresnelSin Spence=p").split(),
+    *[
+        "Abs",
+        "Acos=u",
+        "Acosh=p+1",
+        "Angle=c",
+        "Asin=u",
+        "Asinh",
+        "Atan",
+        "Atanh=u",
+        "BesselI0",
+        "BesselI0e",
+        "BesselI1",
+        "BesselI1e",
+        "Ceil",
+    ],
+    *[
+        "ComplexAbs=c",
+        "Conj=c",
+        "Cos",
+        "Cosh",
+        "Digamma=p",
+        "Erf",
+        "Erfc",
+        "Erfinv=u",
+        "Exp",
+        "Expm1",
+        "Floor",
+        "Imag=c",
+        "Inv",
+        "IsFinite",
+        "IsInf",
+        "IsNan",
+    ],
+    *[
+        "Lgamma=p",
+        "Log=p",
+        "Log1p=p",
+        "Neg",
+        "Ndtri=p/4",
+        "Real=c",
+        "Reciprocal",
+        "Rint",
+        "Round",
+        "Rsqrt=p",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+    ],
+    *[
+        "Sqrt=p",
+        "Square",
+        "Tan",
+        "Tanh",
+        "OnesLike",
+        "ZerosLike",
+        "Invert=i",
+        "InvertPermutation=np.argsort(n).astype('int32')",
+    ],
+    *[
+        "BesselJ0",
+        "BesselJ1",
+        "BesselK0=p",
+        "BesselK1=p",
+        "BesselY0=p",
+        "Dawsn",
+        "Expint=p",
+        "FresnelCos",
+        "FresnelSin",
+        "Spence=p",
+    ],
 )
 _BINARY = (
-    *("Add AddV2 Atan2=yx BitwiseAnd=ij BitwiseOr=ij BitwiseXor=ij Div DivNoNan Equal FloorDiv=ij FloorMod=ij").split(),
-    *("Greater GreaterEqual LeftShift=ij Less LessEqual LogicalAnd=bb LogicalOr=bb Maximum Minimum Mod=ij").split(),
-    *("Mul MulNoNan NotEqual Pow=px RealDiv RightShift=ij SquaredDifference Sub TruncateDiv=ij").split(),
-    *("TruncateMod=ij Xdivy Xlog1py=xp Xlogy=xp ApproximateEqual BroadcastArgs").split(),
+    *[
+        "Add",
+        "AddV2",
+        "Atan2=yx",
+        "BitwiseAnd=ij",
+        "BitwiseOr=ij",
+        "BitwiseXor=ij",
+        "Div",
+        "DivNoNan",
+        "Equal",
+        "FloorDiv=ij",
+        "FloorMod=ij",
+    ],
+    *[
+        "Greater",
+        "GreaterEqual",
+        "LeftShift=ij",
+        "Less",
+        "LessEqual",
+        "LogicalAnd=bb",
+        "LogicalOr=bb",
+        "Maximum",
+        "Minimum",
+        "Mod=ij",
+    ],
+    *[
+        "Mul",
+        "MulNoNan",
+        "NotEqual",
+        "Pow=px",
+        "RealDiv",
+        "RightShift=ij",
+        "SquaredDifference",
+        "Sub",
+        "TruncateDiv=ij",
+    ],
+    *["TruncateMod=ij", "Xdivy", "Xlog1py=xp", "Xlogy=xp", "ApproximateEqual", "BroadcastArgs"],
 )
 CALLS = [
-    *(f"{n.partition('=')[0]}(x={n.partition('=')[2] or 'x'})" for n in _UNARY if not n.startswith(("Angle", "ComplexAbs", "Conj", "Imag", "Real="))),
+    *(
+        f"{n.partition('=')[0]}(x={n.partition('=')[2] or 'x'})"
+        for n in _UNARY
+        if not n.startswith(("Angle", "ComplexAbs", "Conj", "Imag", "Real="))
+    ),
     *(f"{n}(input=c)" for n in ("Angle", "Conj", "Imag", "Real")),
     "ComplexAbs(x=c)",
     *(
         f"{n.partition('=')[0]}({'s0' if n == 'BroadcastArgs' else 'y' if n.startswith('Atan2') else 'x'}="
         f"{(n.partition('=')[2] or 'xy')[0]}, {'s1' if n == 'BroadcastArgs' else 'x' if n.startswith('Atan2') else 'y'}="
-        f"{(n.partition('=')[2] or 'xy')[1]})".replace("s0=x", "s0=n[:1]").replace("s1=y", "s1=n[:2]")
+        f"{(n.partition('=')[2] or 'xy')[1]})".replace("s0=x", "s0=n[:1]").replace(
+            "s1=y", "s1=n[:2]"
+        )
         for n in _BINARY
     ),
-    *(f"{n}(input=x, axis=[1], keep_dims=True)" for n in ("Max", "Mean", "Min", "Prod", "Sum", "EuclideanNorm")),
+    *(
+        f"{n}(input=x, axis=[1], keep_dims=True)"
+        for n in ("Max", "Mean", "Min", "Prod", "Sum", "EuclideanNorm")
+    ),
     *(f"{n}(input=b, axis=0)" for n in ("All", "Any")),
     "LogicalNot(x=b)",
     "NextAfter(x1=x, x2=y)",
@@ -177,7 +285,11 @@ CALLS = [
     "Relu6(features=x * 4)",
     "Relu6Grad(gradients=x, features=y)",
     "ReluGrad(gradients=x, features=y)",
-    *(f"{n}Grad(y=u, dy=x)" for n in ("Sigmoid", "Tanh", "Sqrt", "Rsqrt", "Reciprocal", "Inv") if n not in ("Sqrt", "Rsqrt")),
+    *(
+        f"{n}Grad(y=u, dy=x)"
+        for n in ("Sigmoid", "Tanh", "Sqrt", "Rsqrt", "Reciprocal", "Inv")
+        if n not in ("Sqrt", "Rsqrt")
+    ),
     "SqrtGrad(y=p, dy=x)",
     "RsqrtGrad(y=p, dy=x)",
     "Selu(features=x)",
@@ -271,7 +383,11 @@ def run_update(tf, name, parameters):
             if key.endswith("_power") and "Adam" in name and key != "lr_power":
                 arguments[key] = tf.constant(_HYPER[key], dtype)
         else:
-            value = VARIABLE if key == "var" else np.array([0.5, 0.6, 0.7], np.float32) + 0.1 * len(variables)
+            value = (
+                VARIABLE
+                if key == "var"
+                else np.array([0.5, 0.6, 0.7], np.float32) + 0.1 * len(variables)
+            )
             variables.append(tf.Variable(value))
             arguments[key] = variables[-1].handle
     getattr(tf.raw_ops, name)(**arguments)

@@ -19,7 +19,9 @@ def flatten(value):
     if array.dtype == object or array.dtype.kind in "SU":
         elements = [x.decode() if isinstance(x, bytes) else x for x in array.ravel().tolist()]
     elif array.dtype.kind == "c":
-        elements = [[float(f"{z.real:.6g}"), float(f"{z.imag:.6g}")] for z in array.ravel().tolist()]
+        elements = [
+            [float(f"{z.real:.6g}"), float(f"{z.imag:.6g}")] for z in array.ravel().tolist()
+        ]
     elif array.dtype.kind in "biu":
         elements = array.ravel().tolist()
     else:

@@ -559,4 +559,5 @@ class TFRecordWriter:
             for element in dataset.iter_elements(Epoch(dataset)):
                 writer.write(element[()])
 
+
 __getattr__ = _explain_names("tf.data.experimental")

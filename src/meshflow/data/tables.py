@@ -13,7 +13,13 @@ from meshflow.data.dataset import Dataset
 from meshflow.environment.types import PyTree
 from meshflow.lookup import KeyValueTensorInitializer, StaticHashTable, StaticVocabularyTable
 
-__all__ = ["DatasetInitializer", "from_variant", "index_table_from_dataset", "table_from_dataset", "to_variant"]
+__all__ = [
+    "DatasetInitializer",
+    "from_variant",
+    "index_table_from_dataset",
+    "table_from_dataset",
+    "to_variant",
+]
 
 
 class DatasetVariant:
@@ -53,7 +59,9 @@ def from_variant(variant: DatasetVariant, structure: PyTree) -> Dataset:
       InvalidArgumentError: If the first argument is no variant.
     """
     if not isinstance(variant, DatasetVariant):
-        raise InvalidArgumentError(f"from_variant: expected a result of to_variant, got {variant!r}.")
+        raise InvalidArgumentError(
+            f"from_variant: expected a result of to_variant, got {variant!r}."
+        )
     return variant.dataset
 
 
@@ -74,7 +82,9 @@ class DatasetInitializer(KeyValueTensorInitializer):
     def __init__(self, dataset: Dataset) -> None:
         spec = dataset.element_spec
         if not isinstance(spec, tuple) or len(spec) != 2:
-            raise ValueError(f"DatasetInitializer: expected a dataset of pairs, got elements {spec}.")
+            raise ValueError(
+                f"DatasetInitializer: expected a dataset of pairs, got elements {spec}."
+            )
         pairs = list(dataset.as_numpy_iterator())
         columns = []
         for index, part in enumerate(spec):

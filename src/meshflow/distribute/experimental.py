@@ -90,4 +90,5 @@ class TPUStrategy(_TPUStrategy):
     ) -> None:
         super().__init__(tpu_cluster_resolver, device_assignment)
 
+
 __getattr__ = _explain_names("tf.distribute.experimental")

@@ -14,15 +14,24 @@ from meshflow.io import protos
 from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.files import to_host_strings
 
-__all__ = ["decode_json_example", "deserialize_many_sparse", "serialize_many_sparse", "serialize_sparse"]
+__all__ = [
+    "decode_json_example",
+    "deserialize_many_sparse",
+    "serialize_many_sparse",
+    "serialize_sparse",
+]
 
 
 def _check_strings(out_type: DTypeLike) -> None:
     if as_dtype(out_type) is not string:
-        raise InvalidArgumentError(f"out_type must be tf.string, got {out_type!r}; variants are not available.")
+        raise InvalidArgumentError(
+            f"out_type must be tf.string, got {out_type!r}; variants are not available."
+        )
 
 
-def serialize_sparse(sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None) -> Tensor:
+def serialize_sparse(
+    sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None
+) -> Tensor:
     """Serialize a sparse tensor to three strings: indices, values and shape.
 
     Args:
@@ -41,7 +50,9 @@ def serialize_sparse(sp_input: SparseTensor, out_type: DTypeLike = string, name:
     return convert_to_tensor([serialize_tensor(part).numpy() for part in parts])
 
 
-def serialize_many_sparse(sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None) -> Tensor:
+def serialize_many_sparse(
+    sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None
+) -> Tensor:
     """Serialize each row of a sparse tensor to three strings; returns a tensor of shape [rows, 3].
 
     Args:
@@ -50,7 +61,9 @@ def serialize_many_sparse(sp_input: SparseTensor, out_type: DTypeLike = string, 
       name: Ignored.
     """
     _check_strings(out_type)
-    indices, values, shape = (np.asarray(x.numpy()) for x in (sp_input.indices, sp_input.values, sp_input.dense_shape))
+    indices, values, shape = (
+        np.asarray(x.numpy()) for x in (sp_input.indices, sp_input.values, sp_input.dense_shape)
+    )
     rows = []
     for row in range(int(shape[0])):
         mask = indices[:, 0] == row
@@ -60,7 +73,10 @@ def serialize_many_sparse(sp_input: SparseTensor, out_type: DTypeLike = string, 
 
 
 def deserialize_many_sparse(
-    serialized_sparse: TensorLike, dtype: DTypeLike, rank: int | None = None, name: str | None = None
+    serialized_sparse: TensorLike,
+    dtype: DTypeLike,
+    rank: int | None = None,
+    name: str | None = None,
 ) -> SparseTensor:
     """Combine serialized sparse tensors to a batch.
 
@@ -75,13 +91,29 @@ def deserialize_many_sparse(
     """
     texts = to_host_strings(serialized_sparse, "deserialize_many_sparse")
     if texts.ndim != 2 or texts.shape[1] != 3:
-        raise InvalidArgumentError(f"deserialize_many_sparse: expected strings of shape [batch, 3], got {list(texts.shape)}.")
-    parts = [[parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)] for row in texts]
+        raise InvalidArgumentError(
+            f"deserialize_many_sparse: expected strings of shape [batch, 3], got {list(texts.shape)}."
+        )
+    parts = [
+        [parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)]
+        for row in texts
+    ]
     shapes = [shape for _, _, shape in parts]
-    if len({len(shape) for shape in shapes}) > 1 or (rank is not None and any(len(s) != rank for s in shapes)):
-        raise InvalidArgumentError(f"deserialize_many_sparse: expected equal ranks ({rank}), got shapes {shapes}.")
-    indices = [np.insert(np.reshape(i, (len(v), -1)), 0, row, axis=1) for row, (i, v, _) in enumerate(parts)]
-    values = np.concatenate([v for _, v, _ in parts]) if parts else np.zeros(0, as_dtype(dtype).as_numpy_dtype)
+    if len({len(shape) for shape in shapes}) > 1 or (
+        rank is not None and any(len(s) != rank for s in shapes)
+    ):
+        raise InvalidArgumentError(
+            f"deserialize_many_sparse: expected equal ranks ({rank}), got shapes {shapes}."
+        )
+    indices = [
+        np.insert(np.reshape(i, (len(v), -1)), 0, row, axis=1)
+        for row, (i, v, _) in enumerate(parts)
+    ]
+    values = (
+        np.concatenate([v for _, v, _ in parts])
+        if parts
+        else np.zeros(0, as_dtype(dtype).as_numpy_dtype)
+    )
     size = np.max(shapes, axis=0) if parts else np.zeros(rank or 1, np.int64)
     stacked = np.concatenate(indices) if parts else np.zeros((0, len(size) + 1), np.int64)
     return SparseTensor(stacked, values, np.array([len(parts), *size]))

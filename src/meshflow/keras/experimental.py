@@ -19,4 +19,6 @@ __all__ = [
 ]
 
 _MODELS = ("LinearModel", "SequenceFeatures", "WideDeepModel")
-__getattr__ = _explain_names("tf.keras.experimental", dict.fromkeys(_MODELS, "meshflow.legacy.linear_models"))
+__getattr__ = _explain_names(
+    "tf.keras.experimental", dict.fromkeys(_MODELS, "meshflow.legacy.linear_models")
+)

@@ -183,4 +183,6 @@ def _clone_sequential(
     return clone
 
 
-__getattr__ = _explain_names("tf.keras.models", {"experimental": "meshflow.keras.models_experimental"})
+__getattr__ = _explain_names(
+    "tf.keras.models", {"experimental": "meshflow.keras.models_experimental"}
+)

@@ -42,12 +42,12 @@ class LinearModel(Model):
     def __init__(
         self,
         units: int = 1,
-        activation: Any = None,
+        activation: object = None,
         use_bias: bool = True,
-        kernel_initializer: Any = "zeros",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
+        kernel_initializer: object = "zeros",
+        bias_initializer: object = "zeros",
+        kernel_regularizer: object = None,
+        bias_regularizer: object = None,
         **kwargs: Any,
     ) -> None:
         self.units, self.use_bias = units, use_bias
@@ -74,7 +74,9 @@ class LinearModel(Model):
             self.dense_layers = {name: self._make_dense(name) for name in sorted(input_shape)}
             shapes = [(self.dense_layers[name], input_shape[name]) for name in sorted(input_shape)]
         else:
-            nested = isinstance(input_shape, (list, tuple)) and isinstance(input_shape[0], (list, tuple))
+            nested = isinstance(input_shape, (list, tuple)) and isinstance(
+                input_shape[0], (list, tuple)
+            )
             inputs = list(input_shape) if nested else [input_shape]
             self.dense_layers = [self._make_dense() for _ in inputs]
             shapes = list(zip(self.dense_layers, inputs, strict=True))
@@ -133,12 +135,14 @@ class WideDeepModel(Model):
       ['loss']
     """
 
-    def __init__(self, linear_model: Model, dnn_model: Model, activation: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, linear_model: Model, dnn_model: Model, activation: object = None, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.linear_model, self.dnn_model = linear_model, dnn_model
         self.activation = activations.get(activation)
 
-    def call(self, inputs: PyTree, training: Any = None) -> Tensor:
+    def call(self, inputs: PyTree, training: object = None) -> Tensor:
         """Compute the sum."""
         if isinstance(inputs, (tuple, list)) and len(inputs) == 2:
             linear_inputs, dnn_inputs = inputs
@@ -169,7 +173,9 @@ class WideDeepModel(Model):
             loss = self.compute_loss(x, y, y_pred, sample_weight)
         parts = [self.linear_model.trainable_variables, self.dnn_model.trainable_variables]
         gradients = tape.gradient(loss, parts)
-        for optimizer, values, variables in zip((self.optimizer, self._dnn_optimizer), gradients, parts, strict=True):
+        for optimizer, values, variables in zip(
+            (self.optimizer, self._dnn_optimizer), gradients, parts, strict=True
+        ):
             optimizer.apply_gradients(zip(values, variables, strict=True))
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
@@ -190,7 +196,11 @@ class SharpnessAwareMinimization(Model):
     """
 
     def __init__(
-        self, model: Model, rho: float = 0.05, num_batch_splits: int | None = None, name: str | None = None
+        self,
+        model: Model,
+        rho: float = 0.05,
+        num_batch_splits: int | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name)
         self.model, self.rho, self.num_batch_splits = model, rho, num_batch_splits
@@ -203,17 +213,25 @@ class SharpnessAwareMinimization(Model):
         """Train on one batch."""
         x, y, sample_weight = unpack_x_y_sample_weight(data)
         count = self.num_batch_splits or 1
-        parts = list(zip(array.split(x, count), array.split(y, count), strict=True)) if count > 1 else [(x, y)]
+        parts = (
+            list(zip(array.split(x, count), array.split(y, count), strict=True))
+            if count > 1
+            else [(x, y)]
+        )
         variables = self.model.trainable_variables
         totals: list[Any] = [0.0] * len(variables)
         outputs = []
         for x_part, y_part in parts:
-            gradients = self._compute_gradients(x_part, y_part, sample_weight if count == 1 else None)[0]
+            gradients = self._compute_gradients(
+                x_part, y_part, sample_weight if count == 1 else None
+            )[0]
             scale = self.rho / (linear_algebra.global_norm(gradients) + 1e-12)
             steps = [g * scale for g in gradients]
             for variable, step in zip(variables, steps, strict=True):
                 variable.assign_add(step)
-            moved, y_pred = self._compute_gradients(x_part, y_part, sample_weight if count == 1 else None)
+            moved, y_pred = self._compute_gradients(
+                x_part, y_part, sample_weight if count == 1 else None
+            )
             totals = [a + b for a, b in zip(totals, moved, strict=True)]
             for variable, step in zip(variables, steps, strict=True):
                 variable.assign_sub(step)
@@ -221,7 +239,9 @@ class SharpnessAwareMinimization(Model):
         self.optimizer.apply_gradients(zip(totals, variables, strict=True))
         return self.compute_metrics(x, y, array.concat(outputs, 0), sample_weight)
 
-    def _compute_gradients(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[list[Any], Tensor]:
+    def _compute_gradients(
+        self, x: PyTree, y: PyTree, sample_weight: PyTree
+    ) -> tuple[list[Any], Tensor]:
         with GradientTape() as tape:
             y_pred = self(x)
             loss = self.compute_loss(x, y, y_pred, sample_weight)
@@ -229,7 +249,12 @@ class SharpnessAwareMinimization(Model):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return {"model": self.model, "rho": self.rho, "num_batch_splits": self.num_batch_splits, "name": self.name}
+        return {
+            "model": self.model,
+            "rho": self.rho,
+            "num_batch_splits": self.num_batch_splits,
+            "name": self.name,
+        }
 
 
 class SequenceFeatures(Layer):
@@ -239,7 +264,9 @@ class SequenceFeatures(Layer):
       NotAvailableError: Always.
     """
 
-    def __init__(self, feature_columns: Any, trainable: bool = True, name: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, feature_columns: Any, trainable: bool = True, name: str | None = None, **kwargs: Any
+    ) -> None:
         raise NotAvailableError(
             "tf.keras.experimental.SequenceFeatures: feature columns of sequences are not available. Use "
             "tf.keras.layers.TextVectorization, StringLookup and Embedding."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from meshflow.core.values import nest
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, initializers
@@ -29,6 +30,9 @@ __all__ = [
     "static_rnn",
 ]
 
+# An object with the methods of `RNNCell`.
+Cell: TypeAlias = Any
+
 
 class LSTMStateTuple(NamedTuple):
     """Cell state and hidden state of an LSTM."""
@@ -50,11 +54,15 @@ class RNNCell(Layer):
         """Return the size of the output."""
         raise NotImplementedError("Abstract method")
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> PyTree:
+    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> PyTree:
         """Return states of zeros."""
-        return nest.map_structure(lambda size: tf.zeros([batch_size, int(size)], dtype), self.state_size)
+        return nest.map_structure(
+            lambda size: tf.zeros([batch_size, int(size)], dtype), self.state_size
+        )
 
-    def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> PyTree:
+    def get_initial_state(
+        self, inputs: Any = None, batch_size: Any = None, dtype: DTypeLike | None = None
+    ) -> PyTree:
         """Return states of zeros for a batch of inputs."""
         if inputs is not None:
             batch_size, dtype = tf.shape(inputs)[0], inputs.dtype
@@ -72,7 +80,7 @@ class _DenseCell(RNNCell):
 
     _initializer: Any = None
 
-    def __init__(self, num_units: int, activation: Any = None, **kwargs: Any) -> None:
+    def __init__(self, num_units: int, activation: object = None, **kwargs: Any) -> None:
         for name in ("reuse", "num_unit_shards", "num_proj_shards"):
             kwargs.pop(name, None)
         super().__init__(**kwargs)
@@ -81,22 +89,32 @@ class _DenseCell(RNNCell):
 
     @property
     def state_size(self) -> PyTree:
+        """Return the size of each state."""
         return self._num_units
 
     @property
     def output_size(self) -> PyTree:
+        """Return the size of the output."""
         return self._num_units
 
-    def _add_product(self, prefix: str, rows: int, columns: int, bias: Any = "zeros") -> tuple[Any, Any]:
+    def _add_product(
+        self, prefix: str, rows: int, columns: int, bias: object = "zeros"
+    ) -> tuple[Any, Any]:
         """Return a new kernel and a new bias."""
         kernel = self.add_weight(
-            name=f"{prefix}kernel", shape=(rows, columns), initializer=self._initializer or "glorot_uniform"
+            name=f"{prefix}kernel",
+            shape=(rows, columns),
+            initializer=self._initializer or "glorot_uniform",
         )
         return kernel, self.add_weight(name=f"{prefix}bias", shape=(columns,), initializer=bias)
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return {**super().get_config(), "num_units": self._num_units, "activation": activations.serialize(self._activation)}
+        return {
+            **super().get_config(),
+            "num_units": self._num_units,
+            "activation": activations.serialize(self._activation),
+        }
 
 
 class BasicRNNCell(_DenseCell):
@@ -104,7 +122,9 @@ class BasicRNNCell(_DenseCell):
 
     def build(self, inputs_shape: Any) -> None:
         """Create the weights."""
-        self._kernel, self._bias = self._add_product("", int(inputs_shape[-1]) + self._num_units, self._num_units)
+        self._kernel, self._bias = self._add_product(
+            "", int(inputs_shape[-1]) + self._num_units, self._num_units
+        )
         self.built = True
 
     def call(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +134,7 @@ class BasicRNNCell(_DenseCell):
 
 
 class GRUCell(_DenseCell):
-    """Gated cell whose reset gate is applied before the matrix product.
+    """Gated cell that applies the reset gate before the matrix product.
 
     Args:
       num_units: Size of the state.
@@ -127,20 +147,27 @@ class GRUCell(_DenseCell):
     def __init__(
         self,
         num_units: int,
-        activation: Any = None,
+        activation: object = None,
         reuse: object = None,
-        kernel_initializer: Any = None,
-        bias_initializer: Any = None,
+        kernel_initializer: object = None,
+        bias_initializer: object = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_units, activation, **kwargs)
-        self._initializer, self._bias_initializer = initializers.get(kernel_initializer), bias_initializer
+        self._initializer, self._bias_initializer = (
+            initializers.get(kernel_initializer),
+            bias_initializer,
+        )
 
     def build(self, inputs_shape: Any) -> None:
         """Create the weights."""
         rows, units = int(inputs_shape[-1]) + self._num_units, self._num_units
-        self._gate_kernel, self._gate_bias = self._add_product("gates/", rows, 2 * units, self._bias_initializer or "ones")
-        self._kernel, self._bias = self._add_product("candidate/", rows, units, self._bias_initializer or "zeros")
+        self._gate_kernel, self._gate_bias = self._add_product(
+            "gates/", rows, 2 * units, self._bias_initializer or "ones"
+        )
+        self._kernel, self._bias = self._add_product(
+            "candidate/", rows, units, self._bias_initializer or "zeros"
+        )
         self.built = True
 
     def call(self, inputs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -190,22 +217,32 @@ class LSTMCell(_DenseCell):
         num_proj_shards: object = None,
         forget_bias: float = 1.0,
         state_is_tuple: bool = True,
-        activation: Any = None,
+        activation: object = None,
         reuse: object = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_units, activation, **kwargs)
         self._use_peepholes, self._cell_clip, self._num_proj = use_peepholes, cell_clip, num_proj
-        self._initializer, self._proj_clip, self._forget_bias = initializers.get(initializer), proj_clip, forget_bias
+        self._initializer, self._proj_clip, self._forget_bias = (
+            initializers.get(initializer),
+            proj_clip,
+            forget_bias,
+        )
         self._state_is_tuple = state_is_tuple
 
     @property
     def state_size(self) -> PyTree:
+        """Return the size of each state."""
         size = self._num_proj or self._num_units
-        return LSTMStateTuple(self._num_units, size) if self._state_is_tuple else self._num_units + size
+        return (
+            LSTMStateTuple(self._num_units, size)
+            if self._state_is_tuple
+            else self._num_units + size
+        )
 
     @property
     def output_size(self) -> PyTree:
+        """Return the size of the output."""
         return self._num_proj or self._num_units
 
     def build(self, inputs_shape: Any) -> None:
@@ -214,7 +251,11 @@ class LSTMCell(_DenseCell):
         self._kernel, self._bias = self._add_product("", rows, 4 * self._num_units)
         if self._use_peepholes:
             self._peepholes = [
-                self.add_weight(name=f"w_{n}_diag", shape=(self._num_units,), initializer=self._initializer or "glorot_uniform")
+                self.add_weight(
+                    name=f"w_{n}_diag",
+                    shape=(self._num_units,),
+                    initializer=self._initializer or "glorot_uniform",
+                )
                 for n in ("f", "i", "o")
             ]
         if self._num_proj is not None:
@@ -225,14 +266,20 @@ class LSTMCell(_DenseCell):
             )
         self.built = True
 
-    def call(self, inputs: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def call(self, inputs: Tensor, state: PyTree) -> tuple[Tensor, Any]:
         """Return the output and the new state."""
-        cell, hidden = state if self._state_is_tuple else tf.split(state, [self._num_units, self.output_size], axis=1)
+        cell, hidden = (
+            state
+            if self._state_is_tuple
+            else tf.split(state, [self._num_units, self.output_size], axis=1)
+        )
         product = tf.concat([inputs, hidden], 1) @ self._kernel + self._bias
         gate, values, forget, output_gate = tf.split(product, 4, axis=1)
         if self._use_peepholes:
             forget, gate = forget + self._peepholes[0] * cell, gate + self._peepholes[1] * cell
-        cell = tf.sigmoid(forget + self._forget_bias) * cell + tf.sigmoid(gate) * self._activation(values)
+        cell = tf.sigmoid(forget + self._forget_bias) * cell + tf.sigmoid(gate) * self._activation(
+            values
+        )
         if self._cell_clip is not None:
             cell = tf.clip_by_value(cell, -self._cell_clip, self._cell_clip)
         if self._use_peepholes:
@@ -242,7 +289,9 @@ class LSTMCell(_DenseCell):
             output = output @ self._projection
             if self._proj_clip is not None:
                 output = tf.clip_by_value(output, -self._proj_clip, self._proj_clip)
-        return output, LSTMStateTuple(cell, output) if self._state_is_tuple else tf.concat([cell, output], 1)
+        return output, LSTMStateTuple(cell, output) if self._state_is_tuple else tf.concat(
+            [cell, output], 1
+        )
 
 
 class BasicLSTMCell(LSTMCell):
@@ -262,11 +311,15 @@ class BasicLSTMCell(LSTMCell):
         num_units: int,
         forget_bias: float = 1.0,
         state_is_tuple: bool = True,
-        activation: Any = None,
+        activation: object = None,
         reuse: object = None,
         **kwargs: Any,
     ) -> None:
-        options = {"forget_bias": forget_bias, "state_is_tuple": state_is_tuple, "activation": activation}
+        options = {
+            "forget_bias": forget_bias,
+            "state_is_tuple": state_is_tuple,
+            "activation": activation,
+        }
         super().__init__(num_units, **options, **kwargs)
 
 
@@ -286,10 +339,12 @@ class MultiRNNCell(RNNCell):
 
     @property
     def state_size(self) -> PyTree:
+        """Return the size of each state."""
         return tuple(cell.state_size for cell in self._cells)
 
     @property
     def output_size(self) -> PyTree:
+        """Return the size of the output."""
         return self._cells[-1].output_size
 
     def call(self, inputs: Tensor, state: Sequence[Any]) -> tuple[Tensor, tuple[Any, ...]]:
@@ -309,7 +364,7 @@ class _Wrapper(RNNCell):
       **kwargs: Arguments of `Layer`.
     """
 
-    def __init__(self, cell: Any, **kwargs: Any) -> None:
+    def __init__(self, cell: Cell, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.cell = cell
 
@@ -320,13 +375,15 @@ class _Wrapper(RNNCell):
 
     @property
     def state_size(self) -> PyTree:
+        """Return the size of each state."""
         return self.cell.state_size
 
     @property
     def output_size(self) -> PyTree:
+        """Return the size of the output."""
         return self.cell.output_size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> PyTree:
+    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> PyTree:
         """Return states of zeros."""
         if hasattr(self.cell, "zero_state"):
             return self.cell.zero_state(batch_size, dtype)
@@ -358,7 +415,7 @@ class DropoutWrapper(_Wrapper):
 
     def __init__(
         self,
-        cell: Any,
+        cell: Cell,
         input_keep_prob: Any = 1.0,
         output_keep_prob: Any = 1.0,
         state_keep_prob: Any = 1.0,
@@ -371,10 +428,14 @@ class DropoutWrapper(_Wrapper):
     ) -> None:
         super().__init__(cell, **kwargs)
         if variational_recurrent:
-            raise NotImplementedError("DropoutWrapper: variational_recurrent is not available; use recurrent_dropout.")
+            raise NotImplementedError(
+                "DropoutWrapper: variational_recurrent is not available; use recurrent_dropout."
+            )
         for value in (input_keep_prob, output_keep_prob, state_keep_prob):
             if isinstance(value, (int, float)) and not 0 <= value <= 1:
-                raise ValueError(f"DropoutWrapper: probabilities must be between 0 and 1, got {value}.")
+                raise ValueError(
+                    f"DropoutWrapper: probabilities must be between 0 and 1, got {value}."
+                )
         self._input_keep_prob, self._output_keep_prob = input_keep_prob, output_keep_prob
         self._state_keep_prob, self._seed = state_keep_prob, seed
 
@@ -388,7 +449,9 @@ class DropoutWrapper(_Wrapper):
         if isinstance(new_state, LSTMStateTuple):
             new_state = LSTMStateTuple(new_state.c, self._drop(new_state.h, self._state_keep_prob))
         else:
-            new_state = nest.map_structure(lambda s: self._drop(s, self._state_keep_prob), new_state)
+            new_state = nest.map_structure(
+                lambda s: self._drop(s, self._state_keep_prob), new_state
+            )
         return self._drop(output, self._output_keep_prob), new_state
 
 
@@ -401,7 +464,9 @@ class ResidualWrapper(_Wrapper):
       **kwargs: Arguments of `Layer`.
     """
 
-    def __init__(self, cell: Any, residual_fn: Callable[..., Any] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, cell: Cell, residual_fn: Callable[..., Any] | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(cell, **kwargs)
         self._residual_fn = residual_fn
 
@@ -420,7 +485,7 @@ class DeviceWrapper(_Wrapper):
       **kwargs: Arguments of `Layer`.
     """
 
-    def __init__(self, cell: Any, device: str, **kwargs: Any) -> None:
+    def __init__(self, cell: Cell, device: str, **kwargs: Any) -> None:
         super().__init__(cell, **kwargs)
         self._device = device
 
@@ -430,7 +495,7 @@ class DeviceWrapper(_Wrapper):
 
 
 def _run_steps(
-    cell: Any, steps: Sequence[Tensor], state: PyTree, sequence_length: TensorLike | None
+    cell: Cell, steps: Sequence[Tensor], state: PyTree, sequence_length: TensorLike | None
 ) -> tuple[list[Tensor], PyTree]:
     """Run a cell over time; after the end of a sequence, outputs are 0 and the state remains."""
     outputs = []
@@ -439,13 +504,15 @@ def _run_steps(
         if sequence_length is not None:
             active = tf.expand_dims(index < tf.convert_to_tensor(sequence_length), -1)
             output = tf.where(active, output, tf.zeros_like(output))
-            new_state = nest.map_structure(lambda a, b, m=active: tf.where(m, a, b), new_state, state)
+            new_state = nest.map_structure(
+                lambda a, b, m=active: tf.where(m, a, b), new_state, state
+            )
         outputs.append(output)
         state = new_state
     return outputs, state
 
 
-def _get_first_state(cell: Any, inputs: Tensor, state: PyTree, dtype: Any) -> PyTree:
+def _get_first_state(cell: Cell, inputs: Tensor, state: PyTree, dtype: DTypeLike) -> PyTree:
     if state is not None:
         return state
     if dtype is None:
@@ -454,10 +521,10 @@ def _get_first_state(cell: Any, inputs: Tensor, state: PyTree, dtype: Any) -> Py
 
 
 def static_rnn(
-    cell: Any,
+    cell: Cell,
     inputs: Sequence[Tensor],
     initial_state: PyTree = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sequence_length: TensorLike | None = None,
     scope: object = None,
 ) -> tuple[list[Tensor], PyTree]:
@@ -474,15 +541,17 @@ def static_rnn(
     Returns:
       The list of outputs, and the last state.
     """
-    return _run_steps(cell, inputs, _get_first_state(cell, inputs[0], initial_state, dtype), sequence_length)
+    return _run_steps(
+        cell, inputs, _get_first_state(cell, inputs[0], initial_state, dtype), sequence_length
+    )
 
 
 def dynamic_rnn(
-    cell: Any,
+    cell: Cell,
     inputs: TensorLike,
     sequence_length: TensorLike | None = None,
     initial_state: PyTree = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,
@@ -511,13 +580,13 @@ def dynamic_rnn(
 
 
 def bidirectional_dynamic_rnn(
-    cell_fw: Any,
-    cell_bw: Any,
+    cell_fw: Cell,
+    cell_bw: Cell,
     inputs: TensorLike,
     sequence_length: TensorLike | None = None,
     initial_state_fw: PyTree = None,
     initial_state_bw: PyTree = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,
@@ -532,7 +601,9 @@ def bidirectional_dynamic_rnn(
         return tf.reverse_sequence(value, sequence_length, seq_axis=time, batch_axis=batch)
 
     values = tf.convert_to_tensor(inputs)
-    forward, state_fw = dynamic_rnn(cell_fw, values, sequence_length, initial_state_fw, dtype, time_major=time_major)
+    forward, state_fw = dynamic_rnn(
+        cell_fw, values, sequence_length, initial_state_fw, dtype, time_major=time_major
+    )
     backward, state_bw = dynamic_rnn(
         cell_bw, reverse(values), sequence_length, initial_state_bw, dtype, time_major=time_major
     )
@@ -540,17 +611,24 @@ def bidirectional_dynamic_rnn(
 
 
 def static_bidirectional_rnn(
-    cell_fw: Any,
-    cell_bw: Any,
+    cell_fw: Cell,
+    cell_bw: Cell,
     inputs: Sequence[Tensor],
     initial_state_fw: PyTree = None,
     initial_state_bw: PyTree = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sequence_length: TensorLike | None = None,
     scope: object = None,
 ) -> tuple[list[Tensor], PyTree, PyTree]:
     """Run a cell forwards and another one backwards over a list of inputs; the outputs are concatenated."""
     (forward, backward), (state_fw, state_bw) = bidirectional_dynamic_rnn(
-        cell_fw, cell_bw, tf.stack(inputs), sequence_length, initial_state_fw, initial_state_bw, dtype, time_major=True
+        cell_fw,
+        cell_bw,
+        tf.stack(inputs),
+        sequence_length,
+        initial_state_fw,
+        initial_state_bw,
+        dtype,
+        time_major=True,
     )
     return tf.unstack(tf.concat([forward, backward], -1)), state_fw, state_bw

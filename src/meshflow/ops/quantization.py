@@ -294,13 +294,25 @@ def quantize_and_dequantize(
     """Call `quantize_and_dequantize_v2`, but with gradient 1 for all elements."""
     input = convert_to_tensor(input)
     rounded = quantize_and_dequantize_v2(
-        input, input_min, input_max, signed_input, num_bits, range_given, round_mode, name, narrow_range, axis
+        input,
+        input_min,
+        input_max,
+        signed_input,
+        num_bits,
+        range_given,
+        round_mode,
+        name,
+        narrow_range,
+        axis,
     )
     return input + array.stop_gradient(rounded - input)
 
 
 def _differentiate(
-    function: Callable[..., Tensor], gradients: TensorLike, operands: Sequence[TensorLike], *options: Any
+    function: Callable[..., Tensor],
+    gradients: TensorLike,
+    operands: Sequence[TensorLike],
+    *options: Any,
 ) -> list[Tensor]:
     """Return the gradients of all operands."""
     tensors = [math.cast(x, "float32") for x in operands]
@@ -326,7 +338,9 @@ def fake_quant_with_min_max_args_gradient(
       >>> tf.quantization.fake_quant_with_min_max_args_gradient([1.0, 2.0], [0.5, 9.0]).numpy()
       array([1., 0.], dtype=float32)
     """
-    return _differentiate(fake_quant_with_min_max_args, gradients, [inputs], min, max, num_bits, narrow_range)[0]
+    return _differentiate(
+        fake_quant_with_min_max_args, gradients, [inputs], min, max, num_bits, narrow_range
+    )[0]
 
 
 def fake_quant_with_min_max_vars_gradient(
@@ -339,7 +353,9 @@ def fake_quant_with_min_max_vars_gradient(
     name: str | None = None,
 ) -> list[Tensor]:
     """Compute the gradients of the inputs, the minimum and the maximum of `fake_quant_with_min_max_vars`."""
-    return _differentiate(fake_quant_with_min_max_vars, gradients, [inputs, min, max], num_bits, narrow_range)
+    return _differentiate(
+        fake_quant_with_min_max_vars, gradients, [inputs, min, max], num_bits, narrow_range
+    )
 
 
 def fake_quant_with_min_max_vars_per_channel_gradient(

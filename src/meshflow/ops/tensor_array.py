@@ -26,8 +26,8 @@ from meshflow.core.staging.growing_accumulators import get_index_count
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
-from meshflow.core.values.specs import ElementSource, TypeSpec
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.specs import ElementLeaf, TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 
 __all__ = ["TensorArray", "TensorArraySpec"]
@@ -183,7 +183,7 @@ class TensorArraySpec(TypeSpec):
         return f"TensorArraySpec({self._element_shape}, {self._element_dtype!r}, {self._dynamic_size}, {self._infer_shape})"
 
 
-class TensorArray(ElementSource):
+class TensorArray(ElementLeaf):
     """List of tensors of the same dtype; loops can write and read its elements.
 
     Args:

@@ -41,7 +41,7 @@ class _CallNode(Node):
 
 
 class _NoAttributes:
-    """Stand-in for the message of a node without attributes."""
+    """Placeholder for the message of a node without attributes."""
 
     attr: dict[str, Any] = {}
 
@@ -62,7 +62,11 @@ def _encode_attribute(value: Any) -> Hashable:
 def _to_static_input(value: Tensor) -> Hashable | None:
     """Return an input with known integers as a hashable value, otherwise None."""
     array = value._value
-    if isinstance(array, np.ndarray) and array.dtype.kind in "ib" and array.size <= _MAX_STATIC_SIZE:
+    if (
+        isinstance(array, np.ndarray)
+        and array.dtype.kind in "ib"
+        and array.size <= _MAX_STATIC_SIZE
+    ):
         return array.tobytes(), array.dtype, array.shape
     return None
 
@@ -107,8 +111,12 @@ def run_graph_op(name: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
     encoded = {k: _encode_attribute(v) for k, v in attributes.items()}
     if any(t.dtype.name == "string" for t in tensors) or name in HOST_ONLY_OPS:
         lists = {k: list(v) if isinstance(v, tuple) else v for k, v in encoded.items()}
-        outputs = OP_FUNCTIONS[name](_CallNode(name, lists), *(np.asarray(t.numpy()) for t in tensors))
-        return [Tensor(o) for o in outputs] if isinstance(outputs, (list, tuple)) else Tensor(outputs)
+        outputs = OP_FUNCTIONS[name](
+            _CallNode(name, lists), *(np.asarray(t.numpy()) for t in tensors)
+        )
+        return (
+            [Tensor(o) for o in outputs] if isinstance(outputs, (list, tuple)) else Tensor(outputs)
+        )
     layout = tuple(_to_static_input(t) for t in tensors)
     operands = [t for t, entry in zip(tensors, layout, strict=True) if entry is None]
     return apply(_make_op(name), operands, (tuple(sorted(encoded.items())), layout))

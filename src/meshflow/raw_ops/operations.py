@@ -55,7 +55,9 @@ def _find_definition(name: str) -> OpDefinition:
     match = re.fullmatch(r"\w+\((.*)\) (.*)-> ?(.*)", _read_lines()[name])
     assert match is not None
     arguments, inputs, outputs = match.groups()
-    parameters = inspect.signature(eval(f"lambda {arguments}: None", {"tf": dtypes})).parameters.values()
+    parameters = inspect.signature(
+        eval(f"lambda {arguments}: None", {"tf": dtypes})
+    ).parameters.values()
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     parsed = (re.fullmatch(r"(\w+):?(\w*)\*?(\w*)", text) for text in inputs.split())
     return OpDefinition(
@@ -110,7 +112,7 @@ def _name_outputs(name: str, definition: OpDefinition, result: Any) -> Any:
     """Return several outputs as a named tuple, and no output as None."""
     if len(definition.outputs) < 2:
         return result
-    return namedtuple(name, definition.outputs)(*result)  # noqa: PYI024 - the fields are known at run time
+    return namedtuple(name, definition.outputs)(*result)
 
 
 def _make_function(name: str) -> Callable[..., Any]:
@@ -165,7 +167,9 @@ def find_op(name: str) -> Callable[..., Any]:
 @functools.cache
 def list_ops() -> frozenset[str]:
     """Return the names of the raw ops."""
-    return frozenset(n for n in _read_lines() if n in _FUNCTIONS or n in PUBLIC_PATHS or n in OP_FUNCTIONS)
+    return frozenset(
+        n for n in _read_lines() if n in _FUNCTIONS or n in PUBLIC_PATHS or n in OP_FUNCTIONS
+    )
 
 
 def bind_positional(name: str) -> Callable[..., Any]:

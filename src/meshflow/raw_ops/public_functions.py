@@ -108,7 +108,13 @@ ARGUMENTS: dict[str, str] = {
 }
 # The public functions of these ops have other results, so the op of TensorFlow's graphs is used.
 _EXCLUDED = frozenset(
-    ("Unique", "UniqueWithCounts", "LogUniformCandidateSampler", "UniformCandidateSampler", "StringFormat")
+    (
+        "Unique",
+        "UniqueWithCounts",
+        "LogUniformCandidateSampler",
+        "UniformCandidateSampler",
+        "StringFormat",
+    )
     + ("Conv2DBackpropFilter", "MaxPoolWithArgmax", "StatelessShuffle", "Svd", "Bincount")
 )
 
@@ -117,7 +123,10 @@ def _iterate_paths() -> Iterator[tuple[str, str]]:
     for namespace, text in _TABLE.items():
         for entry in text.split():
             op, _, function = entry.partition("=")
-            name = function or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op).lower()
+            name = (
+                function
+                or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op).lower()
+            )
             if op not in _EXCLUDED:
                 yield op, f"{namespace}.{name}".lstrip(".")
 

@@ -12,6 +12,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math, nn
@@ -69,7 +70,9 @@ def _make_gradient(function: _Function, *names: str) -> _Function:
 def _make_stateless(function: _Function, *limits: str) -> _Function:
     """Return a random op that takes the seed as a tensor."""
 
-    def draw(shape: TensorLike, seed: TensorLike, dtype: Any = None, **arguments: Any) -> Tensor:
+    def draw(
+        shape: TensorLike, seed: TensorLike, dtype: DTypeLike | None = None, **arguments: Any
+    ) -> Tensor:
         if limits:
             dtype = convert_to_tensor(arguments[limits[0]]).dtype
         options = {"dtype": dtype} if dtype is not None else {}
@@ -81,7 +84,13 @@ def _make_stateless(function: _Function, *limits: str) -> _Function:
 def _make_stateful(function: _Function, *limits: str) -> _Function:
     """Return a random op that has its own seed, or none."""
 
-    def draw(shape: TensorLike, dtype: Any = None, seed: int = 0, seed2: int = 0, **arguments: Any) -> Tensor:
+    def draw(
+        shape: TensorLike,
+        dtype: DTypeLike | None = None,
+        seed: int = 0,
+        seed2: int = 0,
+        **arguments: Any,
+    ) -> Tensor:
         bounds = [convert_to_tensor(arguments[name]) for name in limits]
         options = dict(zip(limits, bounds, strict=True), dtype=bounds[0].dtype if bounds else dtype)
         return function(shape, seed=seed2 or seed or None, **options)
@@ -100,7 +109,9 @@ def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     return array.where(condition, x, y)
 
 
-def _svd(input: TensorLike, compute_uv: bool = True, full_matrices: bool = False) -> tuple[Tensor, ...]:
+def _svd(
+    input: TensorLike, compute_uv: bool = True, full_matrices: bool = False
+) -> tuple[Tensor, ...]:
     if compute_uv:
         return linear_algebra.svd(input, full_matrices, True)
     values = linear_algebra.svd(input, full_matrices, False)
@@ -115,7 +126,9 @@ def _unsorted_unique(x: TensorLike, out_idx: Any = None, count: bool = False) ->
 def _find_missing(x: TensorLike, y: TensorLike, out_idx: Any = None) -> tuple[Tensor, Tensor]:
     """Return the elements of `x` that are not in `y`, and their indices."""
     x = convert_to_tensor(x)
-    missing = math.reduce_all(math.not_equal(array.expand_dims(x, 1), array.expand_dims(y, 0)), axis=1)
+    missing = math.reduce_all(
+        math.not_equal(array.expand_dims(x, 1), array.expand_dims(y, 0)), axis=1
+    )
     indices = array.reshape(array.where(missing), [-1])
     return array.gather(x, indices), math.cast(indices, "int32" if out_idx is None else out_idx)
 
@@ -152,7 +165,9 @@ FUNCTIONS: dict[str, _Function] = {
     "Min": lambda input, axis, keep_dims=False: math.reduce_min(input, axis, keep_dims),
     "Prod": lambda input, axis, keep_dims=False: math.reduce_prod(input, axis, keep_dims),
     "Sum": lambda input, axis, keep_dims=False: math.reduce_sum(input, axis, keep_dims),
-    "EuclideanNorm": lambda input, axis, keep_dims=False: math.reduce_euclidean_norm(input, axis, keep_dims),
+    "EuclideanNorm": lambda input, axis, keep_dims=False: math.reduce_euclidean_norm(
+        input, axis, keep_dims
+    ),
     "ApproximateEqual": _is_close,
     "ApproxTopK": _approximate_top_k,
     "AssignAddVariableOp": lambda resource, value: _assign(resource, value, "assign_add"),
@@ -167,11 +182,18 @@ FUNCTIONS: dict[str, _Function] = {
     "Const": lambda value, dtype: convert_to_tensor(value, dtype=dtype),
     "Einsum": lambda inputs, equation: linear_algebra.einsum(equation, *inputs),
     "Empty": lambda shape, dtype, init=False: array.zeros(shape, dtype),
-    "MatrixDiagV3": lambda diagonal, k, num_rows, num_cols, padding_value, align="RIGHT_LEFT": linear_algebra.diag(
-        diagonal, k=k, num_rows=num_rows, num_cols=num_cols, padding_value=padding_value, align=align
+    "MatrixDiagV3": lambda diagonal, k, num_rows, num_cols, padding_value, align="RIGHT_LEFT": (
+        linear_algebra.diag(
+            diagonal,
+            k=k,
+            num_rows=num_rows,
+            num_cols=num_cols,
+            padding_value=padding_value,
+            align=align,
+        )
     ),
-    "MatrixDiagPartV3": lambda input, k, padding_value, align="RIGHT_LEFT": linear_algebra.diag_part(
-        input, k=k, padding_value=padding_value, align=align
+    "MatrixDiagPartV3": lambda input, k, padding_value, align="RIGHT_LEFT": (
+        linear_algebra.diag_part(input, k=k, padding_value=padding_value, align=align)
     ),
     "MatrixSetDiagV3": lambda input, diagonal, k, align="RIGHT_LEFT": linear_algebra.set_diag(
         input, diagonal, k=k, align=align
@@ -190,8 +212,8 @@ FUNCTIONS: dict[str, _Function] = {
     "RandomUniform": _make_stateful(random_ops.uniform),
     "RandomUniformInt": _make_stateful(random_ops.uniform, "minval", "maxval"),
     "ReadVariableOp": lambda resource, dtype: resource.read_value(),
-    "ResourceGather": lambda resource, indices, dtype, batch_dims=0, validate_indices=True: array.gather(
-        resource, indices, batch_dims=batch_dims
+    "ResourceGather": lambda resource, indices, dtype, batch_dims=0, validate_indices=True: (
+        array.gather(resource, indices, batch_dims=batch_dims)
     ),
     "ResourceGatherNd": lambda resource, indices, dtype: array.gather_nd(resource, indices),
     "ReverseV2": lambda tensor, axis: array.reverse(tensor, axis),
@@ -201,13 +223,19 @@ FUNCTIONS: dict[str, _Function] = {
     "Select": _select,
     "SelectV2": lambda condition, t, e: array.where(condition, t, e),
     "Split": lambda axis, value, num_split: array.split(value, num_split, axis),
-    "SplitV": lambda value, size_splits, axis, num_split: array.split(value, size_splits, axis, num_split),
-    "StatelessMultinomial": lambda logits, num_samples, seed, output_dtype=None: stateless_random.stateless_categorical(
-        logits, num_samples, seed, **({} if output_dtype is None else {"dtype": output_dtype})
+    "SplitV": lambda value, size_splits, axis, num_split: array.split(
+        value, size_splits, axis, num_split
+    ),
+    "StatelessMultinomial": lambda logits, num_samples, seed, output_dtype=None: (
+        stateless_random.stateless_categorical(
+            logits, num_samples, seed, **({} if output_dtype is None else {"dtype": output_dtype})
+        )
     ),
     "StatelessRandomNormal": _make_stateless(stateless_random.stateless_normal),
     "StatelessRandomUniform": _make_stateless(stateless_random.stateless_uniform),
-    "StatelessRandomUniformInt": _make_stateless(stateless_random.stateless_uniform, "minval", "maxval"),
+    "StatelessRandomUniformInt": _make_stateless(
+        stateless_random.stateless_uniform, "minval", "maxval"
+    ),
     "StatelessTruncatedNormal": _make_stateless(stateless_random.stateless_truncated_normal),
     "Svd": _svd,
     "TridiagonalSolve": lambda diagonals, rhs, partial_pivoting=True, perturb_singular=False: (

@@ -7,30 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.variables.variable import Variable
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math
 
 __all__ = ["TRAINING_OPS", "apply_formula"]
 
 _Values = tuple[Tensor, ...]
+# Arguments of an op by name.
+Arguments: TypeAlias = Any
 
 
-def _descend(a: Any) -> _Values:
+def _descend(a: Arguments) -> _Values:
     return (a.var - a.alpha * a.delta,)
 
 
-def _momentum(a: Any) -> _Values:
+def _momentum(a: Arguments) -> _Values:
     accum = a.accum * a.momentum + a.grad
     step = a.grad + a.momentum * accum if a.use_nesterov else accum
     return a.var - a.lr * step, accum
 
 
-def _keras_momentum(a: Any) -> _Values:
+def _keras_momentum(a: Arguments) -> _Values:
     accum = a.accum * a.momentum - a.lr * a.grad
     return a.var + (accum * a.momentum - a.lr * a.grad if a.use_nesterov else accum), accum
 
@@ -39,7 +41,7 @@ def _average(old: Tensor, new: Tensor, decay: TensorLike) -> Tensor:
     return old + (new - old) * (1 - decay)
 
 
-def _adam(a: Any) -> _Values:
+def _adam(a: Arguments) -> _Values:
     m, v = _average(a.m, a.grad, a.beta1), _average(a.v, a.grad * a.grad, a.beta2)
     rate = a.lr * math.sqrt(1 - a.beta2_power) / (1 - a.beta1_power)
     if hasattr(a, "vhat"):
@@ -49,24 +51,26 @@ def _adam(a: Any) -> _Values:
     return a.var - rate * step / (math.sqrt(v) + a.epsilon), m, v
 
 
-def _adamax(a: Any) -> _Values:
+def _adamax(a: Arguments) -> _Values:
     m, v = _average(a.m, a.grad, a.beta1), math.maximum(a.beta2 * a.v, math.abs(a.grad))
     return a.var - a.lr / (1 - a.beta1_power) * m / (v + a.epsilon), m, v
 
 
-def _adagrad(a: Any) -> _Values:
+def _adagrad(a: Arguments) -> _Values:
     accum = a.accum + a.grad * a.grad if a.update_slots else a.accum
-    step = a.grad * math.rsqrt(accum) if a.epsilon is None else a.grad / (math.sqrt(accum) + a.epsilon)
+    step = (
+        a.grad * math.rsqrt(accum) if a.epsilon is None else a.grad / (math.sqrt(accum) + a.epsilon)
+    )
     return a.var - a.lr * step, accum
 
 
-def _adadelta(a: Any) -> _Values:
+def _adadelta(a: Arguments) -> _Values:
     accum = _average(a.accum, a.grad * a.grad, a.rho)
     step = math.sqrt(a.accum_update + a.epsilon) * math.rsqrt(accum + a.epsilon) * a.grad
     return a.var - a.lr * step, accum, _average(a.accum_update, step * step, a.rho)
 
 
-def _rmsprop(a: Any) -> _Values:
+def _rmsprop(a: Arguments) -> _Values:
     ms = _average(a.ms, a.grad * a.grad, a.rho)
     if hasattr(a, "mg"):
         mg = _average(a.mg, a.grad, a.rho)
@@ -76,14 +80,22 @@ def _rmsprop(a: Any) -> _Values:
     return a.var - mom, ms, mom
 
 
-def _ftrl(a: Any) -> _Values:
+def _ftrl(a: Arguments) -> _Values:
     accum = a.accum + a.grad * a.grad
     grad = a.grad if a.l2_shrinkage is None else a.grad + 2 * a.l2_shrinkage * a.var
     old, new = (math.pow(value, -a.lr_power) for value in (a.accum, accum))
     if a.multiply_linear_by_lr:
-        linear, l1, quadratic = a.linear + a.lr * grad - (new - old) * a.var, a.l1 * a.lr, new + 2 * a.l2 * a.lr
+        linear, l1, quadratic = (
+            a.linear + a.lr * grad - (new - old) * a.var,
+            a.l1 * a.lr,
+            new + 2 * a.l2 * a.lr,
+        )
     else:
-        linear, l1, quadratic = a.linear + grad - (new - old) / a.lr * a.var, a.l1, new / a.lr + 2 * a.l2
+        linear, l1, quadratic = (
+            a.linear + grad - (new - old) / a.lr * a.var,
+            a.l1,
+            new / a.lr + 2 * a.l2,
+        )
     var = (math.sign(linear) * l1 - linear) / quadratic
     return array.where(math.abs(linear) > l1, var, array.zeros_like(var)), accum, linear
 
@@ -93,17 +105,17 @@ def _shrink(value: Tensor, threshold: TensorLike) -> Tensor:
     return math.sign(value) * math.maximum(math.abs(value) - threshold, array.zeros_like(value))
 
 
-def _proximal_descend(a: Any) -> _Values:
+def _proximal_descend(a: Arguments) -> _Values:
     return (_shrink(a.var - a.alpha * a.delta, a.alpha * a.l1) / (1 + a.l2 * a.alpha),)
 
 
-def _proximal_adagrad(a: Any) -> _Values:
+def _proximal_adagrad(a: Arguments) -> _Values:
     accum = a.accum + a.grad * a.grad
     rate = a.lr * math.rsqrt(accum)
     return _shrink(a.var - a.grad * rate, rate * a.l1) / (1 + a.l2 * rate), accum
 
 
-def _adagrad_da(a: Any) -> _Values:
+def _adagrad_da(a: Arguments) -> _Values:
     total = a.gradient_accumulator + a.grad
     squares = a.gradient_squared_accumulator + a.grad * a.grad
     step = math.cast(a.global_step, a.lr.dtype)
@@ -111,7 +123,7 @@ def _adagrad_da(a: Any) -> _Values:
     return -a.lr * _shrink(total, a.l1 * step) / divisor, total, squares
 
 
-def _sign_update(a: Any) -> _Values:
+def _sign_update(a: Arguments) -> _Values:
     m = _average(a.m, a.grad, a.beta)
     agreement = a.sign_decay * math.sign(a.grad) * math.sign(m)
     scale = math.exp(a.logbase * agreement) if hasattr(a, "logbase") else a.alpha + agreement

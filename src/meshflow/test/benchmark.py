@@ -14,7 +14,7 @@ __all__ = ["Benchmark", "benchmark_config", "sync_devices", "with_eager_op_as_fu
 
 
 class Benchmark:
-    """Base class of benchmarks: the methods whose names begin with "benchmark" measure something.
+    """Base class of benchmarks: methods with the prefix "benchmark" measure something.
 
     Example:
       >>> import meshflow as tf
@@ -55,13 +55,22 @@ class Benchmark:
           name: Name of the benchmark.
           metrics: Other metrics.
         """
-        report = {"name": name or type(self).__name__, "iters": iters, "cpu_time": cpu_time, "wall_time": wall_time}
-        Benchmark.reports.append({**report, "throughput": throughput, "extras": extras, "metrics": metrics})
+        report = {
+            "name": name or type(self).__name__,
+            "iters": iters,
+            "cpu_time": cpu_time,
+            "wall_time": wall_time,
+        }
+        Benchmark.reports.append(
+            {**report, "throughput": throughput, "extras": extras, "metrics": metrics}
+        )
 
     def evaluate(self, tensors: PyTree) -> PyTree:
         """Return tensors as NumPy arrays."""
         return jax.tree.map(
-            lambda t: t.numpy() if hasattr(t, "numpy") else t, tensors, is_leaf=lambda t: hasattr(t, "numpy")
+            lambda t: t.numpy() if hasattr(t, "numpy") else t,
+            tensors,
+            is_leaf=lambda t: hasattr(t, "numpy"),
         )
 
     def run_op_benchmark(
@@ -101,7 +110,13 @@ class Benchmark:
         median = sorted(seconds)[len(seconds) // 2]
         throughput = mbs / median if median else 0.0
         self.report_benchmark(min_iters, None, median, throughput, extras, name)
-        return {"iters": min_iters, "wall_time": median, "throughput": throughput, "name": name, "extras": extras}
+        return {
+            "iters": min_iters,
+            "wall_time": median,
+            "throughput": throughput,
+            "name": name,
+            "extras": extras,
+        }
 
 
 def benchmark_config() -> dict[str, Any]:

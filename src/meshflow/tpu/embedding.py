@@ -1,7 +1,7 @@
 """`tf.tpu.experimental.embedding`: embedding tables of several features, with an optimizer for each table.
 
-The tables are variables, so the classes work on every device. `TPUEmbedding` keeps the activations and the updates of a
-step apart, as on a TPU; in the other classes, lookups are differentiable.
+The tables are variables, so the classes work on every device. `TPUEmbedding` computes activations and updates in separate
+calls, as on a TPU; in the other classes, lookups are differentiable.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class _TableOptimizer:
         low_dimensional_packing_status: bool = False,
     ) -> None:
         if not callable(learning_rate) and learning_rate <= 0:
-            raise ValueError(f"{type(self).__name__}: learning_rate must be positive, got {learning_rate}.")
+            raise ValueError(
+                f"{type(self).__name__}: learning_rate must be positive, got {learning_rate}."
+            )
         if multiply_weight_decay_factor_by_learning_rate and weight_decay_factor is None:
             raise ValueError(
                 "multiply_weight_decay_factor_by_learning_rate must be False if weight_decay_factor is None."
@@ -75,31 +77,44 @@ class _TableOptimizer:
         self.use_gradient_accumulation = use_gradient_accumulation
         self.clip_weight_min, self.clip_weight_max = clip_weight_min, clip_weight_max
         self.weight_decay_factor = weight_decay_factor
-        self.multiply_weight_decay_factor_by_learning_rate = multiply_weight_decay_factor_by_learning_rate
-        self.clipvalue = (-clipvalue, clipvalue) if isinstance(clipvalue, (int, float)) else clipvalue
+        self.multiply_weight_decay_factor_by_learning_rate = (
+            multiply_weight_decay_factor_by_learning_rate
+        )
+        self.clipvalue = (
+            (-clipvalue, clipvalue) if isinstance(clipvalue, (int, float)) else clipvalue
+        )
         self.slot_variable_creation_fn = slot_variable_creation_fn
         self.low_dimensional_packing_status = low_dimensional_packing_status
 
     def _create_slots(self, table: Variable) -> dict[str, Variable]:
         """Return the slots of a table by name."""
-        values = {n: getattr(self, v) if isinstance(v, str) else v for n, (_, v) in self._slots.items()}
+        values = {
+            n: getattr(self, v) if isinstance(v, str) else v for n, (_, v) in self._slots.items()
+        }
         if self.slot_variable_creation_fn is not None:
             makers = [initializers.Constant(v) for v in values.values()]
             made = self.slot_variable_creation_fn(table, list(values), makers)
             return made if isinstance(made, Mapping) else dict(zip(values, made, strict=True))
         return {
-            name: Variable(array.fill(table.shape, math.cast(value, table.dtype)), trainable=False, name=name)
+            name: Variable(
+                array.fill(table.shape, math.cast(value, table.dtype)), trainable=False, name=name
+            )
             for name, value in values.items()
         }
 
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
         return {"lr": rate}
 
-    def _apply(self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor) -> None:
+    def _apply(
+        self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor
+    ) -> None:
         """Update rows of a table."""
         rate = self.learning_rate() if callable(self.learning_rate) else self.learning_rate
         if self.clipvalue is not None:
-            low, high = ((-float("inf") if i == 0 else float("inf")) if v is None else v for i, v in enumerate(self.clipvalue))
+            low, high = (
+                (-float("inf") if i == 0 else float("inf")) if v is None else v
+                for i, v in enumerate(self.clipvalue)
+            )
             gradient = math.clip_by_value(gradient, low, high)
         if self.weight_decay_factor is not None:
             factor = self.weight_decay_factor
@@ -108,7 +123,9 @@ class _TableOptimizer:
             gradient = gradient + factor * array.gather(table, rows)
         arguments = {self._slots[name][0]: slot for name, slot in slots.items()}
         name = "delta" if self._op == "GradientDescent" else "grad"
-        apply_formula(self._op, rows, var=table, **arguments, **self._list_options(rate), **{name: gradient})
+        apply_formula(
+            self._op, rows, var=table, **arguments, **self._list_options(rate), **{name: gradient}
+        )
         if self.clip_weight_min is not None or self.clip_weight_max is not None:
             low = -float("inf") if self.clip_weight_min is None else self.clip_weight_min
             high = float("inf") if self.clip_weight_max is None else self.clip_weight_max
@@ -168,10 +185,14 @@ class Adagrad(_TableOptimizer):
 
     _op, _slots = "Adagrad", {"accumulators": ("accum", "initial_accumulator_value")}
 
-    def __init__(self, learning_rate: Any = 0.001, initial_accumulator_value: float = 0.1, **kwargs: Any) -> None:
+    def __init__(
+        self, learning_rate: Any = 0.001, initial_accumulator_value: float = 0.1, **kwargs: Any
+    ) -> None:
         super().__init__(learning_rate, **kwargs)
         if initial_accumulator_value <= 0:
-            raise ValueError(f"initial_accumulator_value must be positive, got {initial_accumulator_value}.")
+            raise ValueError(
+                f"initial_accumulator_value must be positive, got {initial_accumulator_value}."
+            )
         self.initial_accumulator_value = initial_accumulator_value
 
 
@@ -206,12 +227,16 @@ class AdagradMomentum(_TableOptimizer):
         self.momentum, self.use_nesterov, self.exponent = momentum, use_nesterov, exponent
         self.beta2, self.epsilon = beta2, epsilon
 
-    def _apply(self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor) -> None:
+    def _apply(
+        self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor
+    ) -> None:
         """Update rows of a table."""
         rate = self.learning_rate() if callable(self.learning_rate) else self.learning_rate
         accum, mom = (array.gather(slots[name], rows) for name in ("accumulators", "momenta"))
         square = math.pow(math.abs(gradient), self.exponent)
-        accum = accum + square if self.beta2 == 1 else accum * self.beta2 + square * (1 - self.beta2)
+        accum = (
+            accum + square if self.beta2 == 1 else accum * self.beta2 + square * (1 - self.beta2)
+        )
         scaled = gradient / math.pow(accum + self.epsilon, 1 / self.exponent)
         mom = mom * self.momentum + scaled
         step = scaled + self.momentum * mom if self.use_nesterov else mom
@@ -250,15 +275,25 @@ class Adam(_TableOptimizer):
     ) -> None:
         super().__init__(learning_rate, **kwargs)
         if not 0 <= beta_1 < 1 or not 0 <= beta_2 < 1 or epsilon <= 0:
-            raise ValueError(f"Adam: expected 0 <= beta < 1 and epsilon > 0, got {beta_1}, {beta_2}, {epsilon}.")
+            raise ValueError(
+                f"Adam: expected 0 <= beta < 1 and epsilon > 0, got {beta_1}, {beta_2}, {epsilon}."
+            )
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.lazy_adam, self.sum_inside_sqrt = lazy_adam, sum_inside_sqrt
         self._step: Variable | None = None
 
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
         step = 1.0 if self._step is None else math.cast(self._step, "float32")
-        powers = {f"beta{i}_power": math.pow(b, step) for i, b in ((1, self.beta_1), (2, self.beta_2))}
-        return {"lr": rate, "beta1": self.beta_1, "beta2": self.beta_2, "epsilon": self.epsilon, **powers}
+        powers = {
+            f"beta{i}_power": math.pow(b, step) for i, b in ((1, self.beta_1), (2, self.beta_2))
+        }
+        return {
+            "lr": rate,
+            "beta1": self.beta_1,
+            "beta2": self.beta_2,
+            "epsilon": self.epsilon,
+            **powers,
+        }
 
     def _create_slots(self, table: Variable) -> dict[str, Variable]:
         self._step = self._step or Variable(0, trainable=False, name="step")
@@ -301,7 +336,12 @@ class FTRL(_TableOptimizer):
 
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
         l2 = self.l2_regularization_strength + (self.beta / (2 * rate) if self.beta else 0.0)
-        return {"lr": rate, "lr_power": self.learning_rate_power, "l1": self.l1_regularization_strength, "l2": l2}
+        return {
+            "lr": rate,
+            "lr_power": self.learning_rate_power,
+            "l1": self.l1_regularization_strength,
+            "l2": l2,
+        }
 
 
 class QuantizationConfig:
@@ -346,13 +386,21 @@ class TableConfig:
         quantization_config: QuantizationConfig | None = None,
     ) -> None:
         if not isinstance(vocabulary_size, int) or vocabulary_size < 1:
-            raise ValueError(f"Argument `vocabulary_size` must be an int and must be >= 1. Received: {vocabulary_size}")
+            raise ValueError(
+                f"Argument `vocabulary_size` must be an int and must be >= 1. Received: {vocabulary_size}"
+            )
         if not isinstance(dim, int) or dim < 1:
-            raise ValueError(f"Argument `dim` (embedding dimension) must be an int and must be >= 1. Received: {dim}")
+            raise ValueError(
+                f"Argument `dim` (embedding dimension) must be an int and must be >= 1. Received: {dim}"
+            )
         if initializer is not None and not callable(initializer):
-            raise ValueError(f"Argument `initializer` must be callable (or None). Received: {initializer}")
+            raise ValueError(
+                f"Argument `initializer` must be callable (or None). Received: {initializer}"
+            )
         if combiner not in ("mean", "sum", "sqrtn"):
-            raise ValueError(f"Argument `combiner` must be one of ('mean', 'sum', 'sqrtn'). Received: {combiner}")
+            raise ValueError(
+                f"Argument `combiner` must be one of ('mean', 'sum', 'sqrtn'). Received: {combiner}"
+            )
         self.vocabulary_size, self.dim, self.optimizer = vocabulary_size, dim, optimizer
         self.initializer = initializer or initializers.TruncatedNormal(0.0, dim**-0.5)
         self.combiner, self.name, self.quantization_config = combiner, name, quantization_config
@@ -384,13 +432,16 @@ class FeatureConfig:
         name: str | None = None,
     ) -> None:
         self.table, self.max_sequence_length, self.name = table, max_sequence_length, name
-        self.validate_weights_and_indices, self.output_shape = validate_weights_and_indices, output_shape
+        self.validate_weights_and_indices, self.output_shape = (
+            validate_weights_and_indices,
+            output_shape,
+        )
 
     def __repr__(self) -> str:
         return f"FeatureConfig(table={self.table!r}, max_sequence_length={self.max_sequence_length}, name={self.name!r})"
 
 
-def _look_up(config: FeatureConfig, table: Variable, ids: Any, weights: Any) -> Tensor:
+def _look_up(config: FeatureConfig, table: Variable, ids: Any, weights: PyTree) -> Tensor:
     """Return the activations of a feature."""
     if isinstance(ids, RaggedTensor):
         weights = weights.to_sparse() if isinstance(weights, RaggedTensor) else weights
@@ -405,8 +456,12 @@ def _look_up(config: FeatureConfig, table: Variable, ids: Any, weights: Any) -> 
             rows = rows * array.expand_dims(math.cast(weights.values, rows.dtype), -1)
         length = config.max_sequence_length
         inside = array.reshape(array.where(ids.indices[:, -1] < length), [-1])
-        shape = array.concat([ids.dense_shape[:1], convert_to_tensor([length, config.table.dim], dtype="int64")], 0)
-        result = array.scatter_nd(array.gather(ids.indices, inside), array.gather(rows, inside), shape)
+        shape = array.concat(
+            [ids.dense_shape[:1], convert_to_tensor([length, config.table.dim], dtype="int64")], 0
+        )
+        result = array.scatter_nd(
+            array.gather(ids.indices, inside), array.gather(rows, inside), shape
+        )
     else:
         look_up = nn.safe_embedding_lookup_sparse
         result = look_up(table, ids, weights, combiner=config.table.combiner)
@@ -416,7 +471,10 @@ def _look_up(config: FeatureConfig, table: Variable, ids: Any, weights: Any) -> 
 
 
 def serving_embedding_lookup(
-    inputs: PyTree, weights: PyTree | None, tables: Mapping[TableConfig, Variable], feature_config: PyTree
+    inputs: PyTree,
+    weights: PyTree | None,
+    tables: Mapping[TableConfig, Variable],
+    feature_config: PyTree,
 ) -> PyTree:
     """Return the activations of features.
 
@@ -439,16 +497,22 @@ def serving_embedding_lookup(
     configs = nest.flatten(feature_config)
     values = _flatten_like(feature_config, inputs)
     factors = [None] * len(configs) if weights is None else _flatten_like(feature_config, weights)
-    outputs = [_look_up(c, tables[c.table], v, w) for c, v, w in zip(configs, values, factors, strict=True)]
+    outputs = [
+        _look_up(c, tables[c.table], v, w) for c, v, w in zip(configs, values, factors, strict=True)
+    ]
     return nest.pack_sequence_as(feature_config, outputs)
 
 
 def _flatten_like(structure: PyTree, values: PyTree) -> list[Any]:
     """Return the parts of a structure at the leaves of another one."""
     if isinstance(structure, Mapping):
-        return [leaf for key in sorted(structure) for leaf in _flatten_like(structure[key], values[key])]
+        return [
+            leaf for key in sorted(structure) for leaf in _flatten_like(structure[key], values[key])
+        ]
     if isinstance(structure, (list, tuple)):
-        return [leaf for a, b in zip(structure, values, strict=True) for leaf in _flatten_like(a, b)]
+        return [
+            leaf for a, b in zip(structure, values, strict=True) for leaf in _flatten_like(a, b)
+        ]
     return [values]
 
 
@@ -467,7 +531,9 @@ class _TableOwner(ObservableAttributes):
         for i, config in enumerate(self._table_configs):
             config.name = config.name or f"table_{i}"
             if config.name in names:
-                raise ValueError(f"Tables must have a unique name. Multiple tables with name {config.name} found.")
+                raise ValueError(
+                    f"Tables must have a unique name. Multiple tables with name {config.name} found."
+                )
             names.add(config.name)
         self._variables: dict[str, dict[str, Variable]] = {}
 
@@ -475,7 +541,10 @@ class _TableOwner(ObservableAttributes):
     def embedding_tables(self) -> dict[TableConfig, Variable]:
         """Return the variable of each table."""
         self.build()
-        return {config: self._variables[str(config.name)]["parameters"] for config in self._table_configs}
+        return {
+            config: self._variables[str(config.name)]["parameters"]
+            for config in self._table_configs
+        }
 
     def build(self, *args: Any, **kwargs: Any) -> None:
         """Create the variables, unless they exist."""
@@ -519,13 +588,15 @@ class TPUEmbeddingForServing(_TableOwner):
 
     def embedding_lookup(self, features: PyTree, weights: PyTree | None = None) -> PyTree:
         """Return the activations; see `serving_embedding_lookup`."""
-        return serving_embedding_lookup(features, weights, self.embedding_tables, self._feature_config)
+        return serving_embedding_lookup(
+            features, weights, self.embedding_tables, self._feature_config
+        )
 
     __call__ = embedding_lookup
 
 
 class TPUEmbeddingV0(TPUEmbeddingForServing):
-    """Embedding whose lookups are differentiable, so that any optimizer trains its tables.
+    """Embedding with differentiable lookups, so that any optimizer trains its tables.
 
     Args:
       feature_config: Nested structure of `FeatureConfig`s.
@@ -596,7 +667,9 @@ class TPUEmbedding(_TableOwner):
         if self._step is None:
             raise FailedPreconditionError(None, None, "TPUEmbedding.dequeue: call enqueue first.")
         features, weights, _ = self._step
-        return serving_embedding_lookup(features, weights, self.embedding_tables, self._feature_config)
+        return serving_embedding_lookup(
+            features, weights, self.embedding_tables, self._feature_config
+        )
 
     def apply_gradients(self, gradients: PyTree, name: str | None = None) -> None:
         """Update the tables by the gradients of the activations.
@@ -610,17 +683,25 @@ class TPUEmbedding(_TableOwner):
           ValueError: If a table has no optimizer.
         """
         if self._step is None or not self._step[2]:
-            raise FailedPreconditionError(None, None, "TPUEmbedding.apply_gradients: call enqueue(training=True) first.")
+            raise FailedPreconditionError(
+                None, None, "TPUEmbedding.apply_gradients: call enqueue(training=True) first."
+            )
         features, weights, _ = self._step
         configs = nest.flatten(self._feature_config)
         values = _flatten_like(self._feature_config, features)
-        factors = [None] * len(configs) if weights is None else _flatten_like(self._feature_config, weights)
+        factors = (
+            [None] * len(configs)
+            if weights is None
+            else _flatten_like(self._feature_config, weights)
+        )
         found = _flatten_like(self._feature_config, gradients)
         slices: dict[TableConfig, list[IndexedSlices]] = {}
         for config, ids, weight, gradient in zip(configs, values, factors, found, strict=True):
             if gradient is not None:
                 table = self.embedding_tables[config.table]
-                slices.setdefault(config.table, []).append(_find_row_gradients(config, table, ids, weight, gradient))
+                slices.setdefault(config.table, []).append(
+                    _find_row_gradients(config, table, ids, weight, gradient)
+                )
         seen: set[int] = set()
         for config, parts in slices.items():
             optimizer = config.optimizer or self._optimizer
@@ -632,19 +713,23 @@ class TPUEmbedding(_TableOwner):
                 optimizer._step.assign_add(1)
             self._update(config, optimizer, parts)
 
-    def _update(self, config: TableConfig, optimizer: _TableOptimizer, parts: Iterable[IndexedSlices]) -> None:
+    def _update(
+        self, config: TableConfig, optimizer: _TableOptimizer, parts: Iterable[IndexedSlices]
+    ) -> None:
         slices = list(parts)
         ids = array.concat([s.indices for s in slices], 0)
         values = array.concat([s.values for s in slices], 0)
         rows, positions = array.unique(ids)
         sums = math.unsorted_segment_sum(values, positions, array.shape(rows)[0])
         table, *_ = self._variables[str(config.name)].values()
-        slots = {name: v for name, v in self._variables[str(config.name)].items() if name != "parameters"}
+        slots = {
+            name: v for name, v in self._variables[str(config.name)].items() if name != "parameters"
+        }
         optimizer._apply(table, slots, rows, sums)
 
 
 def _find_row_gradients(
-    config: FeatureConfig, table: Variable, ids: Any, weights: Any, gradient: TensorLike
+    config: FeatureConfig, table: Variable, ids: Any, weights: PyTree, gradient: TensorLike
 ) -> IndexedSlices:
     """Return the gradient of a table for the gradient of the activations of a feature."""
     with GradientTape() as tape:
@@ -652,6 +737,12 @@ def _find_row_gradients(
     result = tape.gradient(activations, table, convert_to_tensor(gradient))
     if isinstance(result, IndexedSlices):
         return result
-    flat = ids.flat_values if isinstance(ids, RaggedTensor) else ids.values if isinstance(ids, SparseTensor) else ids
+    flat = (
+        ids.flat_values
+        if isinstance(ids, RaggedTensor)
+        else ids.values
+        if isinstance(ids, SparseTensor)
+        else ids
+    )
     rows, _ = array.unique(array.reshape(convert_to_tensor(flat), [-1]))
     return IndexedSlices(array.gather(result, rows), rows)

@@ -24,8 +24,8 @@ __path__: list[str] = []
 __all__ = [
     "DeviceAssignment",
     "DeviceOrderMode",
-    "TPUSystemMetadata",
     "HardwareFeature",
+    "TPUSystemMetadata",
     "Topology",
     "embedding",
     "initialize_tpu_system",
@@ -41,7 +41,7 @@ class HardwareFeature:
     """
 
     class EmbeddingFeature(enum.Enum):
-        """Kinds of embedding hardware."""
+        """Versions of embedding hardware."""
 
         UNSUPPORTED = "UNSUPPORTED"
         V1 = "V1"

@@ -13,4 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["Mirrored", "PerReplica"]
 
 _VALUES = "meshflow.distribute.replicas.values:PerReplica"
-__getattr__ = _explain_names("tf.types.experimental.distributed", {"Mirrored": _VALUES, "PerReplica": _VALUES})
+__getattr__ = _explain_names(
+    "tf.types.experimental.distributed", {"Mirrored": _VALUES, "PerReplica": _VALUES}
+)

@@ -18,15 +18,15 @@ __path__: list[str] = []
 
 __all__ = [
     "AtomicFunction",
-    "FunctionType",
-    "SupportsTracingProtocol",
-    "distributed",
     "Callable",
     "ConcreteFunction",
+    "FunctionType",
     "GenericFunction",
     "PolymorphicFunction",
+    "SupportsTracingProtocol",
     "TensorLike",
     "TraceType",
+    "distributed",
 ]
 
 TensorLike = (

@@ -59,9 +59,9 @@ __all__ = [
     "override_status",
     "set_loop_options",
     "set_verbosity",
-    "trace",
     "to_code",
     "to_graph",
+    "trace",
 ]
 
 

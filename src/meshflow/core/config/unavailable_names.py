@@ -74,7 +74,12 @@ _NAMES_BY_REASON: dict[str, str] = {
     ),
     "no metric of Keras computes it in this form; use tf.keras.metrics.": " ".join(
         f"compat.v1.metrics.{n}"
-        for n in ("average_precision_at_k", "mean_cosine_distance", "mean_per_class_accuracy", "percentage_below")
+        for n in (
+            "average_precision_at_k",
+            "mean_cosine_distance",
+            "mean_per_class_accuracy",
+            "percentage_below",
+        )
         + ("precision_at_k", "precision_at_top_k", "recall_at_k", "recall_at_top_k")
         + ("sparse_average_precision_at_k", "sparse_precision_at_k")
     ),
@@ -154,8 +159,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
 )
 _NAMES_BY_REASON[_QUEUES] = _expand(
     "compat.v1",
-    "FixedLengthRecordReader IdentityReader LMDBReader ReaderBase TFRecordReader TextLineReader WholeFileReader "
-    + " ".join(
+    " ".join(
         f"train.{n}"
         for n in ("add_queue_runner", "batch", "batch_join", "input_producer", "limit_epochs")
         + ("match_filenames_once", "maybe_batch", "maybe_batch_join", "maybe_shuffle_batch")

@@ -32,6 +32,8 @@ def compile(computation: Callable[..., Any], inputs: Sequence[Any] | None = None
 
 
 @contextlib.contextmanager
-def jit_scope(compile_ops: bool | Callable[..., bool] = True, separate_compiled_gradients: bool = False) -> Iterator[None]:
+def jit_scope(
+    compile_ops: bool | Callable[..., bool] = True, separate_compiled_gradients: bool = False
+) -> Iterator[None]:
     """Run a block; XLA compiles every `tf.function`."""
     yield

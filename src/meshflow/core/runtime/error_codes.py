@@ -6,10 +6,25 @@ from meshflow.core.runtime import errors
 
 __all__ = ["error_code_from_exception_type", "exception_type_from_error_code"]
 
-_CODES = (
-    "OK Cancelled Unknown InvalidArgument DeadlineExceeded NotFound AlreadyExists PermissionDenied ResourceExhausted "
-    "FailedPrecondition Aborted OutOfRange Unimplemented Internal Unavailable DataLoss Unauthenticated"
-).split()
+_CODES = [
+    "OK",
+    "Cancelled",
+    "Unknown",
+    "InvalidArgument",
+    "DeadlineExceeded",
+    "NotFound",
+    "AlreadyExists",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "FailedPrecondition",
+    "Aborted",
+    "OutOfRange",
+    "Unimplemented",
+    "Internal",
+    "Unavailable",
+    "DataLoss",
+    "Unauthenticated",
+]
 
 
 def exception_type_from_error_code(error_code: int) -> type[errors.OpError]:

@@ -161,7 +161,7 @@ def type_spec_from_value(value: Any) -> TypeSpec:
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")
 
 
-class ElementSource:
+class ElementLeaf:
     """Marker base class of objects that are leaves of the elements of datasets.
 
     Datasets, iterators, optionals and tensor arrays belong to it.

@@ -52,7 +52,9 @@ class BaseLogger(Callback):
         for name in (self.params or {}).get("metrics", ()) if logs is not None else ():
             if name in self.totals:
                 is_stateful = name in self.stateful_metrics
-                logs[name] = self.totals[name] if is_stateful else self.totals[name] / max(self.seen, 1)
+                logs[name] = (
+                    self.totals[name] if is_stateful else self.totals[name] / max(self.seen, 1)
+                )
 
 
 class RemoteMonitor(Callback):
@@ -80,12 +82,17 @@ class RemoteMonitor(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Send the metrics; a failure is logged and does not stop the training."""
-        text = json.dumps({"epoch": epoch, **{name: float(value) for name, value in (logs or {}).items()}})
+        text = json.dumps(
+            {"epoch": epoch, **{name: float(value) for name, value in (logs or {}).items()}}
+        )
         headers = dict(self.headers or {})
         if self.send_as_json:
             body, kind = text, "application/json"
         else:
-            body, kind = urllib.parse.urlencode({self.field: text}), "application/x-www-form-urlencoded"
+            body, kind = (
+                urllib.parse.urlencode({self.field: text}),
+                "application/x-www-form-urlencoded",
+            )
         headers.setdefault("Content-Type", kind)
         request = urllib.request.Request(self.root + self.path, body.encode(), headers)
         try:
@@ -103,7 +110,9 @@ class SidecarEvaluatorModelExport(ModelCheckpoint):
       **kwargs: Arguments of `ModelCheckpoint`.
     """
 
-    def __init__(self, export_filepath: StrPath, checkpoint_filepath: StrPath, **kwargs: Any) -> None:
+    def __init__(
+        self, export_filepath: StrPath, checkpoint_filepath: StrPath, **kwargs: Any
+    ) -> None:
         super().__init__(export_filepath, save_best_only=True, **kwargs)
         self.checkpoint_filepath = checkpoint_filepath
 
@@ -113,4 +122,6 @@ class SidecarEvaluatorModelExport(ModelCheckpoint):
 
     def on_test_end(self, logs: Logs = None) -> None:
         """Save the model if its metrics have improved."""
-        self.on_epoch_end(self._epoch - 1, {f"val_{n}": v for n, v in (logs or {}).items()} | dict(logs or {}))
+        self.on_epoch_end(
+            self._epoch - 1, {f"val_{n}": v for n, v in (logs or {}).items()} | dict(logs or {})
+        )

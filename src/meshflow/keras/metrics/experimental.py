@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.metrics.base import Metric
 from meshflow.ops.python_function import py_function
@@ -14,7 +15,7 @@ __all__ = ["PyMetric"]
 
 
 class PyMetric(Metric):
-    """Base class of metrics whose state is in Python objects.
+    """Base class of metrics that keep their state in Python objects.
 
     A subclass defines `update_state(y_true, y_pred, sample_weight=None)`, which gets NumPy arrays, `result` and
     `reset_state`.
@@ -39,7 +40,9 @@ class PyMetric(Metric):
       3.0
     """
 
-    def __init__(self, name: str | None = None, dtype: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, name: str | None = None, dtype: DTypeLike | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(name, dtype, **kwargs)
         self.reset_state()
 
@@ -51,9 +54,13 @@ class PyMetric(Metric):
 
 
 def _call_with_arrays(method: Any) -> Any:
-    def update_state(self: PyMetric, y_true: TensorLike, y_pred: TensorLike, sample_weight: Any = None) -> None:
+    def update_state(
+        self: PyMetric, y_true: TensorLike, y_pred: TensorLike, sample_weight: Any = None
+    ) -> None:
         values = [y_true, y_pred] if sample_weight is None else [y_true, y_pred, sample_weight]
-        py_function(lambda *tensors: method(self, *(np.asarray(t.numpy()) for t in tensors)), values, [])
+        py_function(
+            lambda *tensors: method(self, *(np.asarray(t.numpy()) for t in tensors)), values, []
+        )
 
     return update_state
 

@@ -39,13 +39,13 @@ from meshflow.keras.utils.directories import (
     text_dataset_from_directory,
 )
 from meshflow.keras.utils.drawing import model_to_dot, plot_model
+from meshflow.keras.utils.embeddings import warmstart_embedding_matrix
 from meshflow.keras.utils.enqueuers import (
     GeneratorEnqueuer,
     OrderedEnqueuer,
     SequenceEnqueuer,
     TimedThread,
 )
-from meshflow.keras.utils.embeddings import warmstart_embedding_matrix
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 from meshflow.keras.utils.images import (

@@ -119,7 +119,9 @@ class OrderedEnqueuer(SequenceEnqueuer):
 
     sequence: Sequence
 
-    def __init__(self, sequence: Sequence, use_multiprocessing: bool = False, shuffle: bool = False) -> None:
+    def __init__(
+        self, sequence: Sequence, use_multiprocessing: bool = False, shuffle: bool = False
+    ) -> None:
         super().__init__(sequence, use_multiprocessing)
         self.shuffle = shuffle
 
@@ -142,7 +144,9 @@ class GeneratorEnqueuer(SequenceEnqueuer):
       random_seed: Ignored.
     """
 
-    def __init__(self, generator: Any, use_multiprocessing: bool = False, random_seed: int | None = None) -> None:
+    def __init__(
+        self, generator: Any, use_multiprocessing: bool = False, random_seed: int | None = None
+    ) -> None:
         super().__init__(generator, use_multiprocessing)
         self.random_seed = random_seed
 

@@ -600,7 +600,9 @@ def local_conv2d(
     images = convert_to_tensor(inputs)
     images = array.transpose(images, [0, 2, 3, 1]) if is_first else images
     height, width = (int(n) for n in kernel_size)
-    patches = extract_patches(images, [1, height, width, 1], [1, *map(int, strides), 1], [1, 1, 1, 1], "VALID")
+    patches = extract_patches(
+        images, [1, height, width, 1], [1, *map(int, strides), 1], [1, 1, 1, 1], "VALID"
+    )
     rows, columns = (int(n) for n in output_shape)
     channels = int(images.shape[-1])
     if is_first:

@@ -10,7 +10,7 @@ __all__ = ["CuDNNGRU", "CuDNNLSTM"]
 
 
 class CuDNNGRU(GRU):
-    """GRU with sigmoid gates, whose reset gate is applied after the matrix product.
+    """GRU with sigmoid gates that applies the reset gate after the matrix product.
 
     Args:
       units: Size of the output.

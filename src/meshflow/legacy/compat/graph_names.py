@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from meshflow.core.config.graph_mode import Graph
 from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
 from meshflow.io import protos
@@ -171,7 +172,9 @@ def _make_list_function(name: str) -> Callable[..., list[Any]]:
         return []
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "Return an empty list: variables of eager execution belong to the objects that create them."
+    function.__doc__ = (
+        "Return an empty list: variables of eager execution belong to the objects that create them."
+    )
     return function
 
 
@@ -199,7 +202,9 @@ def colocate_with(op: object, ignore_existing: bool = False) -> Iterator[None]:
     yield
 
 
-def placeholder_with_default(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
+def placeholder_with_default(
+    input: TensorLike, shape: ShapeLike, name: str | None = None
+) -> Tensor:
     """Return the default value, as eager execution does."""
     return tf.convert_to_tensor(input)
 
@@ -209,7 +214,9 @@ def is_variable_initialized(variable: object) -> Tensor:
     return tf.constant(True)
 
 
-def report_uninitialized_variables(var_list: object = None, name: str = "report_uninitialized_variables") -> Tensor:
+def report_uninitialized_variables(
+    var_list: object = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
     """Return an empty tensor of names."""
     return tf.constant([], tf.string)
 
@@ -258,7 +265,14 @@ def _raise_incompatible() -> NoReturn:
 
 
 __all__ = [
-    *("Dimension", "FileWriter", "FileWriterCache", "GraphKeys", "SparseTensorValue", "add_to_collection"),
+    *(
+        "Dimension",
+        "FileWriter",
+        "FileWriterCache",
+        "GraphKeys",
+        "SparseTensorValue",
+        "add_to_collection",
+    ),
     *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),
     *("is_variable_initialized", "placeholder_with_default", "report_uninitialized_variables"),
     *("reset_default_graph", "summary_iterator", *_LISTS.split()),

@@ -22,7 +22,17 @@ _FUNCTIONS = {
 }
 _CLASSES = {*_FUNCTIONS.values(), "Layer", "InputSpec"}
 # Arguments of TensorFlow 1 that Keras does not have.
-_DROPPED = ("reuse", "_reuse", "_scope", "fused", "renorm", "renorm_clipping", "renorm_momentum", "virtual_batch_size", "adjustment")
+_DROPPED = (
+    "reuse",
+    "_reuse",
+    "_scope",
+    "fused",
+    "renorm",
+    "renorm_clipping",
+    "renorm_momentum",
+    "virtual_batch_size",
+    "adjustment",
+)
 # Arguments of the calls of layers.
 _CALL_ARGUMENTS = ("training",)
 

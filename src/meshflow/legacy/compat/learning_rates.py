@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -22,10 +22,12 @@ __all__ = [
     "polynomial_decay",
 ]
 
+# A step: a number, a variable, or a function that returns it.
+StepLike: TypeAlias = Any
 _Rate = Tensor | Callable[[], Tensor]
 
 
-def _evaluate(schedule: Callable[[TensorLike], Tensor], step: Any) -> Any:
+def _evaluate(schedule: Callable[[TensorLike], Tensor], step: StepLike) -> Any:
     """Return a function of no arguments in eager execution, and the rate in functions."""
     if executing_eagerly():
         return lambda: schedule(tf.convert_to_tensor(step() if callable(step) else step))
@@ -34,7 +36,7 @@ def _evaluate(schedule: Callable[[TensorLike], Tensor], step: Any) -> Any:
 
 def exponential_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     decay_rate: TensorLike,
     staircase: bool = False,
@@ -49,12 +51,14 @@ def exponential_decay(
       0.125
     """
     schedules = tf.keras.optimizers.schedules
-    return _evaluate(schedules.ExponentialDecay(learning_rate, decay_steps, decay_rate, staircase), global_step)
+    return _evaluate(
+        schedules.ExponentialDecay(learning_rate, decay_steps, decay_rate, staircase), global_step
+    )
 
 
 def natural_exp_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     decay_rate: TensorLike,
     staircase: bool = False,
@@ -68,7 +72,7 @@ def natural_exp_decay(
 
 def inverse_time_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     decay_rate: TensorLike,
     staircase: bool = False,
@@ -76,12 +80,14 @@ def inverse_time_decay(
 ) -> _Rate:
     """Compute `learning_rate / (1 + decay_rate * global_step / decay_steps)`."""
     schedules = tf.keras.optimizers.schedules
-    return _evaluate(schedules.InverseTimeDecay(learning_rate, decay_steps, decay_rate, staircase), global_step)
+    return _evaluate(
+        schedules.InverseTimeDecay(learning_rate, decay_steps, decay_rate, staircase), global_step
+    )
 
 
 def polynomial_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     end_learning_rate: TensorLike = 0.0001,
     power: TensorLike = 1.0,
@@ -90,7 +96,9 @@ def polynomial_decay(
 ) -> _Rate:
     """Decay to `end_learning_rate` in `decay_steps` by a power of the remaining fraction."""
     schedules = tf.keras.optimizers.schedules
-    schedule = schedules.PolynomialDecay(learning_rate, decay_steps, end_learning_rate, power, cycle)
+    schedule = schedules.PolynomialDecay(
+        learning_rate, decay_steps, end_learning_rate, power, cycle
+    )
     return _evaluate(schedule, global_step)
 
 
@@ -106,18 +114,20 @@ piecewise_constant_decay = piecewise_constant
 
 def cosine_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     alpha: TensorLike = 0.0,
     name: str | None = None,
 ) -> _Rate:
     """Decay to `alpha * learning_rate` by half a cosine."""
-    return _evaluate(tf.keras.optimizers.schedules.CosineDecay(learning_rate, decay_steps, alpha), global_step)
+    return _evaluate(
+        tf.keras.optimizers.schedules.CosineDecay(learning_rate, decay_steps, alpha), global_step
+    )
 
 
 def cosine_decay_restarts(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     first_decay_steps: TensorLike,
     t_mul: TensorLike = 2.0,
     m_mul: TensorLike = 1.0,
@@ -132,7 +142,7 @@ def cosine_decay_restarts(
 
 def linear_cosine_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     num_periods: float = 0.5,
     alpha: float = 0.0,
@@ -145,7 +155,7 @@ def linear_cosine_decay(
 
 def noisy_linear_cosine_decay(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     initial_variance: float = 1.0,
     variance_decay: float = 0.55,
@@ -161,7 +171,7 @@ def noisy_linear_cosine_decay(
 
 def _decay_noisily(
     learning_rate: TensorLike,
-    global_step: Any,
+    global_step: StepLike,
     decay_steps: TensorLike,
     noise: tuple[float, float] | None,
     num_periods: float,

@@ -64,7 +64,7 @@ def compute_weighted_loss(
 
     Args:
       losses: Tensor.
-      weights: A scalar, or a tensor of the rank of the losses whose sizes are 1 or theirs.
+      weights: A scalar, or a tensor of the rank of the losses; its sizes are 1 or theirs.
       scope: Ignored.
       loss_collection: Ignored, because there are no graphs.
       reduction: A value of `Reduction`. Default: the sum divided by the number of losses with nonzero weights.
@@ -85,7 +85,11 @@ def compute_weighted_loss(
     sizes, expected = factors.shape, values.shape
     if sizes.rank and (
         sizes.rank != expected.rank
-        or any(n not in (1, m) for n, m in zip(sizes, expected, strict=True) if n is not None and m is not None)
+        or any(
+            n not in (1, m)
+            for n, m in zip(sizes, expected, strict=True)
+            if n is not None and m is not None
+        )
     ):
         raise ValueError(
             f"weights can not be broadcast to values. values.shape={tuple(expected)}. weights.shape={tuple(sizes)}."
@@ -173,7 +177,9 @@ def hinge_loss(
 ) -> Tensor:
     """Compute the weighted mean of `max(0, 1 - (2 * labels - 1) * logits)`; see `compute_weighted_loss`."""
     labels, logits = _prepare_pair(labels, logits)
-    return compute_weighted_loss(tf.nn.relu(1 - (2 * labels - 1) * logits), weights, reduction=reduction)
+    return compute_weighted_loss(
+        tf.nn.relu(1 - (2 * labels - 1) * logits), weights, reduction=reduction
+    )
 
 
 def huber_loss(
@@ -204,7 +210,9 @@ def log_loss(
 ) -> Tensor:
     """Compute the weighted mean of binary cross-entropies of probabilities; see `compute_weighted_loss`."""
     labels, predictions = _prepare_pair(labels, predictions)
-    losses = -labels * tf.math.log(predictions + epsilon) - (1 - labels) * tf.math.log(1 - predictions + epsilon)
+    losses = -labels * tf.math.log(predictions + epsilon) - (1 - labels) * tf.math.log(
+        1 - predictions + epsilon
+    )
     return compute_weighted_loss(losses, weights, reduction=reduction)
 
 
@@ -230,7 +238,9 @@ def mean_pairwise_squared_error(
     rows = tf.fill([tf.shape(error)[0], 1], 1.0) * tf.reshape(factors, [-1, 1])
     count = tf.cast(tf.shape(error)[1], tf.float32) * tf.cast(rows != 0, tf.float32)
     pairs = tf.math.divide_no_nan(tf.reduce_sum(error * error, 1, keepdims=True), count - 1)
-    squares = tf.math.divide_no_nan(tf.square(tf.reduce_sum(error, 1, keepdims=True)), count * (count - 1))
+    squares = tf.math.divide_no_nan(
+        tf.square(tf.reduce_sum(error, 1, keepdims=True)), count * (count - 1)
+    )
     return tf.reduce_sum(2 * (pairs - squares) * rows)
 
 
@@ -335,7 +345,9 @@ def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
     return []
 
 
-def get_regularization_loss(scope: str | None = None, name: str = "total_regularization_loss") -> Tensor:
+def get_regularization_loss(
+    scope: str | None = None, name: str = "total_regularization_loss"
+) -> Tensor:
     """Return 0; the losses of a Keras layer are in `layer.losses`."""
     return tf.constant(0.0)
 

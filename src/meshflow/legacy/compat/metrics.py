@@ -20,16 +20,32 @@ _METRICS: dict[str, tuple[str, str, dict[str, str]]] = {
     "auc": (
         "labels predictions",
         "AUC",
-        {"num_thresholds": "num_thresholds", "curve": "curve", "summation_method": "summation_method"},
+        {
+            "num_thresholds": "num_thresholds",
+            "curve": "curve",
+            "summation_method": "summation_method",
+        },
     ),
     "false_negatives": ("labels predictions", "FalseNegatives", {}),
-    "false_negatives_at_thresholds": ("labels predictions", "FalseNegatives", {"thresholds": "thresholds"}),
+    "false_negatives_at_thresholds": (
+        "labels predictions",
+        "FalseNegatives",
+        {"thresholds": "thresholds"},
+    ),
     "false_positives": ("labels predictions", "FalsePositives", {}),
-    "false_positives_at_thresholds": ("labels predictions", "FalsePositives", {"thresholds": "thresholds"}),
+    "false_positives_at_thresholds": (
+        "labels predictions",
+        "FalsePositives",
+        {"thresholds": "thresholds"},
+    ),
     "mean": ("values", "Mean", {}),
     "mean_absolute_error": ("labels predictions", "MeanAbsoluteError", {}),
     "mean_iou": ("labels predictions", "MeanIoU", {"num_classes": "num_classes"}),
-    "mean_relative_error": ("labels predictions", "MeanRelativeError", {"normalizer": "normalizer"}),
+    "mean_relative_error": (
+        "labels predictions",
+        "MeanRelativeError",
+        {"normalizer": "normalizer"},
+    ),
     "mean_squared_error": ("labels predictions", "MeanSquaredError", {}),
     "mean_tensor": ("values", "MeanTensor", {}),
     "precision": ("labels predictions", "Precision", {}),
@@ -48,9 +64,17 @@ _METRICS: dict[str, tuple[str, str, dict[str, str]]] = {
         {"sensitivity": "sensitivity", "num_thresholds": "num_thresholds"},
     ),
     "true_negatives": ("labels predictions", "TrueNegatives", {}),
-    "true_negatives_at_thresholds": ("labels predictions", "TrueNegatives", {"thresholds": "thresholds"}),
+    "true_negatives_at_thresholds": (
+        "labels predictions",
+        "TrueNegatives",
+        {"thresholds": "thresholds"},
+    ),
     "true_positives": ("labels predictions", "TruePositives", {}),
-    "true_positives_at_thresholds": ("labels predictions", "TruePositives", {"thresholds": "thresholds"}),
+    "true_positives_at_thresholds": (
+        "labels predictions",
+        "TruePositives",
+        {"thresholds": "thresholds"},
+    ),
 }
 # The states of metrics exist as long as the process, like the local variables of a graph.
 _states: list[Any] = []
@@ -80,7 +104,10 @@ def _make_metric(name: str) -> Callable[..., tuple[Tensor, Tensor]]:
         first, *others = [values[n] for n in tensors.split()]
         with init_scope():
             # The variables are created before the value is read.
-            zeros = [tf.zeros([1, *tf.TensorShape(getattr(v, "shape", []))[1:]]) for v in (first, *others)]
+            zeros = [
+                tf.zeros([1, *tf.TensorShape(getattr(v, "shape", []))[1:]])
+                for v in (first, *others)
+            ]
             if not state.weights:
                 state.update_state(*zeros)
                 state.reset_state()

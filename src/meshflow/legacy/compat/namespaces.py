@@ -6,6 +6,7 @@ version 2 with the arguments of version 1.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -22,7 +23,7 @@ __all__ = ["Namespace", "find_name", "list_names"]
 _V1 = "compat.v1."
 # Modules with the names of a namespace that version 2 does not have, or has with other behavior.
 _MODULES = {
-    "": ("op_aliases", "variables", "graph_names"),
+    "": ("op_aliases", "variables", "graph_names", "readers"),
     **{name: (name,) for name in ("data", "image", "layers", "lite", "losses", "metrics", "nn")},
     "io": ("io_names",),
     "python_io": ("io_names",),
@@ -38,7 +39,10 @@ _V1_ALIASES = {
         f"initializers.{n}": f"{_V1}{n}_initializer"
         for n in ("global_variables", "local_variables", "variables")
     },
-    **{f"sparse.{n}": f"{_V1}sparse_{n}" for n in ("merge", "reduce_max_sparse", "reduce_sum_sparse")},
+    **{
+        f"sparse.{n}": f"{_V1}sparse_{n}"
+        for n in ("merge", "reduce_max_sparse", "reduce_sum_sparse")
+    },
 }
 # Modules of single names.
 _OTHER_MODULES = {
@@ -58,7 +62,14 @@ _OTHER_MODULES |= {
 }
 _OTHER_MODULES |= {
     f"nn.rnn_cell.{n}": "meshflow.legacy.rnn_cells"
-    for n in ("BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "GRUCell", "LSTMCell")
+    for n in (
+        "BasicLSTMCell",
+        "BasicRNNCell",
+        "DeviceWrapper",
+        "DropoutWrapper",
+        "GRUCell",
+        "LSTMCell",
+    )
     + ("LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper")
 }
 # Arguments of version 2 by those of version 1.
@@ -107,9 +118,32 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 # Arguments that have no effect.
 _IGNORED = frozenset(
-    ("allow_fast_lookup", "back_prop", "colocate_gradients_with_ops", "data", "gate_gradients", "name", "optimize")
-    + ("strict", "summarize", "use_cudnn_on_gpu", "use_locking", "validate_indices", "validate_shape", "verify_shape")
-    + ("partition_strategy", "infer_shape", "parallel_iterations", "swap_memory", "arg_types", "arg_values")
+    (
+        "allow_fast_lookup",
+        "back_prop",
+        "colocate_gradients_with_ops",
+        "data",
+        "gate_gradients",
+        "name",
+        "optimize",
+    )
+    + (
+        "strict",
+        "summarize",
+        "use_cudnn_on_gpu",
+        "use_locking",
+        "validate_indices",
+        "validate_shape",
+        "verify_shape",
+    )
+    + (
+        "partition_strategy",
+        "infer_shape",
+        "parallel_iterations",
+        "swap_memory",
+        "arg_types",
+        "arg_values",
+    )
 )
 
 
@@ -159,7 +193,9 @@ def _adapt_arguments(function: Callable[..., Any], path: str, arguments: str) ->
       path: Path of the function below `tf.compat.v1`.
       arguments: Arguments of version 1 with their defaults, in parentheses.
     """
-    signature = inspect.signature(eval(f"lambda {arguments[1:-1]}: None", {"tf": _tf, **_ENUMERATIONS}))
+    signature = inspect.signature(
+        eval(f"lambda {arguments[1:-1]}: None", {"tf": _tf, **_ENUMERATIONS})
+    )
     accepted = inspect.signature(function).parameters
     if list(accepted) == list(signature.parameters):
         return function
@@ -171,7 +207,11 @@ def _adapt_arguments(function: Callable[..., Any], path: str, arguments: str) ->
             targets = [n for n in (name, *_ARGUMENTS.get(name, ())) if n in accepted]
             if targets and (value is not None or targets[0] not in options):
                 options[targets[0]] = value
-            elif not targets and name not in _IGNORED and value is not signature.parameters[name].default:
+            elif (
+                not targets
+                and name not in _IGNORED
+                and value is not signature.parameters[name].default
+            ):
                 raise TypeError(
                     f"tf.{_V1}{path}: the argument {name!r} of TensorFlow 1 is not supported. Use tf.{function.__name__}, "
                     f"which takes {', '.join(accepted)}."
@@ -183,14 +223,15 @@ def _adapt_arguments(function: Callable[..., Any], path: str, arguments: str) ->
 
 
 class _Enumeration:
-    """Stand-in for an enumeration in the text of a signature; its members are None."""
+    """Placeholder for an enumeration in the text of a signature; its members are None."""
 
     def __getattr__(self, name: str) -> None:
         return None
 
 
 _ENUMERATIONS = dict.fromkeys(
-    ("UnconnectedGradients", "VariableSynchronization", "VariableAggregation", "Reduction"), _Enumeration()
+    ("UnconnectedGradients", "VariableSynchronization", "VariableAggregation", "Reduction"),
+    _Enumeration(),
 )
 
 
@@ -205,7 +246,10 @@ def find_name(path: str) -> Any:
     package, _, name = path.rpartition(".")
     if path in _OTHER_MODULES:
         return getattr(importlib.import_module(_OTHER_MODULES[path]), name)
-    if package == "" and name in (v1 := importlib.import_module("meshflow.legacy.compat.v1")).__all__:
+    if (
+        package == ""
+        and name in (v1 := importlib.import_module("meshflow.legacy.compat.v1")).__all__
+    ):
         return getattr(v1, name)
     for module in _MODULES.get(package, ()):
         names = importlib.import_module(f"meshflow.legacy.compat.{module}")
@@ -246,14 +290,17 @@ class Namespace(ModuleType):
         except AttributeError as error:
             if isinstance(error, NotImplementedError):
                 raise
-            raise AttributeError(f"module 'tf.{_V1}{self._path}' has no attribute {name!r}") from error
+            raise AttributeError(
+                f"module 'tf.{_V1}{self._path}' has no attribute {name!r}"
+            ) from error
 
     def __dir__(self) -> list[str]:
         start, table = f"{self._path}.", list_names()
         names = {p.removeprefix(start) for group in table for p in group if p.startswith(start)}
-        modules = (importlib.import_module(f"meshflow.legacy.compat.{m}") for m in _MODULES.get(self._path, ()))
-        try:
+        modules = (
+            importlib.import_module(f"meshflow.legacy.compat.{m}")
+            for m in _MODULES.get(self._path, ())
+        )
+        with contextlib.suppress(AttributeError):
             names.update(getattr(_find_public(self._path), "__all__", ()))
-        except AttributeError:
-            pass
         return sorted({n for n in names if "." not in n}.union(*(m.__all__ for m in modules)))

@@ -58,7 +58,9 @@ def dropout(
     """
     if (keep_prob is None) == (rate is None):
         raise ValueError("You must provide a rate to dropout (rate or keep_prob, but not both).")
-    return _nn.dropout(x, rate=1 - keep_prob if rate is None else rate, noise_shape=noise_shape, seed=seed)
+    return _nn.dropout(
+        x, rate=1 - keep_prob if rate is None else rate, noise_shape=noise_shape, seed=seed
+    )
 
 
 def softmax_cross_entropy_with_logits(
@@ -75,17 +77,23 @@ def softmax_cross_entropy_with_logits(
       ValueError: If an argument is passed by position.
     """
     if _sentinel is not None:
-        raise ValueError("Only call `softmax_cross_entropy_with_logits` with named arguments (labels=..., logits=...)")
+        raise ValueError(
+            "Only call `softmax_cross_entropy_with_logits` with named arguments (labels=..., logits=...)"
+        )
     fixed = array.stop_gradient(labels)
     return _nn.softmax_cross_entropy_with_logits(fixed, logits, dim if axis is None else axis)
 
 
-def xw_plus_b(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+def xw_plus_b(
+    x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None
+) -> Tensor:
     """Compute `x @ weights + biases`."""
     return _nn.bias_add(math.matmul(x, weights), biases)
 
 
-def relu_layer(x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None) -> Tensor:
+def relu_layer(
+    x: TensorLike, weights: TensorLike, biases: TensorLike, name: str | None = None
+) -> Tensor:
     """Compute `relu(x @ weights + biases)`."""
     return _nn.relu(xw_plus_b(x, weights, biases))
 

@@ -6,30 +6,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
+from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.graph_names import SparseTensorValue
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
 __all__ = [
     "OP_ALIASES",
+    "Print",
     "assign",
     "assign_add",
     "assign_sub",
     "batch_gather",
     "clip_by_average_norm",
-    "div",
-    "sparse_to_dense",
-    "Print",
     "convert_to_tensor_or_indexed_slices",
     "convert_to_tensor_or_sparse_tensor",
+    "div",
     "get_seed",
     "setdiff1d",
     "sparse_merge",
     "sparse_reduce_max_sparse",
     "sparse_reduce_sum_sparse",
+    "sparse_to_dense",
     "verify_tensor_all_finite",
 ]
 
@@ -38,23 +39,63 @@ OP_ALIASES: dict[str, str] = {
     **{n: f"math.{n}" for n in ("bincount", "confusion_matrix", "count_nonzero")},
     **{
         f"sparse_{n}": f"sparse.{n}"
-        for n in ("add", "concat", "reduce_max", "reduce_sum", "segment_mean", "segment_sqrt_n", "segment_sum", "split")
+        for n in (
+            "add",
+            "concat",
+            "reduce_max",
+            "reduce_sum",
+            "segment_mean",
+            "segment_sqrt_n",
+            "segment_sum",
+            "split",
+        )
     },
     **{
         f"{module}{n}": f"debugging.{n}"
         for module in ("", "debugging.")
-        for n in ("assert_greater_equal", "assert_integer", "assert_less_equal", "assert_near", "assert_negative")
-        + ("assert_non_negative", "assert_non_positive", "assert_none_equal", "assert_positive", "assert_rank_at_least")
+        for n in (
+            "assert_greater_equal",
+            "assert_integer",
+            "assert_less_equal",
+            "assert_near",
+            "assert_negative",
+        )
+        + (
+            "assert_non_negative",
+            "assert_non_positive",
+            "assert_none_equal",
+            "assert_positive",
+            "assert_rank_at_least",
+        )
         + ("assert_rank_in", "assert_scalar", "assert_type")
     },
     **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
-    **{f"data.experimental.{n}Structure": f"{n}Spec" for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")},
+    **{
+        f"data.experimental.{n}Structure": f"{n}Spec"
+        for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")
+    },
     **{
         f"gfile.{old}": f"io.gfile.{new}"
         for old, new in (
-            *(("Copy", "copy"), ("DeleteRecursively", "rmtree"), ("Exists", "exists"), ("FastGFile", "GFile")),
-            *(("Glob", "glob"), ("IsDirectory", "isdir"), ("ListDirectory", "listdir"), ("MakeDirs", "makedirs")),
-            *(("MkDir", "mkdir"), ("Remove", "remove"), ("Rename", "rename"), ("Stat", "stat"), ("Walk", "walk")),
+            *(
+                ("Copy", "copy"),
+                ("DeleteRecursively", "rmtree"),
+                ("Exists", "exists"),
+                ("FastGFile", "GFile"),
+            ),
+            *(
+                ("Glob", "glob"),
+                ("IsDirectory", "isdir"),
+                ("ListDirectory", "listdir"),
+                ("MakeDirs", "makedirs"),
+            ),
+            *(
+                ("MkDir", "mkdir"),
+                ("Remove", "remove"),
+                ("Rename", "rename"),
+                ("Stat", "stat"),
+                ("Walk", "walk"),
+            ),
         )
     },
     "arg_max": "argmax",
@@ -162,12 +203,16 @@ def Print(
     return input_
 
 
-def convert_to_tensor_or_indexed_slices(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_indexed_slices(
+    value: Any, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
     """Convert a value to a tensor; return `tf.IndexedSlices` unchanged."""
     return value if isinstance(value, IndexedSlices) else _tf.convert_to_tensor(value, dtype=dtype)
 
 
-def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_sparse_tensor(
+    value: Any, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
     """Convert a value to a tensor; return sparse tensors unchanged, and convert `SparseTensorValue`s."""
     if isinstance(value, SparseTensorValue):
         return SparseTensor(*value)
@@ -183,7 +228,9 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     return (0, 2**31 - 1) if seeds == (0, 0) else seeds
 
 
-def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: Any = "int32", name: str | None = None) -> Any:
+def setdiff1d(
+    x: TensorLike, y: TensorLike, index_dtype: object = "int32", name: str | None = None
+) -> Any:
     """Return the elements of `x` that are not in `y`, in their order, and their indices."""
     return _tf.raw_ops.ListDiff(x=x, y=y, out_idx=_tf.as_dtype(index_dtype))
 
@@ -206,7 +253,11 @@ def sparse_merge(
 
 
 def sparse_reduce_max_sparse(
-    sp_input: SparseTensor, axis: Any = None, keepdims: Any = None, reduction_axes: Any = None, keep_dims: Any = None
+    sp_input: SparseTensor,
+    axis: object = None,
+    keepdims: object = None,
+    reduction_axes: object = None,
+    keep_dims: object = None,
 ) -> SparseTensor:
     """Return the maxima of a sparse tensor over axes as a sparse tensor."""
     axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
@@ -214,7 +265,11 @@ def sparse_reduce_max_sparse(
 
 
 def sparse_reduce_sum_sparse(
-    sp_input: SparseTensor, axis: Any = None, keepdims: Any = None, reduction_axes: Any = None, keep_dims: Any = None
+    sp_input: SparseTensor,
+    axis: object = None,
+    keepdims: object = None,
+    reduction_axes: object = None,
+    keep_dims: object = None,
 ) -> SparseTensor:
     """Return the sums of a sparse tensor over axes as a sparse tensor."""
     axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
@@ -222,7 +277,11 @@ def sparse_reduce_sum_sparse(
 
 
 def verify_tensor_all_finite(
-    t: TensorLike = None, msg: str | None = None, name: str | None = None, x: TensorLike = None, message: str | None = None
+    t: TensorLike = None,
+    msg: str | None = None,
+    name: str | None = None,
+    x: TensorLike = None,
+    message: str | None = None,
 ) -> Tensor:
     """Return a tensor; raise an InvalidArgumentError if an element is not finite."""
     value = t if x is None else x

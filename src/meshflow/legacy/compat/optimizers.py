@@ -9,6 +9,8 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
@@ -121,19 +123,26 @@ class Optimizer:
                 if var_list is not None:
                     tape.watch(var_list)
                 loss = loss()
-            variables = list(tape.watched_variables() if var_list is None else tf.nest.flatten(var_list))
+            variables = list(
+                tape.watched_variables() if var_list is None else tf.nest.flatten(var_list)
+            )
             return list(zip(tape.gradient(loss, variables, grad_loss), variables, strict=True))
         if executing_eagerly():
             raise RuntimeError(
                 "`loss` passed to Optimizer.compute_gradients should be a function when eager execution is enabled."
             )
         if var_list is None:
-            raise ValueError(f"{self._name}.compute_gradients: pass var_list, or a function as loss.")
+            raise ValueError(
+                f"{self._name}.compute_gradients: pass var_list, or a function as loss."
+            )
         variables = list(tf.nest.flatten(var_list))
         return list(zip(tf.gradients(loss, variables, grad_loss), variables, strict=True))
 
     def apply_gradients(
-        self, grads_and_vars: _Gradients, global_step: Variable | None = None, name: str | None = None
+        self,
+        grads_and_vars: _Gradients,
+        global_step: Variable | None = None,
+        name: str | None = None,
     ) -> Tensor:
         """Update variables.
 
@@ -150,8 +159,13 @@ class Optimizer:
             raise ValueError("No variables provided.")
         present = [(g, v) for g, v in pairs if g is not None]
         if not present:
-            raise ValueError(f"No gradients provided for any variable: {[v.name for _, v in pairs]}.")
-        if tf.distribute.get_strategy().num_replicas_in_sync > 1 and not tf.distribute.in_cross_replica_context():
+            raise ValueError(
+                f"No gradients provided for any variable: {[v.name for _, v in pairs]}."
+            )
+        if (
+            tf.distribute.get_strategy().num_replicas_in_sync > 1
+            and not tf.distribute.in_cross_replica_context()
+        ):
             replica = tf.distribute.get_replica_context()
             sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, [g for g, _ in present])
             present = [(g, v) for g, (_, v) in zip(sums, present, strict=True)]
@@ -160,7 +174,9 @@ class Optimizer:
         self._prepare()
         for gradient, variable in present:
             if isinstance(gradient, IndexedSlices):
-                self._resource_apply_sparse_duplicate_indices(gradient.values, variable, gradient.indices)
+                self._resource_apply_sparse_duplicate_indices(
+                    gradient.values, variable, gradient.indices
+                )
             else:
                 self._resource_apply_dense(convert_to_tensor(gradient), variable)
         self._finish([], self._name)
@@ -208,7 +224,9 @@ class Optimizer:
         """Return the value of a hyperparameter, which may be a function."""
         return param() if callable(param) else param
 
-    def _get_or_make_slot(self, var: Variable, val: TensorLike, slot_name: str, op_name: str) -> Variable:
+    def _get_or_make_slot(
+        self, var: Variable, val: TensorLike, slot_name: str, op_name: str
+    ) -> Variable:
         """Return a slot, and create it with an initial value if necessary."""
         named = self._slots.setdefault(var.ref(), {})
         self._owners[var.ref()] = var
@@ -218,7 +236,13 @@ class Optimizer:
         return named[slot_name]
 
     def _get_or_make_slot_with_initializer(
-        self, var: Variable, initializer: Any, shape: Any, dtype: Any, slot_name: str, op_name: str
+        self,
+        var: Variable,
+        initializer: Any,
+        shape: ShapeLike,
+        dtype: DTypeLike,
+        slot_name: str,
+        op_name: str,
     ) -> Variable:
         """Return a slot, and create it by an initializer if necessary."""
         return self._get_or_make_slot(var, initializer(shape, dtype=dtype), slot_name, op_name)
@@ -227,7 +251,9 @@ class Optimizer:
         """Return a slot, and create it with zeros if necessary."""
         return self._get_or_make_slot(var, tf.zeros(var.shape, var.dtype), slot_name, op_name)
 
-    def _create_non_slot_variable(self, initial_value: TensorLike, name: str, colocate_with: object) -> Variable:
+    def _create_non_slot_variable(
+        self, initial_value: TensorLike, name: str, colocate_with: object
+    ) -> Variable:
         """Return a variable of the optimizer, and create it if necessary."""
         if name not in self._non_slot_dict:
             self._non_slot_dict[name] = tf.Variable(initial_value, trainable=False, name=name)
@@ -263,7 +289,9 @@ class _FormulaOptimizer(Optimizer):
         for var in var_list:
             for argument, value in self._slot_values.items():
                 slot = self._slot_names.get(argument, argument)
-                self._get_or_make_slot(var, tf.fill(var.shape, tf.cast(value, var.dtype)), slot, self._name)
+                self._get_or_make_slot(
+                    var, tf.fill(var.shape, tf.cast(value, var.dtype)), slot, self._name
+                )
 
     def _prepare(self) -> None:
         self._values = {name: self._call_if_callable(value) for name, value in self._hyper.items()}
@@ -285,7 +313,9 @@ class GradientDescentOptimizer(_FormulaOptimizer):
 
     _op = "GradientDescent"
 
-    def __init__(self, learning_rate: _Hyper, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(
+        self, learning_rate: _Hyper, use_locking: bool = False, name: str = "GradientDescent"
+    ) -> None:
         super().__init__(use_locking, name, alpha=learning_rate)
 
 
@@ -302,7 +332,9 @@ class MomentumOptimizer(_FormulaOptimizer):
         name: str = "Momentum",
         use_nesterov: bool = False,
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, momentum=momentum, use_nesterov=use_nesterov)
+        super().__init__(
+            use_locking, name, lr=learning_rate, momentum=momentum, use_nesterov=use_nesterov
+        )
 
 
 class AdamOptimizer(_FormulaOptimizer):
@@ -319,16 +351,22 @@ class AdamOptimizer(_FormulaOptimizer):
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+        super().__init__(
+            use_locking, name, lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon
+        )
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for name in ("beta1", "beta2"):
-            self._create_non_slot_variable(self._call_if_callable(self._hyper[name]), f"{name}_power", var_list)
+            self._create_non_slot_variable(
+                self._call_if_callable(self._hyper[name]), f"{name}_power", var_list
+            )
         super()._create_slots(var_list)
 
     def _get_beta_accumulators(self) -> tuple[Variable | None, Variable | None]:
         """Return the powers of the decays."""
-        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
+        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable(
+            "beta2_power"
+        )
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -358,7 +396,9 @@ class AdagradOptimizer(_FormulaOptimizer):
         name: str = "Adagrad",
     ) -> None:
         if initial_accumulator_value <= 0.0:
-            raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
+            raise ValueError(
+                f"initial_accumulator_value must be positive: {initial_accumulator_value}"
+            )
         super().__init__(use_locking, name, lr=learning_rate)
         self._slot_values = {"accum": initial_accumulator_value}
 
@@ -473,7 +513,9 @@ class ProximalAdagradOptimizer(_FormulaOptimizer):
         name: str = "ProximalAdagrad",
     ) -> None:
         if initial_accumulator_value <= 0.0:
-            raise ValueError(f"initial_accumulator_value must be positive: {initial_accumulator_value}")
+            raise ValueError(
+                f"initial_accumulator_value must be positive: {initial_accumulator_value}"
+            )
         strengths = {"l1": l1_regularization_strength, "l2": l2_regularization_strength}
         super().__init__(use_locking, name, lr=learning_rate, **strengths)
         self._slot_values = {"accum": initial_accumulator_value}
@@ -511,6 +553,8 @@ class RMSPropOptimizer(_FormulaOptimizer):
         centered: bool = False,
         name: str = "RMSProp",
     ) -> None:
-        super().__init__(use_locking, name, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
+        super().__init__(
+            use_locking, name, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon
+        )
         self._op = "CenteredRMSProp" if centered else "RMSProp"
         self._slot_values = {"ms": 1.0, **({"mg": 0.0} if centered else {}), "mom": 0.0}

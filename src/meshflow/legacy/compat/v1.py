@@ -11,13 +11,11 @@ import logging as _logging
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.config.session_config import ConfigProto, GPUOptions
 from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name
 from meshflow.legacy.compat.namespaces import list_names as _list_names
 from meshflow.legacy.compat.public_package import tf as _tf
-from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,13 +55,38 @@ def _make_switch(name: str, effect: object) -> Callable[..., Any]:
 
 _SWITCHES: dict[str, object] = {
     **dict.fromkeys(
-        ("enable_control_flow_v2", "enable_eager_execution", "enable_resource_variables", "enable_tensor_equality")
-        + ("enable_v2_behavior", "enable_v2_tensorshape", "disable_control_flow_v2", "global_variables_initializer")
-        + ("disable_resource_variables", "initialize_all_tables", "initialize_all_variables", "variables_initializer")
-        + ("initialize_local_variables", "initialize_variables", "local_variables_initializer", "tables_initializer")
+        (
+            "enable_control_flow_v2",
+            "enable_eager_execution",
+            "enable_resource_variables",
+            "enable_tensor_equality",
+        )
+        + (
+            "enable_v2_behavior",
+            "enable_v2_tensorshape",
+            "disable_control_flow_v2",
+            "global_variables_initializer",
+        )
+        + (
+            "disable_resource_variables",
+            "initialize_all_tables",
+            "initialize_all_variables",
+            "variables_initializer",
+        )
+        + (
+            "initialize_local_variables",
+            "initialize_variables",
+            "local_variables_initializer",
+            "tables_initializer",
+        )
     ),
     **dict.fromkeys(
-        ("control_flow_v2_enabled", "executing_eagerly_outside_functions", "resource_variables_enabled"), True
+        (
+            "control_flow_v2_enabled",
+            "executing_eagerly_outside_functions",
+            "resource_variables_enabled",
+        ),
+        True,
     ),
     "disable_tensor_equality": "`==` of tensors compares elements, as in TensorFlow 2; use `is` for identity.",
     "disable_v2_tensorshape": "Sizes of shapes are integers, as in TensorFlow 2; use tf.compat.dimension_value.",
@@ -192,7 +215,8 @@ _LAZY_NAMES = {
     # `absl` has the flags of TensorFlow 1.
     **{name: f"absl.{name}" for name in ("app", "flags")},
     **dict.fromkeys(
-        ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"), "meshflow.saved_model.graph.format.messages"
+        ("AttrValue", "MetaGraphDef", "NodeDef", "TensorInfo"),
+        "meshflow.saved_model.graph.format.messages",
     ),
     **{name: f"meshflow.legacy.compat.{name}" for name in ("lite", "saved_model")},
 }

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
@@ -75,7 +77,7 @@ class VariableScope:
         name: str = "",
         initializer: Any = None,
         regularizer: Any = None,
-        dtype: Any = tf.float32,
+        dtype: DTypeLike = "float32",
         store: dict[str, Variable] | None = None,
     ) -> None:
         self.reuse, self.name, self.initializer = reuse, name, initializer
@@ -126,7 +128,7 @@ def variable_scope(
     partitioner: object = None,
     custom_getter: object = None,
     reuse: Any = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
     constraint: object = None,
     auxiliary_name_scope: bool = True,
@@ -171,14 +173,17 @@ def variable_scope(
         outer.dtype if dtype is None else dtype,
         outer._store,
     )
-    with tf.name_scope(f"{name}/") if auxiliary_name_scope else contextlib.nullcontext(), _enter_scope(scope):
+    with (
+        tf.name_scope(f"{name}/") if auxiliary_name_scope else contextlib.nullcontext(),
+        _enter_scope(scope),
+    ):
         yield scope
 
 
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,
@@ -226,9 +231,13 @@ def get_variable(
     if initializer is None:
         initializer = tf.keras.initializers.get("glorot_uniform" if dtype.is_floating else "zeros")
     if not callable(initializer):
-        value: Any = tf.convert_to_tensor(initializer, dtype=dtype if isinstance(initializer, float) else None)
+        value: Any = tf.convert_to_tensor(
+            initializer, dtype=dtype if isinstance(initializer, float) else None
+        )
     elif shape is None:
-        raise ValueError(f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>.")
+        raise ValueError(
+            f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
+        )
     else:
         value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=dtype)
     variable = tf.Variable(
@@ -295,7 +304,9 @@ def _make_scatter(method: str) -> Callable[..., Variable]:
         return ref
 
     scatter.__name__ = scatter.__qualname__ = method
-    scatter.__doc__ = f"Call `ref.{method}` with rows and their values; the other arguments are ignored."
+    scatter.__doc__ = (
+        f"Call `ref.{method}` with rows and their values; the other arguments are ignored."
+    )
     return scatter
 
 
@@ -308,10 +319,16 @@ scatter_nd_add, scatter_nd_sub, scatter_nd_update = (
 
 
 def batch_scatter_update(
-    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+    ref: Variable,
+    indices: TensorLike,
+    updates: TensorLike,
+    use_locking: bool = True,
+    name: str | None = None,
 ) -> Variable:
     """Call `ref.batch_scatter_update` with rows and their values; the other arguments are ignored."""
-    return ref.batch_scatter_update(IndexedSlices(tf.convert_to_tensor(updates), tf.convert_to_tensor(indices)))
+    return ref.batch_scatter_update(
+        IndexedSlices(tf.convert_to_tensor(updates), tf.convert_to_tensor(indices))
+    )
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
@@ -331,12 +348,18 @@ def _make_initializer(class_name: str, v1_name: str, **defaults: Any) -> type:
     """Return a Keras initializer that also takes a default dtype."""
     base = getattr(tf.keras.initializers, class_name)
 
-    def __init__(self: Any, *args: Any, dtype: Any = tf.float32, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, dtype: DTypeLike = "float32", **kwargs: Any) -> None:
         kwargs.pop("verify_shape", None)
         base.__init__(self, *args, **{**defaults, **kwargs})
         self.dtype = tf.as_dtype(dtype)
 
-    def __call__(self: Any, shape: Any, dtype: Any = None, partition_info: object = None, **kwargs: Any) -> Tensor:
+    def __call__(
+        self: Any,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: object = None,
+        **kwargs: Any,
+    ) -> Tensor:
         return base.__call__(self, shape, dtype=dtype or self.dtype, **kwargs)
 
     doc = f"`tf.keras.initializers.{class_name}` with a default dtype."
@@ -348,9 +371,15 @@ glorot_normal_initializer = _make_initializer("GlorotNormal", "glorot_normal_ini
 glorot_uniform_initializer = _make_initializer("GlorotUniform", "glorot_uniform_initializer")
 ones_initializer = _make_initializer("Ones", "ones_initializer")
 orthogonal_initializer = _make_initializer("Orthogonal", "orthogonal_initializer")
-random_normal_initializer = _make_initializer("RandomNormal", "random_normal_initializer", stddev=1.0)
-random_uniform_initializer = _make_initializer("RandomUniform", "random_uniform_initializer", minval=0.0, maxval=1.0)
-truncated_normal_initializer = _make_initializer("TruncatedNormal", "truncated_normal_initializer", stddev=1.0)
+random_normal_initializer = _make_initializer(
+    "RandomNormal", "random_normal_initializer", stddev=1.0
+)
+random_uniform_initializer = _make_initializer(
+    "RandomUniform", "random_uniform_initializer", minval=0.0, maxval=1.0
+)
+truncated_normal_initializer = _make_initializer(
+    "TruncatedNormal", "truncated_normal_initializer", stddev=1.0
+)
 variance_scaling_initializer = _make_initializer("VarianceScaling", "variance_scaling_initializer")
 zeros_initializer = _make_initializer("Zeros", "zeros_initializer")
 
@@ -364,10 +393,14 @@ class uniform_unit_scaling_initializer:
       dtype: Default dtype.
     """
 
-    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = tf.float32) -> None:
+    def __init__(
+        self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = "float32"
+    ) -> None:
         self.factor, self.seed, self.dtype = factor, seed, dtype
 
-    def __call__(self, shape: Any, dtype: Any = None, partition_info: object = None) -> Tensor:
+    def __call__(
+        self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: object = None
+    ) -> Tensor:
         """Return the values of a variable."""
         sizes = list(tf.TensorShape(shape))
         size = 1.0
@@ -389,7 +422,7 @@ _Partitioner = Callable[..., Sequence[int]]
 
 
 def _make_partitioner(axis: int, count_shards: Callable[[Any, Any], int]) -> _Partitioner:
-    def partition(shape: Any, dtype: Any = tf.float32, **_: object) -> list[int]:
+    def partition(shape: ShapeLike, dtype: DTypeLike = "float32", **_: object) -> list[int]:
         shape = tf.TensorShape(shape)
         shards = [1] * shape.rank
         shards[axis] = max(1, min(shape[axis], count_shards(shape, tf.as_dtype(dtype))))
@@ -403,7 +436,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> _Partitioner:
     return _make_partitioner(axis, lambda shape, dtype: num_shards)
 
 
-def _get_item_bytes(dtype: Any, bytes_per_string_element: int) -> int:
+def _get_item_bytes(dtype: DTypeLike, bytes_per_string_element: int) -> int:
     return bytes_per_string_element if dtype == tf.string else dtype.size
 
 
@@ -418,11 +451,19 @@ def variable_axis_size_partitioner(
     Raises:
       ValueError: If a number is not positive.
     """
-    if max_shard_bytes < 1 or bytes_per_string_element < 1 or (max_shards is not None and max_shards < 1):
-        raise ValueError("max_shard_bytes, bytes_per_string_element and max_shards must be positive.")
+    if (
+        max_shard_bytes < 1
+        or bytes_per_string_element < 1
+        or (max_shards is not None and max_shards < 1)
+    ):
+        raise ValueError(
+            "max_shard_bytes, bytes_per_string_element and max_shards must be positive."
+        )
 
-    def count(shape: Any, dtype: Any) -> int:
-        slice_bytes = shape.num_elements() // shape[axis] * _get_item_bytes(dtype, bytes_per_string_element)
+    def count(shape: ShapeLike, dtype: DTypeLike) -> int:
+        slice_bytes = (
+            shape.num_elements() // shape[axis] * _get_item_bytes(dtype, bytes_per_string_element)
+        )
         slices_per_shard = max(1, max_shard_bytes // slice_bytes)
         num_shards = -(-shape[axis] // slices_per_shard)
         return num_shards if max_shards is None else min(max_shards, num_shards)
@@ -431,11 +472,14 @@ def variable_axis_size_partitioner(
 
 
 def min_max_variable_partitioner(
-    max_partitions: int = 1, axis: int = 0, min_slice_size: int = 256 << 10, bytes_per_string_element: int = 16
+    max_partitions: int = 1,
+    axis: int = 0,
+    min_slice_size: int = 256 << 10,
+    bytes_per_string_element: int = 16,
 ) -> _Partitioner:
     """Return a function that splits an axis into parts of at least `min_slice_size` bytes."""
 
-    def count(shape: Any, dtype: Any) -> int:
+    def count(shape: ShapeLike, dtype: DTypeLike) -> int:
         total = shape.num_elements() * _get_item_bytes(dtype, bytes_per_string_element)
         return max(1, min(max_partitions, -(-total // min_slice_size)))
 

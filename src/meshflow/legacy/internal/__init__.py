@@ -40,19 +40,39 @@ _NAMES: dict[str, str] = {
         for space, module, text in (
             ("decorator", "functions", "make_decorator unwrap"),
             ("dispatch", "functions", "add_dispatch_support"),
-            ("distribute", "functions", "strategy_supports_no_merge_call variable_sync_on_read_context"),
+            (
+                "distribute",
+                "functions",
+                "strategy_supports_no_merge_call variable_sync_on_read_context",
+            ),
             ("eager_context", "functions", "eager_mode get_config get_device_name get_executor"),
             ("eager_context", "functions", "set_soft_device_placement"),
             ("mixed_precision", "functions", "register_loss_scale_wrapper"),
             ("monitoring", "functions", "BoolGauge"),
-            ("nest", "structures", "flatten_up_to get_traverse_shallow_structure is_attrs is_mapping"),
-            ("nest", "structures", "list_to_tuple map_structure_up_to sequence_like yield_flat_paths"),
+            (
+                "nest",
+                "structures",
+                "flatten_up_to get_traverse_shallow_structure is_attrs is_mapping",
+            ),
+            (
+                "nest",
+                "structures",
+                "list_to_tuple map_structure_up_to sequence_like yield_flat_paths",
+            ),
             ("ops", "functions", "broadcast_weights is_resource_variable"),
             ("smart_cond", "functions", "smart_cond"),
             ("tf2", "functions", "enabled"),
             ("tracking", "tracking", "AutoTrackable Trackable TrackableReference wrap"),
-            ("tracking", "tracking", "no_automatic_dependency_tracking sticky_attribute_assignment"),
-            ("train", "functions", "is_mixed_precision_graph_rewrite_enabled set_using_mixed_precision_policy"),
+            (
+                "tracking",
+                "tracking",
+                "no_automatic_dependency_tracking sticky_attribute_assignment",
+            ),
+            (
+                "train",
+                "functions",
+                "is_mixed_precision_graph_rewrite_enabled set_using_mixed_precision_policy",
+            ),
             ("", "functions", "execute_fn_for_device get_enclosing_xla_context is_tfrt_enabled"),
             ("", "functions", "register_call_context_function register_clear_session_function"),
             ("", "functions", "register_get_session_function register_load_context_function"),
@@ -85,7 +105,12 @@ _KERAS_NAMES: dict[str, str] = {
 }
 _OPERATORS: dict[str, str] = {
     name: f"{_FUNCTIONS}.functions:{function}"
-    for name, function in (("add", "add"), ("eq", "equal"), ("getitem", "getitem"), ("ne", "not_equal"))
+    for name, function in (
+        ("add", "add"),
+        ("eq", "equal"),
+        ("getitem", "getitem"),
+        ("ne", "not_equal"),
+    )
 } | {"ragged_getitem": f"{_FUNCTIONS}.functions:getitem"}
 
 
@@ -110,7 +135,9 @@ class TableNamespace(ModuleType):
             owner = importlib.import_module(module) if attribute else get_public_package()
             value = operator.attrgetter(attribute or module)(owner)
         elif below := {
-            path.partition(".")[2]: v for path, v in self._table.items() if path.startswith(f"{name}.")
+            path.partition(".")[2]: v
+            for path, v in self._table.items()
+            if path.startswith(f"{name}.")
         }:
             value = TableNamespace(f"{self._path}.{name}", below)
         else:

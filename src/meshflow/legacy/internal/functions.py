@@ -90,7 +90,8 @@ register_call_context_function, register_clear_session_function = (
     _return(None, f"register_{n}_function", _IGNORE) for n in ("call_context", "clear_session")
 )
 register_get_session_function, register_load_context_function, register_load_model_function = (
-    _return(None, f"register_{n}_function", _IGNORE) for n in ("get_session", "load_context", "load_model")
+    _return(None, f"register_{n}_function", _IGNORE)
+    for n in ("get_session", "load_context", "load_model")
 )
 register_loss_scale_wrapper = _return(None, "register_loss_scale_wrapper", _IGNORE)
 set_using_mixed_precision_policy = _return(None, "set_using_mixed_precision_policy", _IGNORE)
@@ -134,7 +135,10 @@ def control_status_ctx() -> bool:
 
 
 def tf_convert(
-    f: Callable[..., Any], ctx: object, convert_by_default: bool = True, user_requested: bool = False
+    f: Callable[..., Any],
+    ctx: object,
+    convert_by_default: bool = True,
+    user_requested: bool = False,
 ) -> Callable[..., Any]:
     """Return a function converted by AutoGraph, if it is enabled."""
     return convert_callable(f) if ctx else f
@@ -184,7 +188,9 @@ def smart_cond(
 
 
 def execute_fn_for_device(
-    device_branch_fns: Mapping[str, Callable[[], Any]], default_fn: Callable[[], Any], name: str = "execute_fn"
+    device_branch_fns: Mapping[str, Callable[[], Any]],
+    default_fn: Callable[[], Any],
+    name: str = "execute_fn",
 ) -> Any:
     """Call the function of the kind of device that runs the program, or the default."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
@@ -198,11 +204,16 @@ def broadcast_weights(weights: TensorLike, values: TensorLike) -> Tensor:
     Raises:
       ValueError: If a size of the weights is neither 1 nor that of the values.
     """
-    weights, values = tf.cast(weights, tf.convert_to_tensor(values).dtype), tf.convert_to_tensor(values)
+    weights, values = (
+        tf.cast(weights, tf.convert_to_tensor(values).dtype),
+        tf.convert_to_tensor(values),
+    )
     if weights.shape.rank and any(
         n not in (1, m) for n, m in zip(weights.shape, values.shape, strict=False) if n and m
     ):
-        raise ValueError(f"weights of shape {weights.shape} can not be broadcast to values of shape {values.shape}.")
+        raise ValueError(
+            f"weights of shape {weights.shape} can not be broadcast to values of shape {values.shape}."
+        )
     return tf.broadcast_to(weights, tf.shape(values))
 
 
@@ -212,7 +223,11 @@ def is_resource_variable(var: object) -> bool:
 
 
 def assign_moving_average(
-    variable: Variable, value: TensorLike, decay: TensorLike, zero_debias: bool = True, name: str | None = None
+    variable: Variable,
+    value: TensorLike,
+    decay: TensorLike,
+    zero_debias: bool = True,
+    name: str | None = None,
 ) -> Variable:
     """Move a variable towards a value: `variable * decay + value * (1 - decay)`.
 
@@ -220,7 +235,9 @@ def assign_moving_average(
       NotImplementedError: If `zero_debias` is set.
     """
     if zero_debias:
-        raise NotImplementedError("assign_moving_average: pass zero_debias=False, or use tf.train.ExponentialMovingAverage.")
+        raise NotImplementedError(
+            "assign_moving_average: pass zero_debias=False, or use tf.train.ExponentialMovingAverage."
+        )
     step = (variable - tf.cast(value, variable.dtype)) * (1 - tf.cast(decay, variable.dtype))
     return variable.assign_sub(step)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
@@ -41,18 +43,40 @@ class _RandomGenerator:
         owner = tf.random if self._generator is None else self._generator
         return getattr(owner, name)(*args, **kwargs)
 
-    def random_normal(self, shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None) -> Tensor:
+    def random_normal(
+        self,
+        shape: ShapeLike,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
         """Draw from a normal distribution."""
         return self._draw("normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx())
 
-    def random_uniform(self, shape: Any, minval: float = 0.0, maxval: Any = None, dtype: Any = None) -> Tensor:
+    def random_uniform(
+        self,
+        shape: ShapeLike,
+        minval: float = 0.0,
+        maxval: Any = None,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
         """Draw from a uniform distribution."""
         maxval = 1.0 if maxval is None else maxval
-        return self._draw("uniform", shape, minval, maxval, dtype=dtype or tf.keras.backend.floatx())
+        return self._draw(
+            "uniform", shape, minval, maxval, dtype=dtype or tf.keras.backend.floatx()
+        )
 
-    def truncated_normal(self, shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None) -> Tensor:
+    def truncated_normal(
+        self,
+        shape: ShapeLike,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
         """Draw from a normal distribution without values beyond two standard deviations."""
-        return self._draw("truncated_normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx())
+        return self._draw(
+            "truncated_normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx()
+        )
 
     def dropout(self, inputs: TensorLike, rate: float, noise_shape: Any = None) -> Tensor:
         """Set elements to 0 and scale the others."""
@@ -70,7 +94,11 @@ class BaseRandomLayer(Layer):
     """
 
     def __init__(
-        self, seed: int | None = None, force_generator: bool = False, rng_type: str | None = None, **kwargs: Any
+        self,
+        seed: int | None = None,
+        force_generator: bool = False,
+        rng_type: str | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self._random_generator = _RandomGenerator(seed)
@@ -93,7 +121,10 @@ def register_symbolic_tensor_type(cls: type) -> None:
 
 
 def compute_weighted_loss(
-    losses: TensorLike, sample_weight: TensorLike = None, reduction: str = "sum_over_batch_size", name: str | None = None
+    losses: TensorLike,
+    sample_weight: TensorLike = None,
+    reduction: str = "sum_over_batch_size",
+    name: str | None = None,
 ) -> TensorLike:
     """Multiply losses by weights and reduce them."""
     return reduce_weighted(losses, sample_weight, reduction)
@@ -106,7 +137,14 @@ def get_data_handler(*args: Any, **kwargs: Any) -> DataHandler:
       *args: Arguments of the handler: inputs, targets, weights, batch size.
       **kwargs: As above; `model` and options of worker threads are ignored.
     """
-    ignored = ("model", "max_queue_size", "workers", "use_multiprocessing", "steps_per_execution", "distribute")
+    ignored = (
+        "model",
+        "max_queue_size",
+        "workers",
+        "use_multiprocessing",
+        "steps_per_execution",
+        "distribute",
+    )
     return DataHandler(*args, **{k: v for k, v in kwargs.items() if k not in ignored})
 
 
@@ -117,11 +155,20 @@ def convert_to_legacy_optimizer(optimizer: Any) -> Any:
       ValueError: If the argument is not an optimizer.
     """
     if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
-        raise ValueError(f"`convert_to_legacy_optimizer` should only be called on optimizers, got {optimizer!r}.")
+        raise ValueError(
+            f"`convert_to_legacy_optimizer` should only be called on optimizers, got {optimizer!r}."
+        )
     legacy = getattr(tf.keras.optimizers.legacy, type(optimizer).__name__)
     if isinstance(optimizer, legacy):
         return optimizer
-    dropped = ("weight_decay", "use_ema", "ema_momentum", "ema_overwrite_frequency", "jit_compile", "is_legacy_optimizer")
+    dropped = (
+        "weight_decay",
+        "use_ema",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "jit_compile",
+        "is_legacy_optimizer",
+    )
     config = {k: v for k, v in optimizer.get_config().items() if k not in dropped and v is not None}
     return legacy.from_config(config)
 
@@ -159,4 +206,3 @@ def clone_and_build_model(
 
 def in_place_subclassed_model_state_restoration(model: Model) -> None:
     """Do nothing: `clone_and_build_model` never changes the original model."""
-

@@ -57,9 +57,11 @@ def sequence_like(instance: PyTree, args: Iterable[Any]) -> PyTree:
 
 def _check_same_keys(shallow: PyTree, structure: PyTree) -> None:
     if not is_nested(structure):
-        raise TypeError(f"If shallow structure is a sequence, input must also be a sequence. Input has type: {type(structure)}.")
+        raise TypeError(
+            f"If shallow structure is a sequence, input must also be a sequence. Input has type: {type(structure)}."
+        )
     keys, found = ([k for k, _ in _iterate_children(s)] for s in (shallow, structure))
-    if len(keys) != len(found) or isinstance(shallow, Mapping) and keys != found:
+    if len(keys) != len(found) or (isinstance(shallow, Mapping) and keys != found):
         raise ValueError(
             f"The two structures don't have the same sequence length. Input structure has {len(found)} elements, shallow "
             f"structure has {len(keys)} elements."
@@ -67,7 +69,10 @@ def _check_same_keys(shallow: PyTree, structure: PyTree) -> None:
 
 
 def flatten_up_to(
-    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, expand_composites: bool = False
+    shallow_tree: PyTree,
+    input_tree: PyTree,
+    check_types: bool = True,
+    expand_composites: bool = False,
 ) -> list[Any]:
     """Return the parts of a structure at the leaves of a shallow structure.
 
@@ -79,10 +84,16 @@ def flatten_up_to(
         return [input_tree]
     _check_same_keys(shallow_tree, input_tree)
     pairs = zip(_iterate_children(shallow_tree), _iterate_children(input_tree), strict=True)
-    return [leaf for (_, a), (_, b) in pairs for leaf in flatten_up_to(a, b, check_types, expand_composites)]
+    return [
+        leaf
+        for (_, a), (_, b) in pairs
+        for leaf in flatten_up_to(a, b, check_types, expand_composites)
+    ]
 
 
-def map_structure_up_to(shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **kwargs: Any) -> PyTree:
+def map_structure_up_to(
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **kwargs: Any
+) -> PyTree:
     """Apply a function to the parts of structures at the leaves of a shallow structure."""
     if not inputs:
         raise ValueError("Cannot map over no sequences")
@@ -92,7 +103,9 @@ def map_structure_up_to(shallow_tree: PyTree, func: Callable[..., Any], *inputs:
         _check_same_keys(shallow_tree, structure)
     children = [[value for _, value in _iterate_children(s)] for s in inputs]
     shallow = [value for _, value in _iterate_children(shallow_tree)]
-    parts = [map_structure_up_to(s, func, *values) for s, *values in zip(shallow, *children, strict=True)]
+    parts = [
+        map_structure_up_to(s, func, *values) for s, *values in zip(shallow, *children, strict=True)
+    ]
     return sequence_like(shallow_tree, parts)
 
 
@@ -103,14 +116,19 @@ def get_traverse_shallow_structure(
     decision = traverse_fn(structure)
     if not is_nested(structure):
         if not isinstance(decision, bool):
-            raise TypeError(f"traverse_fn returned structure: {decision} for non-structure: {structure}")
+            raise TypeError(
+                f"traverse_fn returned structure: {decision} for non-structure: {structure}"
+            )
         return decision
     if isinstance(decision, bool):
         if not decision:
             return False
         decision = map_structure(lambda _: True, sequence_like(structure, [0] * len(structure)))
     children = zip(_iterate_children(decision), _iterate_children(structure), strict=True)
-    parts = [get_traverse_shallow_structure(traverse_fn, b) if a is True else a for (_, a), (_, b) in children]
+    parts = [
+        get_traverse_shallow_structure(traverse_fn, b) if a is True else a
+        for (_, a), (_, b) in children
+    ]
     return sequence_like(structure, parts)
 
 

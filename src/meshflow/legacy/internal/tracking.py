@@ -1,4 +1,4 @@
-"""`tf.__internal__.tracking`: objects whose attributes checkpoints save."""
+"""`tf.__internal__.tracking`: objects that checkpoints save with their attributes."""
 
 from __future__ import annotations
 

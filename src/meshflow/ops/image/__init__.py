@@ -17,4 +17,13 @@ from meshflow.ops.image.glimpses import __all__ as _glimpses
 from meshflow.ops.image.random_augmentation import *
 from meshflow.ops.image.random_augmentation import __all__ as _randomized
 
-__all__ = [*_boxes, *_codecs, *_color, *_distorted_boxes, *_filters, *_geometry, *_glimpses, *_randomized]
+__all__ = [
+    *_boxes,
+    *_codecs,
+    *_color,
+    *_distorted_boxes,
+    *_filters,
+    *_geometry,
+    *_glimpses,
+    *_randomized,
+]

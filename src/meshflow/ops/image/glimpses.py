@@ -18,7 +18,12 @@ __all__ = ["extract_glimpse"]
 
 @op(kinds="f", same=["input", "offsets", "noise"])
 def _extract(
-    input: TensorLike, offsets: TensorLike, noise: TensorLike, size: StaticInts, centered: bool, normalized: bool
+    input: TensorLike,
+    offsets: TensorLike,
+    noise: TensorLike,
+    size: StaticInts,
+    centered: bool,
+    normalized: bool,
 ) -> Tensor:
     height, width = (int(n) for n in size)
     sizes = jnp.array(input.shape[1:3], offsets.dtype)
@@ -26,13 +31,17 @@ def _extract(
     starts = offsets * sizes if normalized else offsets
     if centered:
         # Offset 0 is the center of the image, and -1 and 1 are its borders.
-        starts = (starts + sizes) / 2 if normalized else starts + sizes / 2
-    starts = (starts - window / 2 if centered or normalized else starts).astype(jnp.int32)
+        starts = (starts + sizes - window) / 2 if normalized else starts + sizes / 2
+    starts = starts.astype(jnp.int32)
 
     def crop(image: jax.Array, start: jax.Array, fill: jax.Array) -> jax.Array:
         rows, columns = start[0] + jnp.arange(height), start[1] + jnp.arange(width)
-        inside = ((rows >= 0) & (rows < image.shape[0]))[:, None] & ((columns >= 0) & (columns < image.shape[1]))
-        pixels = image[jnp.clip(rows, 0, image.shape[0] - 1)][:, jnp.clip(columns, 0, image.shape[1] - 1)]
+        inside = ((rows >= 0) & (rows < image.shape[0]))[:, None] & (
+            (columns >= 0) & (columns < image.shape[1])
+        )
+        pixels = image[jnp.clip(rows, 0, image.shape[0] - 1)][
+            :, jnp.clip(columns, 0, image.shape[1] - 1)
+        ]
         return jnp.where(inside[..., None], pixels, fill)
 
     return jax.vmap(crop)(input, starts, noise)
@@ -68,7 +77,9 @@ def extract_glimpse(
       array([4.], dtype=float32)
     """
     if noise not in ("uniform", "gaussian", "zero"):
-        raise InvalidValueError(f"extract_glimpse: noise must be 'uniform', 'gaussian' or 'zero', got {noise!r}.")
+        raise InvalidValueError(
+            f"extract_glimpse: noise must be 'uniform', 'gaussian' or 'zero', got {noise!r}."
+        )
     images = convert_to_tensor(input, dtype="float32")
     height, width = (int(n) for n in convert_to_tensor(size).numpy())
     shape = [images.shape[0], height, width, images.shape[3]]
@@ -79,4 +90,11 @@ def extract_glimpse(
         fill = random_ops.normal(shape) * math.sqrt(variance) + mean
     else:
         fill = random_ops.uniform(shape, math.reduce_min(images), math.reduce_max(images))
-    return _extract(images, convert_to_tensor(offsets, dtype="float32"), fill, (height, width), centered, normalized)
+    return _extract(
+        images,
+        convert_to_tensor(offsets, dtype="float32"),
+        fill,
+        (height, width),
+        centered,
+        normalized,
+    )

@@ -42,7 +42,12 @@ def approx_max_k(
     """
     return tuple(
         jax.lax.approx_max_k(
-            operand, k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk
+            operand,
+            k,
+            reduction_dimension,
+            recall_target,
+            reduction_input_size_override,
+            aggregate_to_topk,
         )
     )
 
@@ -60,7 +65,12 @@ def approx_min_k(
     """Return the `k` smallest elements along an axis and their int32 indices; see `approx_max_k`."""
     return tuple(
         jax.lax.approx_min_k(
-            operand, k, reduction_dimension, recall_target, reduction_input_size_override, aggregate_to_topk
+            operand,
+            k,
+            reduction_dimension,
+            recall_target,
+            reduction_input_size_override,
+            aggregate_to_topk,
         )
     )
 
@@ -87,10 +97,16 @@ def _regress(inputs: TensorLike, decreasing: bool, axis: int) -> tuple[Tensor, T
 
     def find_segments(rows: np.ndarray) -> np.ndarray:
         ordered = (rows if decreasing else -rows).reshape(-1, size)
-        return np.stack([_fit_decreasing(row)[1] for row in ordered]).reshape(rows.shape).astype(np.int32)
+        return (
+            np.stack([_fit_decreasing(row)[1] for row in ordered])
+            .reshape(rows.shape)
+            .astype(np.int32)
+        )
 
     shape = jax.ShapeDtypeStruct(values.shape, np.int32)
-    segments = jax.pure_callback(find_segments, shape, jax.lax.stop_gradient(values), vmap_method="expand_dims")
+    segments = jax.pure_callback(
+        find_segments, shape, jax.lax.stop_gradient(values), vmap_method="expand_dims"
+    )
     # The fit is the mean of each segment, so its gradient is, too.
     member = (segments[..., :, None] == segments[..., None, :]).astype(dtype)
     fit = jnp.einsum("...ij,...j->...i", member, values) / jnp.sum(member, -1)

@@ -14,7 +14,13 @@ __all__ = ["stateless_parameterized_truncated_normal"]
 
 
 @op(kinds="f")
-def _invert(uniform: TensorLike, means: TensorLike, stddevs: TensorLike, minvals: TensorLike, maxvals: TensorLike) -> Tensor:
+def _invert(
+    uniform: TensorLike,
+    means: TensorLike,
+    stddevs: TensorLike,
+    minvals: TensorLike,
+    maxvals: TensorLike,
+) -> Tensor:
     """Convert uniform numbers by the inverse of the distribution function."""
     low, high = ((bound - means) / stddevs for bound in (minvals, maxvals))
     # The tail with the smaller probabilities is more accurate.

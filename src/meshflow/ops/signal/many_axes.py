@@ -14,7 +14,9 @@ from meshflow.ops.array.shaping import StaticInts
 __all__ = ["fftnd", "ifftnd", "irfftnd", "rfftnd"]
 
 
-def _make_transform(name: str, kinds: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _make_transform(
+    name: str, kinds: str, function: Callable[..., Tensor]
+) -> Callable[..., Tensor]:
     def transform(
         input_tensor: TensorLike,
         fft_length: StaticInts | None = None,
@@ -24,8 +26,12 @@ def _make_transform(name: str, kinds: str, function: Callable[..., Tensor]) -> C
     ) -> Tensor:
         sizes = None if fft_length is None else [int(n) for n in fft_length]
         dimensions = None if axes is None else [int(a) for a in axes]
-        if sizes is not None and len(sizes) != (input_tensor.ndim if dimensions is None else len(dimensions)):
-            raise InvalidValueError(f"{label}: expected one size in fft_length for each axis, got {sizes}.")
+        if sizes is not None and len(sizes) != (
+            input_tensor.ndim if dimensions is None else len(dimensions)
+        ):
+            raise InvalidValueError(
+                f"{label}: expected one size in fft_length for each axis, got {sizes}."
+            )
         return function(input_tensor, s=sizes, axes=dimensions, norm=norm)
 
     label = name
