@@ -43,7 +43,7 @@ def test_no_name_is_missing(record):
         if names.find(n.path)[0] == "missing"
         and not n.path.removeprefix("compat.v1.").startswith(PENDING)
     ]
-    assert not missing, "implement these names, or refuse them in core/config/unavailable_names.py"
+    assert not missing, "implement these names, or refuse them in core/runtime/unavailable_names.py"
 
 
 def test_refused_names_have_reasons(record):
@@ -57,7 +57,7 @@ def test_refused_names_have_reasons(record):
 
 def test_refused_names_are_names_of_tensorflow(record):
     known = {n.path for n in record} | {"estimator", "compat.v1.estimator"}
-    from meshflow.core.config.unavailable_names import REASONS
+    from meshflow.core.runtime.unavailable_names import REASONS
 
     other = [p for p in REASONS if p not in known and f"compat.v1.{p}" not in known]
     assert not other

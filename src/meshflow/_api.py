@@ -10,7 +10,7 @@ from meshflow.core.runtime.setup import enable_64_bit_types as _allow_64_bits
 _allow_64_bits()
 
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.config.unavailable_names import raise_if_unavailable as _raise_for
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable as _raise_for
 from meshflow.core.dispatch.composite import (
     IndexedSlices,
     IndexedSlicesSpec,

@@ -1,6 +1,6 @@
 """`tf.debugging`: assertions and checks."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import debugging as _debugging
 from meshflow.ops.debugging import *  # noqa: F403
 

@@ -1,6 +1,6 @@
 """`tf.image`: image processing and codecs."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import image as _image
 from meshflow.ops.image import *  # noqa: F403
 

@@ -1,6 +1,6 @@
 """`tf.nn`: neural network ops."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import nn as _nn
 from meshflow.ops.array import depth_to_space as depth_to_space
 from meshflow.ops.array import space_to_batch as space_to_batch

@@ -1,6 +1,6 @@
 """`tf.quantization`: quantization ops."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import quantization as _quantization
 from meshflow.ops.quantization import *  # noqa: F403
 

@@ -1,6 +1,6 @@
 """`tf.random`: random numbers, generators and candidate samplers."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import random as _random
 from meshflow.ops.nn.sampling import (  # noqa: F401
     all_candidate_sampler,

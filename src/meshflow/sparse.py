@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike

@@ -1,6 +1,6 @@
 """`tf.strings`: string ops, computed on the host."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import hashing as _hashing
 from meshflow.ops import strings as _strings
 from meshflow.ops import unicode as _unicode

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax.ffi
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.version import COMPILER_VERSION
 
 __all__ = [

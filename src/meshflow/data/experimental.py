@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
 from meshflow.core.runtime.errors import OutOfRangeError
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow import numpy
-from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.dtypes import float8_e4m3fn, float8_e5m2, int4, uint4
 from meshflow.data.optional import Optional
 from meshflow.experimental import dlpack, dtensor

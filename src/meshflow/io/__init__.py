@@ -1,6 +1,6 @@
 """`tf.io`: files, record files, serialized examples and tensors, encoded images, and raw bytes."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.io import gfile
 from meshflow.io.features import (
     FixedLenFeature,

@@ -3,8 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.keras import (
     activations,
     callbacks,

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.keras.optimizers.schedules import CosineDecay, CosineDecayRestarts
 from meshflow.keras.utils.sidecar_evaluator import SidecarEvaluator
 
 if TYPE_CHECKING:
-    from meshflow.legacy.linear_models import LinearModel, SequenceFeatures, WideDeepModel
+    from meshflow.keras.linear_models import LinearModel, SequenceFeatures, WideDeepModel
 
 __all__ = [
     "CosineDecay",
@@ -20,5 +20,5 @@ __all__ = [
 
 _MODELS = ("LinearModel", "SequenceFeatures", "WideDeepModel")
 __getattr__ = _explain_names(
-    "tf.keras.experimental", dict.fromkeys(_MODELS, "meshflow.legacy.linear_models")
+    "tf.keras.experimental", dict.fromkeys(_MODELS, "meshflow.keras.linear_models")
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 
 if TYPE_CHECKING:
-    from meshflow.legacy.linear_models import SharpnessAwareMinimization
+    from meshflow.keras.linear_models import SharpnessAwareMinimization
 
 __all__ = ["SharpnessAwareMinimization"]
 
 __getattr__ = _explain_names(
-    "tf.keras.models.experimental", {"SharpnessAwareMinimization": "meshflow.legacy.linear_models"}
+    "tf.keras.models.experimental", {"SharpnessAwareMinimization": "meshflow.keras.linear_models"}
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.environment.types import StrPath
 from meshflow.lite import authoring
 from meshflow.lite.analyzer import Analyzer

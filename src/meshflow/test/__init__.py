@@ -1,6 +1,6 @@
 """`tf.test`: test cases, numerical gradients, and queries of the build."""
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.test import experimental
 from meshflow.test.benchmark import Benchmark, benchmark_config, with_eager_op_as_function
 from meshflow.test.build_info import (

@@ -18,7 +18,7 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.distribute.cluster import protos as cluster_protos
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.processes.server_api import ServerDef

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from meshflow.core.config.unavailable_names import explain_names
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.runtime.unavailable_names import explain_names
 from meshflow.environment.types import StrPath
 from meshflow.legacy.compat.public_package import tf
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.legacy.compat.public_package import tf as _tf
 
 __all__ = ["Namespace", "find_name", "list_names"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.io.tensors import make_tensor_proto

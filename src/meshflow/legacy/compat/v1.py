@@ -11,11 +11,12 @@ import logging as _logging
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from meshflow.core.config.unavailable_names import explain_names as _explain_names
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name
 from meshflow.legacy.compat.namespaces import list_names as _list_names
 from meshflow.legacy.compat.public_package import tf as _tf
+from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
 if TYPE_CHECKING:
     from collections.abc import Callable

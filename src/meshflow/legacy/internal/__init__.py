@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from meshflow.core.config.unavailable_names import raise_if_unavailable
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 
 __all__ = ["keras_names", "names", "operators"]
 

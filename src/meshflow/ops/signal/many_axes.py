@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.array.shaping import StaticInts
 
 __all__ = ["fftnd", "ifftnd", "irfftnd", "rfftnd"]
 
 
-def _make_transform(
-    name: str, kinds: str, function: Callable[..., Tensor]
-) -> Callable[..., Tensor]:
+def _make_transform(name: str, kinds: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
     def transform(
         input_tensor: TensorLike,
-        fft_length: StaticInts | None = None,
-        axes: StaticInts | None = None,
+        fft_length: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
         norm: str | None = None,
         name: str | None = None,
     ) -> Tensor:
-        sizes = None if fft_length is None else [int(n) for n in fft_length]
-        dimensions = None if axes is None else [int(a) for a in axes]
+        sizes = None if fft_length is None else list(fft_length)
+        dimensions = None if axes is None else list(axes)
         if sizes is not None and len(sizes) != (
             input_tensor.ndim if dimensions is None else len(dimensions)
         ):
