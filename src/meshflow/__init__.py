@@ -68,6 +68,8 @@ def load_ipython_extension(shell: Any) -> None:
 
 # Public names that start and end with two underscores.
 _PUBLIC_DUNDERS = ("__all__", "__version__", "__git_version__", "__compiler_version__") + (
+    "__internal__",
+    "__operators__",
     "__cxx11_abi_flag__",
     "__monolithic_build__",
 )

@@ -11,7 +11,7 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_f
 _allow_64_bits()
 
 from meshflow import bitwise, config, debugging, errors, linalg, math, nest, nn, random, strings
-from meshflow.core.config.unavailable_names import raise_if_unavailable as _raise_for
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable as _raise_for
 from meshflow.core.dispatch.composite import (
     IndexedSlices,
     IndexedSlicesSpec,
@@ -24,7 +24,7 @@ from meshflow.core.values.convert import (
     register_tensor_conversion_function,
 )
 from meshflow.core.variables.critical_section import CriticalSection
-from meshflow.core.gradients.custom_gradients import custom_gradient, no_gradient
+from meshflow.core.gradients.custom_gradients import custom_gradient
 from meshflow.core.gradients.rematerialization import recompute_grad
 from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.devices import device
@@ -43,11 +43,18 @@ from meshflow.core.values.dtypes import (
     int16,
     int32,
     int64,
+    qint8,
+    qint16,
+    qint32,
+    quint8,
+    quint16,
+    resource,
     string,
     uint8,
     uint16,
     uint32,
     uint64,
+    variant,
 )
 from meshflow.core.values.dtypes import bool_ as bool
 from meshflow.core.runtime.eager import control_dependencies, executing_eagerly, inside_function
@@ -58,6 +65,7 @@ from meshflow.core.config.graph_mode import (
     Operation,
     RegisterGradient,
     get_logger,
+    no_gradient,
     timestamp,
 )
 from meshflow.core.variables.module import Module
@@ -67,7 +75,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_valu
 from meshflow.core.gradients.symbolic_gradients import gradients, hessians
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.gradients.gradient_targets import UnconnectedGradients
-from meshflow.core.values.tensor import Tensor, is_tensor
+from meshflow.core.values.tensor import Tensor, is_symbolic_tensor, is_tensor
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
@@ -152,6 +160,7 @@ from meshflow.ops.edit_distance import edit_distance
 from meshflow.ops.functional import foldl, foldr, map_fn, scan, vectorized_map
 from meshflow.ops.hashing import fingerprint
 from meshflow.ops.linalg import eig, eigvals, einsum, matvec, norm
+from meshflow.ops.linalg import sqrtm as matrix_square_root
 from meshflow.ops.math import (
     abs,
     accumulate_n,
@@ -222,7 +231,7 @@ from meshflow.ops.printing import print
 from meshflow.ops.python_function import numpy_function, py_function
 from meshflow.ops.strings import as_string
 from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
-from meshflow.ops.tensor_array import TensorArray
+from meshflow.ops.tensor_array import TensorArray, TensorArraySpec
 from meshflow import version
 from meshflow.version import COMPILER_VERSION as __compiler_version__
 from meshflow.version import GIT_VERSION as __git_version__
@@ -248,7 +257,9 @@ if TYPE_CHECKING:
         mixed_precision,
         profiler,
         quantization,
+        queue,
         ragged,
+        raw_ops,
         saved_model,
         sets,
         signal,
@@ -259,6 +270,7 @@ if TYPE_CHECKING:
         tpu,
         train,
         types,
+        xla,
     )
     from meshflow import autograph
     from meshflow.legacy import compat, feature_column
@@ -294,14 +306,28 @@ _LAZY_MODULES = (
         "mixed_precision",
         "profiler",
         "quantization",
+        "queue",
         "ragged",
+        "raw_ops",
         "signal",
     ),
-    *("saved_model", "sets", "sparse", "summary", "sysconfig", "test", "tpu", "train", "types"),
+    *(
+        "saved_model",
+        "sets",
+        "sparse",
+        "summary",
+        "sysconfig",
+        "test",
+        "tpu",
+        "train",
+        "types",
+        "xla",
+    ),
 )
 # Names in modules that are loaded on first use.
 _LAZY_NAMES = {
     "OptionalSpec": "meshflow.data.optional",
+    "import_graph_def": "meshflow.saved_model.graph.reading.imported_graphs",
     "make_ndarray": "meshflow.io.tensors",
     "make_tensor_proto": "meshflow.io.tensors",
 }
@@ -309,6 +335,16 @@ _LAZY_NAMES = {
 _MODULE_PATHS = {
     **{n: f"meshflow.legacy.{n}" for n in ("compat", "feature_column")},
     **{n: f"meshflow.keras.{n}" for n in ("initializers", "losses", "metrics", "optimizers")},
+}
+_INTERNAL_NAMES = {"__internal__": "names", "__operators__": "operators"}
+# Raw ops that are public functions, too.
+_RAW_OPS = {
+    "approx_top_k": "ApproxTopK",
+    "conv": "Conv",
+    "conv2d_backprop_filter_v2": "Conv2DBackpropFilterV2",
+    "conv2d_backprop_input_v2": "Conv2DBackpropInputV2",
+    "extract_volume_patches": "ExtractVolumePatches",
+    **{name: name.upper() for name in ("fftnd", "ifftnd", "irfftnd", "rfftnd")},
 }
 # TensorFlow 1 names of Keras initializers.
 _KERAS_INITIALIZERS = {
@@ -337,5 +373,11 @@ def load_name(name: str) -> Any:
         return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
     if name in _LAZY_MODULES:
         return importlib.import_module(f"meshflow.{name}")
+    if name in _INTERNAL_NAMES:
+        return getattr(importlib.import_module("meshflow.legacy.internal"), _INTERNAL_NAMES[name])
+    if name in _RAW_OPS:
+        return importlib.import_module("meshflow.raw_ops.operations").bind_positional(
+            _RAW_OPS[name]
+        )
     _raise_for(name)
     raise AttributeError(f"module 'meshflow' has no attribute {name!r}")

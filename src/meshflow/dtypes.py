@@ -1,6 +1,8 @@
 """`tf.dtypes`: data types and casts."""
 
+from meshflow.core.values import dtypes_experimental as experimental
 from meshflow.core.values.dtypes import (
+    QUANTIZED_DTYPES,
     DType,
     as_dtype,
     bfloat16,
@@ -15,16 +17,27 @@ from meshflow.core.values.dtypes import (
     int16,
     int32,
     int64,
+    qint8,
+    qint16,
+    qint32,
+    quint8,
+    quint16,
+    resource,
     string,
     uint8,
     uint16,
     uint32,
     uint64,
+    variant,
 )
 from meshflow.core.values.dtypes import bool_ as bool
 from meshflow.ops.math import cast, complex, saturate_cast
 
+# `__path__` makes the namespaces importable by their paths.
+__path__: list[str] = []
+
 __all__ = [
+    "QUANTIZED_DTYPES",
     "DType",
     "as_dtype",
     "bfloat16",
@@ -34,6 +47,7 @@ __all__ = [
     "complex64",
     "complex128",
     "double",
+    "experimental",
     "float16",
     "float32",
     "float64",
@@ -42,10 +56,17 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "qint8",
+    "qint16",
+    "qint32",
+    "quint8",
+    "quint16",
+    "resource",
     "saturate_cast",
     "string",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "variant",
 ]

@@ -1,5 +1,6 @@
 """`tf.nn`: neural network ops."""
 
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import nn as _nn
 from meshflow.ops.array import depth_to_space as depth_to_space
 from meshflow.ops.array import space_to_batch as space_to_batch
@@ -16,3 +17,10 @@ __all__ = sorted(
     [n for n in _nn.__all__ if n not in _RANDOM]
     + ["depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
 )
+
+_WRAPPERS = {
+    f"RNNCell{name}": f"meshflow.legacy.rnn_cells:{name}"
+    for name in ("DeviceWrapper", "DropoutWrapper", "ResidualWrapper")
+}
+__all__ += _WRAPPERS
+__getattr__ = _explain_names("tf.nn", _WRAPPERS)

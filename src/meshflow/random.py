@@ -1,5 +1,6 @@
 """`tf.random`: random numbers, generators and candidate samplers."""
 
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops import random as _random
 from meshflow.ops.nn.sampling import (  # noqa: F401
     all_candidate_sampler,
@@ -25,3 +26,5 @@ __path__: list[str] = []
 __all__ = sorted(
     [*_SAMPLERS, *_generator.__all__, *_random.__all__, "experimental", "fold_in", "split"]
 )
+
+__getattr__ = _explain_names("tf.random")

@@ -12,6 +12,7 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -365,3 +366,5 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
 
 
 _hide_frames(globals())
+
+__getattr__ = _explain_names("tf.sparse")

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.ffi
 
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.version import COMPILER_VERSION
 
 __all__ = [
@@ -96,3 +97,6 @@ def get_build_info() -> collections.OrderedDict[str, Any]:
     )
     info["is_tensorrt_build"] = False
     return info
+
+
+__getattr__ = _explain_names("tf.sysconfig")

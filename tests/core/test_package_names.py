@@ -178,11 +178,23 @@ def test_what_needs_a_graph_says_what_to_use():
         (lambda: tf.gradients(x, x), "GradientTape"),
         (lambda: tf.hessians(x, x), "GradientTape"),
         (lambda: tf.Graph(), "tf.function"),
-        (lambda: tf.RegisterGradient("X"), "custom_gradient"),
-        (lambda: tf.no_gradient("X"), "custom_gradient"),
     ):
         with pytest.raises((RuntimeError, NotImplementedError), match=instead):
             use()
     assert not isinstance(x, (tf.Graph, tf.Operation, tf.RaggedTensor))
     methods = tf.AggregationMethod
     assert (methods.ADD_N, methods.DEFAULT, methods.EXPERIMENTAL_TREE) == (0, 0, 1)
+
+
+def test_registered_gradients():
+    @tf.RegisterGradient("CustomOpOfATest")
+    def compute(op, gradient):
+        return gradient
+
+    assert compute(None, 2) == 2
+    with pytest.raises(KeyError, match="two gradient"):
+        tf.RegisterGradient("CustomOpOfATest")(compute)
+    with pytest.raises(TypeError, match="must be a string"):
+        tf.RegisterGradient(3)
+    tf.no_gradient("OtherOpOfATest")
+    tf.compat.v1.NotDifferentiable("OtherOpOfATest")

@@ -25,7 +25,7 @@ import numpy as np
 
 from meshflow.checkpoint.slices import ArrayParts
 from meshflow.core.values.tensor import TensorLike
-from meshflow.core.variables.module import Module
+from meshflow.core.variables.module import ObservableAttributes
 from meshflow.core.variables.sharded_variable import ShardedVariable, merge_shards
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.environment.types import Array
@@ -59,7 +59,7 @@ def is_trackable(value: object) -> bool:
       functions made by
       `tf.function`, and lists, tuples and dictionaries.
     """
-    if isinstance(value, (Variable, ShardedVariable, Module, list, tuple, Mapping)):
+    if isinstance(value, (Variable, ShardedVariable, ObservableAttributes, list, tuple, Mapping)):
         return True
     if isinstance(value, type):
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from meshflow.data import experimental, resampling, saving, snapshots, sources, transformations
 from meshflow.data.arguments import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from meshflow.data.dataset import Dataset
+from meshflow.data.dataset import Dataset, NumpyIterator
 from meshflow.data.epoch import DatasetIterator as Iterator
 from meshflow.data.methods import constructors
 from meshflow.data.options import Options, ThreadingOptions
@@ -29,6 +29,7 @@ __all__ = [
     "Iterator",
     "IteratorSpec",
     "NoneTensorSpec",
+    "NumpyIterator",
     "Options",
     "TFRecordDataset",
     "TextLineDataset",

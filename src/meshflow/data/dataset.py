@@ -87,7 +87,7 @@ class Dataset(
                 raise TypeError(
                     f"`as_numpy_iterator()` is not supported for datasets of datasets: {self.element_spec}."
                 )
-        return DatasetIterator(self, _to_numpy)
+        return NumpyIterator(self)
 
     def cardinality(self) -> Tensor:
         """Return the number of elements as an int64 scalar.
@@ -271,3 +271,14 @@ def _leaf_to_numpy(leaf: Any) -> Any:
     view = leaf.view()
     view.flags.writeable = False
     return view
+
+
+class NumpyIterator(DatasetIterator):
+    """Iterator over the elements of a dataset as NumPy arrays.
+
+    Args:
+      dataset: The dataset.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset, _to_numpy)

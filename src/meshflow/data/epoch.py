@@ -182,7 +182,7 @@ def iter_nodes(root: PipelineNode) -> Iterator[Any]:
 
 
 @register_value_type(IteratorSpec)
-class DatasetIterator(structure.ElementSource, IteratorSource[Element]):
+class DatasetIterator(structure.ElementLeaf, IteratorSource[Element]):
     """An iterator over a dataset, as `iter(dataset)` returns it.
 
     `next(iterator)` in a `tf.function` takes an element at every call of the function.

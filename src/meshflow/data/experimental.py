@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from meshflow.core.runtime.errors import OutOfRangeError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.data import options as _options
@@ -33,6 +34,13 @@ from meshflow.data.readers.sql import (
     parse_example_dataset,
 )
 from meshflow.data.readers.tar import from_webdataset
+from meshflow.data.tables import (
+    DatasetInitializer,
+    from_variant,
+    index_table_from_dataset,
+    table_from_dataset,
+    to_variant,
+)
 from meshflow.data.workers import map_with_workers
 from meshflow.environment.types import PyTree, StrPath
 from meshflow.io.records import TFRecordWriter as Records
@@ -47,6 +55,7 @@ __all__ = [
     "AutotuneOptions",
     "Counter",
     "CsvDataset",
+    "DatasetInitializer",
     "DistributeOptions",
     "ExternalStatePolicy",
     "OptimizationOptions",
@@ -72,6 +81,7 @@ __all__ = [
     "from_huggingface",
     "from_list",
     "from_parquet",
+    "from_variant",
     "from_webdataset",
     "get_next_as_optional",
     "get_single_element",
@@ -79,6 +89,7 @@ __all__ = [
     "group_by_reducer",
     "group_by_window",
     "ignore_errors",
+    "index_table_from_dataset",
     "load",
     "make_batched_features_dataset",
     "make_csv_dataset",
@@ -94,7 +105,9 @@ __all__ = [
     "scan",
     "shuffle_and_repeat",
     "snapshot",
+    "table_from_dataset",
     "take_while",
+    "to_variant",
     "unbatch",
     "unique",
 ]
@@ -549,3 +562,5 @@ class TFRecordWriter:
 
 
 _hide_frames(globals())
+
+__getattr__ = _explain_names("tf.data.experimental")

@@ -66,7 +66,7 @@ class IndexStream(NamedTuple):
     index_limit: int | None = None
 
 
-class DatasetNode(structure.ElementSource):
+class DatasetNode(structure.ElementLeaf):
     """A node in the graph of a pipeline; the base class of `tf.data.Dataset`.
 
     Its methods are the interface between datasets, and are not part of TensorFlow's API. A subclass

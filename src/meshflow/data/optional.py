@@ -23,7 +23,7 @@ class OptionalSpec(ElementsSpec):
 
 
 @register_value_type(OptionalSpec)
-class Optional:
+class Optional(structure.ElementLeaf):
     """A value that may be absent.
 
     In a compiled function, only the running program knows whether there is a value: check

@@ -16,7 +16,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
@@ -24,14 +24,6 @@ from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
 
 _ARRAY = frozenset([np.ndarray])
-
-
-class ElementSource:
-    """Marker base class of datasets and their iterators, which are leaves of elements."""
-
-    @property
-    def _type_spec(self) -> TypeSpec:
-        raise NotImplementedError
 
 
 def map_leaves(
@@ -62,7 +54,7 @@ def to_array(value: Any) -> Any:
     """
     if isinstance(value, np.ndarray) and value.dtype != object and value.dtype.kind not in "US":
         return value
-    if isinstance(value, ElementSource) or is_sparse(value):
+    if isinstance(value, ElementLeaf) or is_sparse(value):
         return value
     value = read_tensor(value)
     if not isinstance(value, Tensor):
@@ -85,7 +77,7 @@ def to_tensor(value: Any) -> Any:
         return Tensor(transfers.to_device(value))
     if isinstance(value, RaggedRow):
         return convert_to_tensor(value.array)
-    if isinstance(value, ElementSource) or is_sparse(value):
+    if isinstance(value, ElementLeaf) or is_sparse(value):
         return value
     return convert_to_tensor(value)
 
@@ -163,7 +155,7 @@ def infer_spec(element: PyTree) -> PyTree:
     def leaf(array: Any) -> Any:
         if array is None:
             return NoneTensorSpec()
-        if isinstance(array, ElementSource):
+        if isinstance(array, ElementLeaf):
             return array._type_spec
         if is_sparse(array):
             return sparse_leaves.infer_sparse_spec(array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.distribute import coordinator
 from meshflow.distribute.input import ValueContext
 from meshflow.distribute.local_strategies import CentralStorageStrategy
@@ -84,3 +85,6 @@ class TPUStrategy(_TPUStrategy):
         device_assignment: DeviceAssignment | None = None,
     ) -> None:
         super().__init__(tpu_cluster_resolver, device_assignment)
+
+
+__getattr__ = _explain_names("tf.distribute.experimental")

@@ -1,6 +1,7 @@
 """`tf.io`: files, record files, serialized examples and tensors, encoded images, and raw bytes."""
 
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.io import gfile
 from meshflow.io.features import (
     FixedLenFeature,
@@ -16,6 +17,12 @@ from meshflow.io.parsing import (
     parse_single_sequence_example,
 )
 from meshflow.io.records import TFRecordOptions, TFRecordWriter
+from meshflow.io.sparse_tensors import (
+    decode_json_example,
+    deserialize_many_sparse,
+    serialize_many_sparse,
+    serialize_sparse,
+)
 from meshflow.io.tensors import parse_tensor, serialize_tensor
 from meshflow.ops.files import (
     decode_base64,
@@ -57,8 +64,10 @@ __all__ = [
     "decode_gif",
     "decode_image",
     "decode_jpeg",
+    "decode_json_example",
     "decode_png",
     "decode_raw",
+    "deserialize_many_sparse",
     "encode_base64",
     "encode_jpeg",
     "encode_png",
@@ -73,8 +82,12 @@ __all__ = [
     "parse_single_sequence_example",
     "parse_tensor",
     "read_file",
+    "serialize_many_sparse",
+    "serialize_sparse",
     "serialize_tensor",
     "write_file",
 ]
 
 _hide_frames(globals())
+
+__getattr__ = _explain_names("tf.io")

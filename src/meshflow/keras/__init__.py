@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.dispatch import op_names
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.keras import (
     activations,
     callbacks,
@@ -75,6 +76,9 @@ def __getattr__(name: str) -> Any:
     # Rarely used and legacy modules are imported on first use, which makes `import meshflow` fast.
     if name == "applications":
         return importlib.import_module("meshflow.keras.applications")
+    if name == "__internal__":
+        return importlib.import_module("meshflow.legacy.internal").keras_names
     if name in ("backend", "preprocessing", "wrappers"):
         return importlib.import_module(f"meshflow.legacy.{name}")
+    raise_if_unavailable(name, "tf.keras")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

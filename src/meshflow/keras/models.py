@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -184,3 +185,7 @@ def _clone_sequential(
 
 
 _hide_frames(globals())
+
+__getattr__ = _explain_names(
+    "tf.keras.models", {"experimental": "meshflow.keras.models_experimental"}
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.environment.types import StrPath
 from meshflow.lite import authoring
 from meshflow.lite.analyzer import Analyzer
@@ -52,4 +53,5 @@ def __getattr__(name: str) -> Any:
     """Import LiteRT's enumeration when it is first used."""
     if name == "OpResolverType":
         return load_interpreter_module().OpResolverType
+    raise_if_unavailable(name, "tf.compat.v1.lite.experimental")
     raise AttributeError(f"module 'meshflow.lite.experimental' has no attribute {name!r}")

@@ -52,6 +52,18 @@ OPERATOR_METHODS = (
 )
 
 
+def _overload_all_operators(cls: type) -> None:
+    """Define the operators in a subclass, as TensorFlow's variables do."""
+    install_operators(cls)
+
+
+def _overload_operator(cls: type, operator: str) -> None:
+    """Define one operator in a subclass."""
+    if not isinstance(operator, str) or operator not in vars(Tensor):
+        raise ValueError(f"{cls.__name__}: {operator!r} is no operator of tensors.")
+    setattr(cls, operator, vars(Tensor)[operator])
+
+
 def install_operators(cls: type) -> None:
     """Add the operators to a class as methods."""
     for name, function in BINARY_OPS.items():
@@ -176,3 +188,11 @@ for _cls in _hash:
     install_operators(_cls)
     # Assigning __eq__ to a class does not remove its __hash__, which raises an explanatory error.
     _cls.__hash__ = _hash[_cls]  # type: ignore[method-assign]
+
+# Names that classes derived from tensors and variables use in TensorFlow.
+Tensor.OVERLOADABLE_OPERATORS = frozenset(  # type: ignore[attr-defined]
+    (*OPERATOR_METHODS, "__getitem__")
+)
+Tensor.__nonzero__ = Tensor.__bool__  # type: ignore[attr-defined]
+Variable._OverloadAllOperators = classmethod(_overload_all_operators)  # type: ignore[attr-defined]
+Variable._OverloadOperator = classmethod(_overload_operator)  # type: ignore[attr-defined]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.gradients.custom_gradients import custom_gradient
+from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -17,8 +19,12 @@ from meshflow.ops import array, math
 
 __all__ = [
     "fake_quant_with_min_max_args",
+    "fake_quant_with_min_max_args_gradient",
     "fake_quant_with_min_max_vars",
+    "fake_quant_with_min_max_vars_gradient",
     "fake_quant_with_min_max_vars_per_channel",
+    "fake_quant_with_min_max_vars_per_channel_gradient",
+    "quantize_and_dequantize",
     "quantize_and_dequantize_v2",
 ]
 
@@ -271,3 +277,96 @@ def quantize_and_dequantize_v2(
         return rounded, compute_gradient
 
     return round_values(input, low, high)
+
+
+def quantize_and_dequantize(
+    input: TensorLike,
+    input_min: TensorLike,
+    input_max: TensorLike,
+    signed_input: bool = True,
+    num_bits: int = 8,
+    range_given: bool = False,
+    round_mode: str = "HALF_TO_EVEN",
+    name: str | None = None,
+    narrow_range: bool = False,
+    axis: int | None = None,
+) -> Tensor:
+    """Call `quantize_and_dequantize_v2`, but with gradient 1 for all elements."""
+    input = convert_to_tensor(input)
+    rounded = quantize_and_dequantize_v2(
+        input,
+        input_min,
+        input_max,
+        signed_input,
+        num_bits,
+        range_given,
+        round_mode,
+        name,
+        narrow_range,
+        axis,
+    )
+    return input + array.stop_gradient(rounded - input)
+
+
+def _differentiate(
+    function: Callable[..., Tensor],
+    gradients: TensorLike,
+    operands: Sequence[TensorLike],
+    *options: Any,
+) -> list[Tensor]:
+    """Return the gradients of all operands."""
+    tensors = [math.cast(x, "float32") for x in operands]
+    with GradientTape() as tape:
+        tape.watch(tensors)
+        result = function(*tensors, *options)
+    return tape.gradient(result, tensors, convert_to_tensor(gradients))
+
+
+def fake_quant_with_min_max_args_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: float = -6,
+    max: float = 6,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """Compute the gradient of `fake_quant_with_min_max_args`: 0 outside of the range.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.quantization.fake_quant_with_min_max_args_gradient([1.0, 2.0], [0.5, 9.0]).numpy()
+      array([1., 0.], dtype=float32)
+    """
+    return _differentiate(
+        fake_quant_with_min_max_args, gradients, [inputs], min, max, num_bits, narrow_range
+    )[0]
+
+
+def fake_quant_with_min_max_vars_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> list[Tensor]:
+    """Compute the gradients of the inputs, the minimum and the maximum of `fake_quant_with_min_max_vars`."""
+    return _differentiate(
+        fake_quant_with_min_max_vars, gradients, [inputs, min, max], num_bits, narrow_range
+    )
+
+
+def fake_quant_with_min_max_vars_per_channel_gradient(
+    gradients: TensorLike,
+    inputs: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: str | None = None,
+) -> list[Tensor]:
+    """Compute the gradients of `fake_quant_with_min_max_vars_per_channel`, as `fake_quant_with_min_max_vars_gradient`."""
+    function = fake_quant_with_min_max_vars_per_channel
+    return _differentiate(function, gradients, [inputs, min, max], num_bits, narrow_range)

@@ -10,6 +10,7 @@ op by op instead of compiled.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,9 +28,10 @@ from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.specs import ElementLeaf, TypeSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["TensorArray"]
+__all__ = ["TensorArray", "TensorArraySpec"]
 
 _write = Op(
     "tensor_array_write",
@@ -112,8 +114,78 @@ def _check_index(index: TensorLike, buffer: Tensor, action: str) -> Tensor:
     return checked
 
 
+class TensorArraySpec(TypeSpec):
+    """Spec of a `tf.TensorArray`.
+
+    Args:
+      element_shape: Shape of the elements.
+      dtype: Their dtype.
+      dynamic_size: Whether writing beyond the end extends the array.
+      infer_shape: Whether all elements must have the shape of the first.
+
+    Example:
+      >>> import meshflow as tf
+      >>> arrays = tf.data.Dataset.range(1).map(lambda x: tf.TensorArray(tf.int64, 1).write(0, x))
+      >>> arrays.element_spec.dtype, [array.stack().numpy() for array in arrays]
+      (tf.int64, [array([0])])
+    """
+
+    def __init__(
+        self,
+        element_shape: ShapeLike = None,
+        dtype: DTypeLike = "float32",
+        dynamic_size: bool = False,
+        infer_shape: bool = True,
+    ) -> None:
+        self._element_shape, self._element_dtype = as_shape(element_shape), as_dtype(dtype)
+        self._dynamic_size, self._infer_shape = dynamic_size, infer_shape
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the shape of the object, a scalar."""
+        return TensorShape([])
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the elements."""
+        return self._element_dtype
+
+    @property
+    def value_type(self) -> type:
+        """Return the class of the values."""
+        return TensorArray
+
+    @staticmethod
+    def from_value(value: TensorArray) -> TensorArraySpec:
+        """Return the spec of an array."""
+        return value._type_spec
+
+    def is_compatible_with(self, value: Any) -> bool:
+        """Check the dtype and the shape of an array or of another spec."""
+        spec = value._type_spec if isinstance(value, TensorArray) else value
+        return (
+            isinstance(spec, TensorArraySpec)
+            and spec._element_dtype == self._element_dtype
+            and spec._dynamic_size == self._dynamic_size
+            and spec._element_shape.is_compatible_with(self._element_shape)
+        )
+
+    def _get_key(self) -> tuple[object, ...]:
+        sizes = None if self._element_shape.rank is None else tuple(self._element_shape)
+        return sizes, self._element_dtype, self._dynamic_size, self._infer_shape
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorArraySpec) and self._get_key() == other._get_key()
+
+    def __hash__(self) -> int:
+        return hash(self._get_key())
+
+    def __repr__(self) -> str:
+        return f"TensorArraySpec({self._element_shape}, {self._element_dtype!r}, {self._dynamic_size}, {self._infer_shape})"
+
+
 @hide_frames_of_methods
-class TensorArray:
+class TensorArray(ElementLeaf):
     """List of tensors of the same dtype; loops can write and read its elements.
 
     Args:
@@ -194,6 +266,11 @@ class TensorArray:
         return result
 
     # ---- properties -------------------------------------------------------------------------
+
+    @property
+    def _type_spec(self) -> TensorArraySpec:
+        spec = self._spec
+        return TensorArraySpec(self.element_shape, spec.dtype, self.dynamic_size, spec.infer_shape)
 
     @property
     def dtype(self) -> DType:

@@ -18,8 +18,8 @@ from meshflow.checkpoint import (
     load_checkpoint,
     load_variable,
 )
-from meshflow.core.config.unavailable_names import raise_if_unavailable
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.distribute.cluster import protos as cluster_protos
 from meshflow.distribute.cluster.cluster_spec import ClusterSpec
 from meshflow.distribute.parameter_server.processes.server_api import ServerDef

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from inspect import Signature
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -10,14 +11,22 @@ from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.types import distributed
+
+# `__path__` makes the namespaces importable by their paths.
+__path__: list[str] = []
 
 __all__ = [
+    "AtomicFunction",
     "Callable",
     "ConcreteFunction",
+    "FunctionType",
     "GenericFunction",
     "PolymorphicFunction",
+    "SupportsTracingProtocol",
     "TensorLike",
     "TraceType",
+    "distributed",
 ]
 
 TensorLike = (
@@ -27,3 +36,13 @@ GenericFunction = Function
 PolymorphicFunction = Function
 Callable = Any
 TraceType = TypeSpec
+AtomicFunction = ConcreteFunction
+FunctionType = Signature
+
+
+@runtime_checkable
+class SupportsTracingProtocol(Protocol):
+    """Objects that define how a function distinguishes its traces."""
+
+    def __tf_tracing_type__(self, context: Any) -> Any:
+        """Return the type of the object."""

@@ -46,6 +46,7 @@ from meshflow.core.autograph.status import (
     override_status,
     set_loop_options,
     set_verbosity,
+    trace,
 )
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "set_verbosity",
     "to_code",
     "to_graph",
+    "trace",
 ]
 
 

@@ -144,3 +144,14 @@ def set_loop_options(
       3
     """
     del parallel_iterations, swap_memory, maximum_iterations, shape_invariants
+
+
+def trace(*args: object) -> None:
+    """Print values while a function is traced.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.autograph.trace("size", 3)
+      size 3
+    """
+    print(*args)

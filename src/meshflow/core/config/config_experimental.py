@@ -24,6 +24,8 @@ from meshflow.passes.full_precision import compute_in_full_float32
 __all__ = [
     "ClusterDeviceFilters",
     "VirtualDeviceConfiguration",
+    "disable_mlir_bridge",
+    "enable_mlir_bridge",
     "enable_op_determinism",
     "enable_tensor_float_32_execution",
     "get_device_details",
@@ -186,3 +188,11 @@ def get_device_policy() -> str:
 
 def set_device_policy(device_policy: str | None) -> None:
     """Do nothing: operands always move to the device of an op."""
+
+
+def enable_mlir_bridge() -> None:
+    """Do nothing: JAX always lowers programs by MLIR."""
+
+
+def disable_mlir_bridge() -> None:
+    """Do nothing: JAX always lowers programs by MLIR."""

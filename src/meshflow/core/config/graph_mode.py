@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from meshflow.core.values.tensor import Tensor
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AggregationMethod:
@@ -19,17 +23,55 @@ class AggregationMethod:
     EXPERIMENTAL_ACCUMULATE_N = 2
 
 
+# Functions of the gradients of graph ops by the type; None for ops without a gradient.
+_gradients: dict[str, Callable[..., Any] | None] = {}
+
+
 class RegisterGradient:
-    """A placeholder that raises an error: there is no global registry of gradients.
+    """Decorator that registers the gradient of a type of graph ops.
+
+    Programs of Meshflow consist of JAX primitives, so the registry has no effect; use `tf.custom_gradient`.
+
+    Args:
+      op_type: Type of the ops.
 
     Raises:
-      NotImplementedError: Always.
+      TypeError: If the type is not a string.
+      KeyError: If a function decorated before has the same type.
+
+    Example:
+      >>> import meshflow as tf
+      >>> @tf.RegisterGradient("Rounded")
+      ... def pass_through(op, gradient):
+      ...     return gradient
+      >>> pass_through(None, 3)
+      3
     """
 
     def __init__(self, op_type: str) -> None:
-        raise NotImplementedError(
-            f"tf.RegisterGradient({op_type!r}) is not available: use tf.custom_gradient."
-        )
+        if not isinstance(op_type, str):
+            raise TypeError(f"op_type must be a string, got {op_type!r}.")
+        self._op_type = op_type
+
+    def __call__(self, f: F) -> F:
+        """Register a function, and return it."""
+        if self._op_type in _gradients:
+            raise KeyError(f"Registering two gradient with name '{self._op_type}'!")
+        _gradients[self._op_type] = f
+        return f
+
+
+def no_gradient(op_type: str) -> None:
+    """Declare that a type of graph ops has no gradient; see `RegisterGradient`.
+
+    Args:
+      op_type: Type of the ops.
+
+    Raises:
+      TypeError: If the type is not a string.
+    """
+    RegisterGradient(op_type)
+    _gradients[op_type] = None
 
 
 class Graph:

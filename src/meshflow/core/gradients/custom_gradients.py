@@ -277,17 +277,3 @@ def _make_vjp_call(
 
     call.defvjp(run_forward, run_backward)
     return lambda operands, _: call(*operands)
-
-
-def no_gradient(op_type: str) -> None:
-    """Raise an error: ops have no global registry of gradients.
-
-    Args:
-      op_type: Name of an op.
-
-    Raises:
-      NotImplementedError: Always.
-    """
-    raise NotImplementedError(
-        f"tf.no_gradient({op_type!r}) is not supported; use tf.stop_gradient or tf.custom_gradient."
-    )

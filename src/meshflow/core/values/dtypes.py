@@ -99,8 +99,8 @@ class DType:
 
     @property
     def is_quantized(self) -> bool:
-        """Return False: quantized types are not supported."""
-        return False
+        """Check for quantized integers, which no tensor has."""
+        return self._name.startswith(("qint", "quint"))
 
     @property
     def min(self) -> Any:
@@ -203,6 +203,15 @@ complex64 = DType("complex64", np.complex64, 8)
 complex128 = DType("complex128", np.complex128, 18)
 bool_ = DType("bool", np.bool_, 10)
 string = DType("string", np.object_, 7)
+# Tensors do not have these types; programs compare with them.
+qint8 = DType("qint8", np.int8, 11)
+qint16 = DType("qint16", np.int16, 15)
+qint32 = DType("qint32", np.int32, 13)
+quint8 = DType("quint8", np.uint8, 12)
+quint16 = DType("quint16", np.uint16, 16)
+resource = DType("resource", np.object_, 20)
+variant = DType("variant", np.object_, 21)
+QUANTIZED_DTYPES = frozenset((qint8, qint16, qint32, quint8, quint16))
 
 ALL_DTYPES = (
     *(float16, float32, float64, bfloat16, float8_e5m2, float8_e4m3fn),
@@ -212,6 +221,7 @@ ALL_DTYPES = (
 _FLOATING = frozenset(d.name for d in ALL_DTYPES[:6])
 _BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL_DTYPES}
 _BY_NAME: dict[str, DType] = {d.name: d for d in ALL_DTYPES} | {"half": float16, "double": float64}
+_BY_NAME |= {d.name: d for d in (*QUANTIZED_DTYPES, resource, variant)}
 _BY_ENUM = {d.as_datatype_enum: d for d in ALL_DTYPES}
 # Python's types map to TensorFlow's defaults, not to NumPy's 64-bit types.
 _BY_TYPE: dict[Any, DType] = {

@@ -159,3 +159,14 @@ def type_spec_from_value(value: Any) -> TypeSpec:
     if isinstance(value, (bool, int, float, complex, str, bytes)):
         return TensorSpec((), convert_to_tensor(value).dtype)
     raise TypeError(f"Could not build a TypeSpec for {value!r} with type {type(value).__name__}")
+
+
+class ElementLeaf:
+    """Marker base class of objects that are leaves of the elements of datasets.
+
+    Datasets, iterators, optionals and tensor arrays belong to it.
+    """
+
+    @property
+    def _type_spec(self) -> TypeSpec:
+        raise NotImplementedError

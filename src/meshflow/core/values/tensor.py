@@ -479,6 +479,11 @@ def is_tensor(x: object) -> bool:
     return isinstance(x, Tensor) or getattr(x, "_is_tensor_like", False)
 
 
+def is_symbolic_tensor(tensor: object) -> bool:
+    """Check whether a tensor belongs to a function that is being traced, so that its value is not known."""
+    return isinstance(tensor, Tensor) and isinstance(tensor._value, jax.core.Tracer)
+
+
 def read_tensor(value: Any) -> Any:
     """Return the tensor of a variable or another tensor-like object; return other values unchanged."""
     read = None if isinstance(value, Tensor) else getattr(value, "_as_tensor", None)

@@ -35,7 +35,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Json
 
 # TensorFlow's global seed, if none was set, for ops with an explicit seed.
-_DEFAULT_SEED = 87654321
+DEFAULT_SEED = 87654321
 # Seeds of ops are reduced modulo this limit, and drawn below it.
 _SEED_LIMIT = 2**31 - 1
 
@@ -318,7 +318,7 @@ class _GlobalSeed:
 
     def make_op_state(self, op_seed: int) -> list[int]:
         """Return the initial state of an op, from its seed and the global seed."""
-        base = _DEFAULT_SEED if self.seed is None else self.seed
+        base = DEFAULT_SEED if self.seed is None else self.seed
         first, second = base % _SEED_LIMIT, op_seed % _SEED_LIMIT
         return make_state(first, second if first or second else _SEED_LIMIT)
 

@@ -149,7 +149,7 @@ class ElementFunction:
 
     def _convert_result(self, value: Any) -> Any:
         """Convert a leaf of a result to a tensor, or to a `HostResult` if it is deferred."""
-        if isinstance(value, structure.ElementSource):
+        if isinstance(value, structure.ElementLeaf):
             return value
         if isinstance(value, DeferredValue):
             return HostResult(value)

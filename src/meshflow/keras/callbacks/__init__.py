@@ -9,12 +9,14 @@ from meshflow.keras.callbacks.monitoring import (
     ReduceLROnPlateau,
     TerminateOnNaN,
 )
+from meshflow.keras.callbacks.remote import BaseLogger, RemoteMonitor, SidecarEvaluatorModelExport
 from meshflow.keras.callbacks.tensorboard import TensorBoard
 from meshflow.keras.engine.training.callbacks import Callback, CallbackList, History, ProgbarLogger
 from meshflow.keras.engine.training.find_nan import FindNaN
 
 __all__ = [
     "BackupAndRestore",
+    "BaseLogger",
     "CSVLogger",
     "Callback",
     "CallbackList",
@@ -26,6 +28,8 @@ __all__ = [
     "ModelCheckpoint",
     "ProgbarLogger",
     "ReduceLROnPlateau",
+    "RemoteMonitor",
+    "SidecarEvaluatorModelExport",
     "TensorBoard",
     "TerminateOnNaN",
     "experimental",

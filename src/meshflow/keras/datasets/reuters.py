@@ -8,7 +8,11 @@ from meshflow.files.safe_pickles import read_arrays
 from meshflow.keras.datasets import texts
 from meshflow.keras.utils.files import get_file
 
-__all__ = ["get_word_index", "load_data"]
+__all__ = [
+    "get_label_names",
+    "get_word_index",
+    "load_data",
+]
 
 SHA256 = "d6586e694ee56d7a4e65172e12b3e987c03096cb01eab99753921ef915959916"
 WORD_INDEX_MD5 = "4d44cc38712099c9e383dc6e5f11a921"
@@ -70,3 +74,22 @@ def get_word_index(path: str = "reuters_word_index.json") -> dict[str, int]:
       path: Name of the file in the cache.
     """
     return texts.load_word_index(path, WORD_INDEX_MD5)
+
+
+# Names of the topics, by label.
+_LABELS = (
+    "cocoa grain veg-oil earn acq wheat copper housing money-supply coffee sugar trade reserves ship "
+    "cotton carcass crude nat-gas cpi money-fx interest gnp meal-feed alum oilseed gold tin strategic-metal "
+    "livestock retail ipi iron-steel rubber heat jobs lei bop zinc orange pet-chem dlr gas silver wpi hog lead"
+)
+
+
+def get_label_names() -> tuple[str, ...]:
+    """Return the names of the topics, by label.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.keras.datasets.reuters.get_label_names()[:3]
+      ('cocoa', 'grain', 'veg-oil')
+    """
+    return tuple(_LABELS.split())

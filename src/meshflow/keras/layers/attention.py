@@ -383,7 +383,7 @@ class _ShapeOnly:
         self.shape = shape
 
 
-class _BaseAttention(Layer):
+class BaseDenseAttention(Layer):
     """Base class of attention over [query, value] or [query, value, key]."""
 
     def __init__(self, dropout: float = 0.0, **kwargs: Any) -> None:
@@ -467,7 +467,7 @@ class _BaseAttention(Layer):
         return {**super().get_config(), "dropout": self.dropout, **causal}
 
 
-class Attention(_BaseAttention):
+class Attention(BaseDenseAttention):
     """Dot-product attention (Luong et al. 2015).
 
     Args:
@@ -541,7 +541,7 @@ class Attention(_BaseAttention):
         return {**super().get_config(), "use_scale": self.use_scale, "score_mode": self.score_mode}
 
 
-class AdditiveAttention(_BaseAttention):
+class AdditiveAttention(BaseDenseAttention):
     """Attention with scores `sum(scale * tanh(query + key))` (Bahdanau et al. 2014).
 
     Args:

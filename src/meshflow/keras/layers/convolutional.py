@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Config
 from meshflow.keras import activations, constraints, initializers, regularizers, settings
@@ -141,6 +141,17 @@ class Conv(Layer):
     def _is_channels_first(self) -> bool:
         return self.data_format == "channels_first"
 
+    # Names that subclasses for TensorFlow use.
+    _channels_first = _is_channels_first
+
+    @property
+    def _is_causal(self) -> bool:
+        return self.padding == "causal"
+
+    @property
+    def _tf_data_format(self) -> str:
+        return self._nn_data_format
+
     @property
     def _nn_data_format(self) -> str:
         spatial = "DHW"[3 - self.rank :]
@@ -181,20 +192,42 @@ class Conv(Layer):
 
     def call(self, inputs: Tensor) -> Tensor:
         """Compute the output."""
-        padding = self.padding
-        if padding == "causal":
-            left = self.dilation_rate[0] * (self.kernel_size[0] - 1)
-            pairs = (
-                [[0, 0], [0, 0], [left, 0]]
-                if self._is_channels_first
-                else [[0, 0], [left, 0], [0, 0]]
-            )
-            inputs, padding = array.pad(inputs, pairs), "valid"
-        static = (self.strides, padding.upper(), self._nn_data_format, self.dilation_rate)
-        outputs = compute_product(
-            self, lambda x, w: nn.convolution(x, w, *static), inputs, self.kernel.value()
-        )
-        return self._add_bias_and_activate(outputs)
+        if self._is_causal:
+            inputs = array.pad(inputs, self._compute_causal_padding(inputs))
+        return self._add_bias_and_activate(self.convolution_op(inputs, self.kernel.value()))
+
+    def convolution_op(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
+        """Convolve inputs with a kernel; subclasses override it, for example to normalize the kernel.
+
+        Args:
+          inputs: Inputs of the layer, padded if the padding is 'causal'.
+          kernel: The kernel.
+
+        Example:
+          >>> import meshflow as tf
+          >>> class Doubled(tf.keras.layers.Conv1D):
+          ...     def convolution_op(self, inputs, kernel):
+          ...         return super().convolution_op(inputs, 2 * kernel)
+          >>> Doubled(1, 1, kernel_initializer="ones")(tf.ones([1, 2, 1])).numpy().ravel()
+          array([2., 2.], dtype=float32)
+        """
+        padding = "VALID" if self._is_causal else self.padding.upper()
+        static = (self.strides, padding, self._nn_data_format, self.dilation_rate)
+        return compute_product(self, lambda x, w: nn.convolution(x, w, *static), inputs, kernel)
+
+    def _compute_causal_padding(self, inputs: Tensor) -> list[list[int]]:
+        """Return the padding of the axis of time, so that outputs do not depend on later inputs."""
+        left = self.dilation_rate[0] * (self.kernel_size[0] - 1)
+        pairs = [[0, 0], [left, 0], [0, 0]]
+        return [pairs[0], pairs[2], pairs[1]] if self._is_channels_first else pairs
+
+    def _get_channel_axis(self) -> int:
+        """Return the axis of the channels."""
+        return -1 - self.rank if self._is_channels_first else -1
+
+    def _get_input_channel(self, input_shape: ShapeLike) -> int:
+        """Return the number of channels of inputs."""
+        return self._require_channels(input_shape)
 
     def _add_bias_and_activate(self, outputs: Tensor) -> Tensor:
         if self.bias is not None:

@@ -147,6 +147,24 @@ class GatedCell(AbstractRNNCell):
 
         return draw_mask(self.dropout, size), draw_mask(self.recurrent_dropout, self.units)
 
+    def get_dropout_mask_for_cell(self, inputs: Tensor, training: Any, count: int = 1) -> Any:
+        """Return a dropout mask of the inputs, or a list of `count` equal ones; None without dropout."""
+        mask = (self._held_masks or self.make_dropout_masks(inputs, training))[0]
+        return mask if mask is None or count == 1 else [mask] * count
+
+    def get_recurrent_dropout_mask_for_cell(
+        self, inputs: Tensor, training: Any, count: int = 1
+    ) -> Any:
+        """Return a dropout mask of the state, or a list of `count` equal ones; None without dropout."""
+        mask = (self._held_masks or self.make_dropout_masks(inputs, training))[1]
+        return mask if mask is None or count == 1 else [mask] * count
+
+    def reset_dropout_mask(self) -> None:
+        """Draw new dropout masks."""
+        self.drop_masks()
+
+    reset_recurrent_dropout_mask = reset_dropout_mask
+
     def hold_masks(self, inputs: Tensor, training: bool | Tensor | None) -> Tensor:
         """Use the same dropout masks until `drop_masks`; return zeros in the shape of the output."""
         self._held_masks = self.make_dropout_masks(inputs, training)

@@ -11,6 +11,7 @@ from meshflow.keras import registry, serialization
 from meshflow.keras.losses import functions as _losses
 from meshflow.keras.losses.functions import *
 from meshflow.keras.metrics import accuracy as _accuracy
+from meshflow.keras.metrics import experimental as experimental
 from meshflow.keras.metrics import loss_metrics as _loss_metrics
 from meshflow.keras.metrics.accuracy import *
 from meshflow.keras.metrics.auc import AUC

@@ -3,6 +3,7 @@
 import importlib
 from typing import Any
 
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.keras.engine.training.data_adapter import (
     pack_x_y_sample_weight,
     unpack_x_y_sample_weight,
@@ -39,6 +40,12 @@ from meshflow.keras.utils.directories import (
 )
 from meshflow.keras.utils.drawing import model_to_dot, plot_model
 from meshflow.keras.utils.embeddings import warmstart_embedding_matrix
+from meshflow.keras.utils.enqueuers import (
+    GeneratorEnqueuer,
+    OrderedEnqueuer,
+    SequenceEnqueuer,
+    TimedThread,
+)
 from meshflow.keras.utils.files import get_file
 from meshflow.keras.utils.graphs import get_source_inputs
 from meshflow.keras.utils.images import (
@@ -58,10 +65,14 @@ __all__ = [
     "CustomObjectScope",
     "DatasetCreator",
     "FeatureSpace",
+    "GeneratorEnqueuer",
+    "OrderedEnqueuer",
     "Progbar",
     "PyDataset",
     "Sequence",
+    "SequenceEnqueuer",
     "SidecarEvaluator",
+    "TimedThread",
     "array_to_img",
     "audio_dataset_from_directory",
     "custom_object_scope",
@@ -104,4 +115,5 @@ def __getattr__(name: str) -> Any:
     if name == "FeatureSpace":
         module = importlib.import_module("meshflow.keras.layers.preprocessing.feature_space")
         return module.FeatureSpace
+    raise_if_unavailable(name, "tf.keras.utils")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,8 @@ from meshflow.keras import losses
 from meshflow.keras.losses.functions import _compute_binary_focal_terms, _compute_binary_terms
 from meshflow.keras.settings import normalize_data_format
 from meshflow.ops import array, nn
+from meshflow.ops.image import extract_patches
+from meshflow.ops.linalg import einsum
 
 __all__ = [
     "batch_normalization",
@@ -26,6 +28,8 @@ __all__ = [
     "conv3d",
     "depthwise_conv2d",
     "dropout",
+    "local_conv1d",
+    "local_conv2d",
     "normalize_batch_in_training",
     "pool2d",
     "pool3d",
@@ -542,3 +546,70 @@ def categorical_focal_crossentropy(
     return losses.categorical_focal_crossentropy(
         target, output, alpha=alpha, gamma=gamma, from_logits=from_logits, axis=axis
     )
+
+
+def local_conv1d(
+    inputs: TensorLike,
+    kernel: TensorLike,
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    data_format: str | None = None,
+) -> Tensor:
+    """Convolve sequences with separate weights at each output position.
+
+    Args:
+      inputs: Tensor of shape [batch, steps, channels].
+      kernel: Weights of shape [output steps, kernel size * channels, filters].
+      kernel_size: One integer.
+      strides: One integer.
+      data_format: "channels_last" or "channels_first".
+    """
+    is_first = normalize_data_format(data_format) == "channels_first"
+    images = array.expand_dims(inputs, -1 if is_first else 2)
+    size, steps = (int(kernel_size[0]), 1), (int(strides[0]), 1)
+    output = (int(convert_to_tensor(kernel).shape[0]), 1)
+    result = local_conv2d(images, kernel, size, steps, output, data_format)
+    return array.squeeze(result, [-1 if is_first else 2])
+
+
+def local_conv2d(
+    inputs: TensorLike,
+    kernel: TensorLike,
+    kernel_size: Sequence[int],
+    strides: Sequence[int],
+    output_shape: Sequence[int],
+    data_format: str | None = None,
+) -> Tensor:
+    """Convolve images with separate weights at each output position.
+
+    Args:
+      inputs: Tensor of shape [batch, height, width, channels].
+      kernel: Weights of shape [output positions, kernel height * kernel width * channels, filters].
+      kernel_size: Height and width of the kernel.
+      strides: Two integers.
+      output_shape: Height and width of the output.
+      data_format: "channels_last" or "channels_first".
+
+    Example:
+      >>> import meshflow as tf
+      >>> kernel = tf.reshape(tf.range(4.0), [4, 1, 1])
+      >>> tf.keras.backend.local_conv2d(tf.ones([1, 2, 2, 1]), kernel, (1, 1), (1, 1), (2, 2)).numpy().ravel()
+      array([0., 1., 2., 3.], dtype=float32)
+    """
+    is_first = normalize_data_format(data_format) == "channels_first"
+    images = convert_to_tensor(inputs)
+    images = array.transpose(images, [0, 2, 3, 1]) if is_first else images
+    height, width = (int(n) for n in kernel_size)
+    patches = extract_patches(
+        images, [1, height, width, 1], [1, *map(int, strides), 1], [1, 1, 1, 1], "VALID"
+    )
+    rows, columns = (int(n) for n in output_shape)
+    channels = int(images.shape[-1])
+    if is_first:
+        # The weights are ordered by channels first.
+        patches = array.reshape(patches, [-1, rows, columns, height, width, channels])
+        patches = array.transpose(patches, [0, 1, 2, 5, 3, 4])
+    patches = array.reshape(patches, [-1, rows * columns, height * width * channels])
+    result = einsum("bpk,pkf->bpf", patches, kernel)
+    result = array.reshape(result, [-1, rows, columns, int(result.shape[-1])])
+    return array.transpose(result, [0, 3, 1, 2]) if is_first else result

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.runtime.unavailable_names import explain_names
 from meshflow.environment.types import StrPath
 from meshflow.legacy.compat.public_package import tf
 
@@ -28,7 +29,7 @@ RepresentativeDataset, TargetSpec = tf.lite.RepresentativeDataset, tf.lite.Targe
 experimental = tf.lite.experimental
 constants = SimpleNamespace(
     FLOAT=tf.float32, FLOAT16=tf.float16, INT8=tf.int8, INT16=tf.int16, INT32=tf.int32, INT64=tf.int64,
-    QUANTIZED_UINT8=tf.uint8, STRING=tf.string, TFLITE="TFLITE",
+    QUANTIZED_UINT8=tf.uint8, STRING=tf.string, TFLITE="TFLITE", GRAPHVIZ_DOT=3,
 )  # fmt: skip
 
 
@@ -187,3 +188,6 @@ def _check_no_shapes(shapes: object) -> None:
             f"input_shapes={shapes!r} is not supported: dimensions of unknown size remain unknown. Resize the inputs "
             "of the interpreter, or convert a function with fixed sizes."
         )
+
+
+__getattr__ = explain_names("tf.compat.v1.lite")

@@ -2,129 +2,126 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
+from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.random_streams import DEFAULT_SEED, global_seed
 from meshflow.core.variables.variable import Variable
+from meshflow.legacy.compat.graph_names import SparseTensorValue
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
 __all__ = [
     "OP_ALIASES",
+    "Print",
     "assign",
     "assign_add",
     "assign_sub",
     "batch_gather",
     "clip_by_average_norm",
+    "convert_to_tensor_or_indexed_slices",
+    "convert_to_tensor_or_sparse_tensor",
     "div",
+    "get_seed",
+    "setdiff1d",
+    "sparse_merge",
+    "sparse_reduce_max_sparse",
+    "sparse_reduce_sum_sparse",
     "sparse_to_dense",
+    "verify_tensor_all_finite",
 ]
 
-T = TypeVar("T")
-
-_MATH_NAMES = (
-    *("angle", "betainc", "bincount", "confusion_matrix", "conj", "cumprod"),
-    *("digamma", "divide_no_nan", "erf", "erfc", "expm1", "floordiv", "floormod", "igamma"),
-    *("igammac", "imag", "invert_permutation", "is_finite", "is_inf", "is_nan"),
-    *("is_non_decreasing", "is_strictly_increasing", "lbeta", "lgamma", "log1p", "log_sigmoid"),
-    *("logical_xor", "mod", "polygamma", "real", "reciprocal", "rint", "segment_max"),
-    *("segment_mean", "segment_min", "segment_prod", "segment_sum", "squared_difference"),
-    *("unsorted_segment_max", "unsorted_segment_mean", "unsorted_segment_min", "zeta"),
-    *("unsorted_segment_prod", "unsorted_segment_sqrt_n", "unsorted_segment_sum"),
-)
-_LINALG_ALIASES = {
-    **{f"matrix_{n}": n for n in ("band_part", "diag", "diag_part", "set_diag", "transpose")},
-    **{f"matrix_{n}": n for n in ("solve", "triangular_solve")},
-    **{n: n for n in ("cholesky", "cholesky_solve", "cross", "global_norm", "qr", "svd", "trace")},
-    "diag": "tensor_diag",
-    "diag_part": "tensor_diag_part",
-    "matrix_determinant": "det",
-    "matrix_inverse": "inv",
-    "matrix_solve_ls": "lstsq",
-    "matrix_square_root": "sqrtm",
-    "matrix_transpose": "matrix_transpose",
-    "self_adjoint_eig": "eigh",
-    "self_adjoint_eigvals": "eigvalsh",
-}
-_STRING_ALIASES = {
-    "reduce_join": "reduce_join",
-    "regex_replace": "regex_replace",
-    "substr": "substr",
-    **{
-        f"string_{n}": n
-        for n in ("join", "strip", "to_hash_bucket", "to_hash_bucket_fast", "to_number")
-    },
-    "string_to_hash_bucket_strong": "to_hash_bucket_strong",
-}
-_SPARSE_NAMES = (
-    *("add", "concat", "fill_empty_rows", "maximum", "minimum", "reduce_max", "reduce_sum"),
-    *("reorder", "reset_shape", "reshape", "retain", "segment_mean", "segment_sqrt_n"),
-    *("segment_sum", "slice", "softmax", "split", "to_indicator", "transpose"),
-)
-_SIGNAL_NAMES = ("fft", "fft2d", "fft3d", "ifft", "ifft2d", "ifft3d")
-_CHECK_NAMES = (
-    "assert_integer",
-    "assert_proper_iterable",
-    "assert_same_float_dtype",
-    "assert_scalar",
-)
-
-_REDUCTION_ARGUMENTS = {"reduction_indices": "axis", "keep_dims": "keepdims"}
-# New names of arguments by their old names, for each op.
-ARGUMENT_ALIASES: dict[str, dict[str, str]] = {
-    **{
-        f"reduce_{n}": _REDUCTION_ARGUMENTS
-        for n in ("all", "any", "logsumexp", "max", "mean", "min", "prod", "sum")
-    },
-    "argmax": {"dimension": "axis"},
-    "argmin": {"dimension": "axis"},
-    "count_nonzero": {**_REDUCTION_ARGUMENTS, "input_tensor": "input"},
-    "expand_dims": {"dim": "axis"},
-    "squeeze": {"squeeze_dims": "axis"},
-}
-
-
-def accept_old_arguments(function: Callable[..., T], aliases: dict[str, str]) -> Callable[..., T]:
-    """Wrap a function so that it also takes TensorFlow 1's argument names."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> T:
-        return function(*args, **{aliases.get(k, k): v for k, v in kwargs.items()})
-
-    return wrapper
-
-
-# Paths of functions in TensorFlow 2, by their names in TensorFlow 1's top-level namespace.
+# Paths of functions in TensorFlow 2 with other arguments, by their paths in TensorFlow 1.
 OP_ALIASES: dict[str, str] = {
-    **{n: f"math.{n}" for n in _MATH_NAMES},
-    **{old: f"linalg.{new}" for old, new in _LINALG_ALIASES.items()},
-    **{old: f"strings.{new}" for old, new in _STRING_ALIASES.items()},
-    **{f"sparse_{n}": f"sparse.{n}" for n in _SPARSE_NAMES},
-    **{n: f"signal.{n}" for n in _SIGNAL_NAMES},
+    **{n: f"math.{n}" for n in ("bincount", "confusion_matrix", "count_nonzero")},
     **{
-        n: f"debugging.{n}"
-        for n in (*_CHECK_NAMES, "assert_type", "check_numerics", "is_numeric_tensor")
+        f"sparse_{n}": f"sparse.{n}"
+        for n in (
+            "add",
+            "concat",
+            "reduce_max",
+            "reduce_sum",
+            "segment_mean",
+            "segment_sqrt_n",
+            "segment_sum",
+            "split",
+        )
+    },
+    **{
+        f"{module}{n}": f"debugging.{n}"
+        for module in ("", "debugging.")
+        for n in (
+            "assert_greater_equal",
+            "assert_integer",
+            "assert_less_equal",
+            "assert_near",
+            "assert_negative",
+        )
+        + (
+            "assert_non_negative",
+            "assert_non_positive",
+            "assert_none_equal",
+            "assert_positive",
+            "assert_rank_at_least",
+        )
+        + ("assert_rank_in", "assert_scalar", "assert_type")
+    },
+    **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
+    **{
+        f"data.experimental.{n}Structure": f"{n}Spec"
+        for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")
+    },
+    **{
+        f"gfile.{old}": f"io.gfile.{new}"
+        for old, new in (
+            *(
+                ("Copy", "copy"),
+                ("DeleteRecursively", "rmtree"),
+                ("Exists", "exists"),
+                ("FastGFile", "GFile"),
+            ),
+            *(
+                ("Glob", "glob"),
+                ("IsDirectory", "isdir"),
+                ("ListDirectory", "listdir"),
+                ("MakeDirs", "makedirs"),
+            ),
+            *(
+                ("MkDir", "mkdir"),
+                ("Remove", "remove"),
+                ("Rename", "rename"),
+                ("Stat", "stat"),
+                ("Walk", "walk"),
+            ),
+        )
     },
     "arg_max": "argmax",
+    "data.experimental.map_and_batch_with_legacy_function": "data.experimental.map_and_batch",
+    "extract_image_patches": "image.extract_patches",
+    "image.extract_image_patches": "image.extract_patches",
+    "manip.reshape": "reshape",
+    "nn.ctc_loss_v2": "nn.ctc_loss",
+    "nn.softmax_cross_entropy_with_logits_v2": "nn.softmax_cross_entropy_with_logits",
+    "random.stateless_multinomial": "random.stateless_categorical",
+    "saved_model.experimental.save": "saved_model.save",
+    "serialize_many_sparse": "io.serialize_many_sparse",
+    "serialize_sparse": "io.serialize_sparse",
     "arg_min": "argmin",
     "batch_to_space_nd": "batch_to_space",
     "depth_to_space": "nn.depth_to_space",
-    "div_no_nan": "math.divide_no_nan",
     "floor_div": "math.floordiv",
-    "lin_space": "linspace",
     "multinomial": "random.categorical",
-    "random_crop": "image.random_crop",
-    "reverse_v2": "reverse",
+    "py_func": "numpy_function",
+    "random_poisson": "random.poisson",
+    "reduce_join": "strings.reduce_join",
     "space_to_depth": "nn.space_to_depth",
-    "sparse_mask": "sparse.mask",
-    "sparse_tensor_dense_matmul": "sparse.sparse_dense_matmul",
-    "sparse_tensor_to_dense": "sparse.to_dense",
-    "tensor_scatter_add": "tensor_scatter_nd_add",
-    "tensor_scatter_sub": "tensor_scatter_nd_sub",
-    "tensor_scatter_update": "tensor_scatter_nd_update",
-    "where_v2": "where",
+    "string_split": "strings.split",
+    "string_to_hash_bucket": "strings.to_hash_bucket",
+    "string_to_number": "strings.to_number",
+    "substr": "strings.substr",
 }
 
 
@@ -191,3 +188,101 @@ def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide as Python 2 does: integers are rounded towards minus infinity."""
     x = _tf.convert_to_tensor(x)
     return _floordiv(x, y) if x.dtype.is_integer else _tf.divide(x, y)
+
+
+def Print(
+    input_: TensorLike,
+    data: Sequence[Any],
+    message: str | None = None,
+    first_n: int | None = None,
+    summarize: int | None = None,
+    name: str | None = None,
+) -> TensorLike:
+    """Print tensors and return the first argument; see `tf.print`."""
+    _tf.print(message or "", *data, summarize=summarize or 3, sep="")
+    return input_
+
+
+def convert_to_tensor_or_indexed_slices(
+    value: Any, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
+    """Convert a value to a tensor; return `tf.IndexedSlices` unchanged."""
+    return value if isinstance(value, IndexedSlices) else _tf.convert_to_tensor(value, dtype=dtype)
+
+
+def convert_to_tensor_or_sparse_tensor(
+    value: Any, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
+    """Convert a value to a tensor; return sparse tensors unchanged, and convert `SparseTensorValue`s."""
+    if isinstance(value, SparseTensorValue):
+        return SparseTensor(*value)
+    return value if isinstance(value, SparseTensor) else _tf.convert_to_tensor(value, dtype=dtype)
+
+
+def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    """Return the seeds of the graph and of an op, which are None if neither is set."""
+    seed = global_seed.seed
+    if seed is None and op_seed is None:
+        return None, None
+    seeds = (DEFAULT_SEED if seed is None else seed, 0 if op_seed is None else op_seed)
+    return (0, 2**31 - 1) if seeds == (0, 0) else seeds
+
+
+def setdiff1d(
+    x: TensorLike, y: TensorLike, index_dtype: object = "int32", name: str | None = None
+) -> Any:
+    """Return the elements of `x` that are not in `y`, in their order, and their indices."""
+    return _tf.raw_ops.ListDiff(x=x, y=y, out_idx=_tf.as_dtype(index_dtype))
+
+
+def sparse_merge(
+    sp_ids: SparseTensor | Sequence[SparseTensor],
+    sp_values: SparseTensor,
+    vocab_size: Any,
+    name: str | None = None,
+    already_sorted: bool = False,
+) -> SparseTensor:
+    """Return a sparse tensor with values at the columns that sparse tensors of ids contain."""
+    ids = [sp_ids] if isinstance(sp_ids, SparseTensor) else list(sp_ids)
+    sizes = list(vocab_size) if isinstance(vocab_size, (list, tuple)) else [vocab_size]
+    columns = [_tf.expand_dims(_tf.cast(part.values, "int64"), -1) for part in ids]
+    indices = _tf.concat([ids[0].indices[:, :-1], *columns], 1)
+    shape = _tf.concat([ids[0].dense_shape[:-1], _tf.cast(sizes, "int64")], 0)
+    result = SparseTensor(indices, sp_values.values, shape)
+    return result if already_sorted else _tf.sparse.reorder(result)
+
+
+def sparse_reduce_max_sparse(
+    sp_input: SparseTensor,
+    axis: object = None,
+    keepdims: object = None,
+    reduction_axes: object = None,
+    keep_dims: object = None,
+) -> SparseTensor:
+    """Return the maxima of a sparse tensor over axes as a sparse tensor."""
+    axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
+    return _tf.sparse.reduce_max(sp_input, axes, keep, output_is_sparse=True)
+
+
+def sparse_reduce_sum_sparse(
+    sp_input: SparseTensor,
+    axis: object = None,
+    keepdims: object = None,
+    reduction_axes: object = None,
+    keep_dims: object = None,
+) -> SparseTensor:
+    """Return the sums of a sparse tensor over axes as a sparse tensor."""
+    axes, keep = (axis if reduction_axes is None else reduction_axes), keepdims or keep_dims
+    return _tf.sparse.reduce_sum(sp_input, axes, keep, output_is_sparse=True)
+
+
+def verify_tensor_all_finite(
+    t: TensorLike = None,
+    msg: str | None = None,
+    name: str | None = None,
+    x: TensorLike = None,
+    message: str | None = None,
+) -> Tensor:
+    """Return a tensor; raise an InvalidArgumentError if an element is not finite."""
+    value = t if x is None else x
+    return _tf.debugging.check_numerics(value, msg if message is None else message or "")

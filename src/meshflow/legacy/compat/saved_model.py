@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.io.tensors import make_tensor_proto
@@ -24,6 +25,7 @@ __all__ = [
     "build_signature_def",
     "build_tensor_info",
     "classification_signature_def",
+    "experimental",
     "get_tensor_from_tensor_info",
     "is_valid_signature",
     "load_v2",
@@ -206,8 +208,14 @@ def is_valid_signature(signature_def: SignatureDef) -> bool:
     )
 
 
+class _SignatureNames(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        raise_if_unavailable(name, "tf.compat.v1.saved_model.signature_def_utils")
+        raise AttributeError(name)
+
+
 def _collect_names(*names: str) -> SimpleNamespace:
-    return SimpleNamespace(**{n: globals().get(n) or getattr(_saved_model, n) for n in names})
+    return _SignatureNames(**{n: globals().get(n) or getattr(_saved_model, n) for n in names})
 
 
 def _collect_constants(*prefixes: str) -> SimpleNamespace:
@@ -223,6 +231,10 @@ constants.LEGACY_INIT_OP_KEY, constants.MAIN_OP_KEY = LEGACY_INIT_OP_KEY, MAIN_O
 signature_def_utils = _collect_names(
     *("build_signature_def", "classification_signature_def", "is_valid_signature"),
     *("predict_signature_def", "regression_signature_def"),
+)
+experimental = SimpleNamespace(
+    save=_saved_model.save,
+    **{n: getattr(_saved_model.experimental, n) for n in _saved_model.experimental.__all__},
 )
 utils = _collect_names("build_tensor_info", "get_tensor_from_tensor_info")
 

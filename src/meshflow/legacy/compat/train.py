@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,13 +11,11 @@ from meshflow.checkpoint.checkpoint import open_latest_checkpoint
 from meshflow.checkpoint.formats import delete_checkpoint, is_checkpoint, open_checkpoint
 from meshflow.checkpoint.reader import CheckpointReader
 from meshflow.checkpoint.state_file import CheckpointState, write_state
-from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
-from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.legacy.compat.saver import Saver, find_key
 
 __all__ = [
@@ -36,7 +33,6 @@ __all__ = [
     "update_checkpoint_state",
 ]
 
-_train = _tf.train
 _global_steps: list[Variable] = []
 
 
@@ -212,23 +208,3 @@ def global_step(sess: object, global_step_tensor: Variable) -> int:
       global_step_tensor: The variable.
     """
     return int(global_step_tensor)
-
-
-_GRAPH_MODE_NAMES = (
-    *("MonitoredSession", "MonitoredTrainingSession", "SessionRunHook", "CheckpointSaverHook"),
-    *("Scaffold", "Supervisor", "SessionManager", "QueueRunner", "start_queue_runners"),
-    *("export_meta_graph", "import_meta_graph", "write_graph", "warm_start"),
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _GRAPH_MODE_NAMES:
-        raise NotAvailableError(
-            f"tf.compat.v1.train.{name} belongs to TensorFlow 1's graph mode, which does not exist here. Use "
-            "TensorFlow 2's API (tf.train.Checkpoint, Keras and its callbacks)."
-        )
-    return getattr(_train, name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *dir(_train)})

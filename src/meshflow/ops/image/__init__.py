@@ -12,7 +12,18 @@ from meshflow.ops.image.filters import *
 from meshflow.ops.image.filters import __all__ as _filters
 from meshflow.ops.image.geometry import *
 from meshflow.ops.image.geometry import __all__ as _geometry
+from meshflow.ops.image.glimpses import *
+from meshflow.ops.image.glimpses import __all__ as _glimpses
 from meshflow.ops.image.random_augmentation import *
 from meshflow.ops.image.random_augmentation import __all__ as _randomized
 
-__all__ = [*_boxes, *_codecs, *_color, *_distorted_boxes, *_filters, *_geometry, *_randomized]
+__all__ = [
+    *_boxes,
+    *_codecs,
+    *_color,
+    *_distorted_boxes,
+    *_filters,
+    *_geometry,
+    *_glimpses,
+    *_randomized,
+]

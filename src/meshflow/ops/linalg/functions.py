@@ -1,14 +1,16 @@
-"""Matrix functions: the exponential and the square root."""
+"""Matrix functions: the exponential, the logarithm and the square root."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["expm", "sqrtm"]
+__all__ = ["expm", "logm", "sqrtm"]
 
 
 @op(kinds="fc")
@@ -80,3 +82,21 @@ def sqrtm(input: TensorLike, name: str | None = None) -> Tensor:
       [[2.0, 0.0], [0.0, 3.0]]
     """
     return _sqrtm(input)
+
+
+@op(kinds="c", differentiable=False)
+def logm(input: TensorLike, name: str | None = None) -> Tensor:
+    """Compute the principal logarithms of complex square matrices [..., n, n], on the host.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.linalg.logm(tf.linalg.expm([[0j, 1], [0, 0]])).numpy().round(3).real.tolist()
+      [[0.0, 1.0], [0.0, 0.0]]
+    """
+    result = jax.ShapeDtypeStruct(input.shape, input.dtype)
+
+    def compute(matrices: np.ndarray) -> np.ndarray:
+        logarithm = np.vectorize(scipy.linalg.logm, signature="(n,n)->(n,n)")
+        return np.asarray(logarithm(matrices), input.dtype)
+
+    return jax.pure_callback(compute, result, input, vmap_method="sequential")

@@ -22,6 +22,8 @@ from meshflow.ops.nn.pooling import *
 from meshflow.ops.nn.pooling import __all__ as _pooling
 from meshflow.ops.nn.sampling import *
 from meshflow.ops.nn.sampling import __all__ as _sampling
+from meshflow.ops.nn.selection import *
+from meshflow.ops.nn.selection import __all__ as _selection
 from meshflow.ops.nn.transposed_convolution import *
 from meshflow.ops.nn.transposed_convolution import __all__ as _transposed_convolution
 
@@ -37,5 +39,6 @@ __all__ = [
     *_normalization,
     *_pooling,
     *_sampling,
+    *_selection,
     *_transposed_convolution,
 ]

@@ -15,5 +15,6 @@ from meshflow.ops.random.stateful import *
 from meshflow.ops.random.stateful import __all__ as _stateful
 from meshflow.ops.random.stateless import *
 from meshflow.ops.random.stateless import __all__ as _stateless
+from meshflow.ops.random.truncated import stateless_parameterized_truncated_normal
 
-__all__ = [*_stateful, *_stateless, "set_seed"]
+__all__ = [*_stateful, *_stateless, "set_seed", "stateless_parameterized_truncated_normal"]

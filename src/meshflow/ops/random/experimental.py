@@ -1,5 +1,6 @@
 """`tf.random.experimental`: earlier names of generators and stateless ops."""
 
+from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.ops.random import stateless_fold_in, stateless_shuffle, stateless_split
 from meshflow.ops.random.generator import (
     Algorithm,
@@ -19,3 +20,5 @@ __all__ = [
     "stateless_shuffle",
     "stateless_split",
 ]
+
+__getattr__ = _explain_names("tf.random.experimental")

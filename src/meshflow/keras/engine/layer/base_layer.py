@@ -50,6 +50,7 @@ from meshflow.keras.engine.layer.losses_and_metrics import LayerLosses, compute_
 from meshflow.keras.engine.layer.rematerialization import run_call
 from meshflow.keras.engine.layer.shape_inference import map_shapes
 from meshflow.keras.engine.layer.stateless_calls import StatelessCalls
+from meshflow.keras.engine.layer.subclass_members import SubclassMembers
 from meshflow.keras.engine.layer.symbolic_calls import SymbolicCallMethods
 from meshflow.keras.engine.layer.weights import LayerWeights
 from meshflow.keras.engine.symbolic.call_signature import (
@@ -76,7 +77,9 @@ if TYPE_CHECKING:
 
 
 # As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
-class Layer(LayerWeights, LayerLosses, SymbolicCallMethods, StatelessCalls, Module):  # type: ignore[misc]
+class Layer(  # type: ignore[misc]
+    LayerWeights, LayerLosses, SubclassMembers, SymbolicCallMethods, StatelessCalls, Module
+):
     """Computation with weights; subclasses define `build` and `call`.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable_creation import variable_creator_scope
-from meshflow.data.structure import ElementSource
+from meshflow.data.structure import ElementLeaf
 from meshflow.distribute.replicas.context import ReplicaContext, context_scope
 from meshflow.distribute.strategy import Strategy, get_strategy, has_strategy
 from meshflow.environment.types import PyTree
@@ -95,7 +95,7 @@ def distribute_input(model: Any, x: PyTree) -> PyTree:
     strategy = find_strategy(model)
     if isinstance(x, DatasetCreator):
         return (strategy or get_strategy()).distribute_datasets_from_function(x, x.input_options)
-    if getattr(strategy, "num_workers", 1) > 1 and isinstance(x, ElementSource):
+    if getattr(strategy, "num_workers", 1) > 1 and isinstance(x, ElementLeaf):
         dataset: Any = x
         return strategy.experimental_distribute_dataset(dataset)  # type: ignore[union-attr]
     return x

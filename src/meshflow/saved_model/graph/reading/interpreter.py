@@ -43,6 +43,8 @@ from meshflow.saved_model.graph.ops.tensor_lists import TENSOR_LIST_OPS
 from meshflow.saved_model.graph.ops.xla_call_module import MODULE_OPS
 
 __all__ = [
+    "ARRAY_FUNCTION_OPS",
+    "HOST_ONLY_OPS",
     "FunctionLibrary",
     "GraphFunction",
     "GraphRun",
@@ -52,7 +54,7 @@ __all__ = [
     "list_supported_ops",
 ]
 
-_ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
+ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
     **ARRAY_OPS,
     **ALGEBRA_OPS,
     **NETWORK_OPS,
@@ -62,7 +64,7 @@ _ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
     **MODULE_OPS,
 }
 # These ops run on the host only.
-_HOST_ONLY_OPS: dict[str, Callable[..., Any]] = {**STRING_OPS, **HOST_OPS}
+HOST_ONLY_OPS: dict[str, Callable[..., Any]] = {**STRING_OPS, **HOST_OPS}
 # The size of the results of these ops depends on values, so only the host can run them.
 _DYNAMIC_SIZE_OPS = frozenset(("Where",))
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -192,7 +194,7 @@ class FunctionLibrary:
         pending, seen = list(nodes), set[str]()
         while pending:
             node = pending.pop()
-            if node.op in _HOST_ONLY_OPS or node.op in _DYNAMIC_SIZE_OPS:
+            if node.op in HOST_ONLY_OPS or node.op in _DYNAMIC_SIZE_OPS:
                 return True
             for name in _list_called_functions(node):
                 if name in self and name not in seen:
@@ -338,10 +340,10 @@ class GraphRun:
             raise errors.UnimplementedError(
                 f"node {node.name}: op {op} may not run while tables are initialized."
             )
-        if op in _ARRAY_FUNCTION_OPS:
+        if op in ARRAY_FUNCTION_OPS:
             if any(map(requires_host, inputs)):
                 inputs = self._to_host_inputs(inputs)
-            value = _ARRAY_FUNCTION_OPS[op](node, *inputs)
+            value = ARRAY_FUNCTION_OPS[op](node, *inputs)
             if any(isinstance(v, SymbolicSizes) for v in inputs):
                 return (
                     [_restore_sizes(v) for v in value]
@@ -357,11 +359,11 @@ class GraphRun:
             return control_flow.CONTROL_FLOW_OPS[op](self, node, inputs)
         if op in _STATEFUL_OPS:
             return _STATEFUL_OPS[op](self, node, *inputs)
-        if op in _HOST_ONLY_OPS:
+        if op in HOST_ONLY_OPS:
             self._check_host(inputs)
             if op in ("HashTableV2", "MutableHashTableV2", "MutableHashTableOfTensorsV2"):
                 return self._get_table(node, inputs)
-            return _HOST_ONLY_OPS[op](node, *inputs)
+            return HOST_ONLY_OPS[op](node, *inputs)
         raise errors.UnimplementedError(
             f"node {node.name}: TensorFlow's op {op} is not supported, so functions that need it cannot be run."
         )
@@ -492,11 +494,11 @@ def list_supported_ops() -> list[str]:
     """Return the sorted names of all ops that can be run."""
     return sorted(
         {
-            *_ARRAY_FUNCTION_OPS,
+            *ARRAY_FUNCTION_OPS,
             *_CALL_OPS,
             *control_flow.CONTROL_FLOW_OPS,
             *_STATEFUL_OPS,
-            *_HOST_ONLY_OPS,
+            *HOST_ONLY_OPS,
             "Const",
         }
     )

@@ -1,0 +1,146 @@
+"""Sparse tensors as strings: the serialized indices, values and shape."""
+
+from __future__ import annotations
+
+import numpy as np
+from google.protobuf import json_format
+
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.io import protos
+from meshflow.io.tensors import parse_tensor, serialize_tensor
+from meshflow.ops.files import to_host_strings
+
+__all__ = [
+    "decode_json_example",
+    "deserialize_many_sparse",
+    "serialize_many_sparse",
+    "serialize_sparse",
+]
+
+
+def _check_strings(out_type: DTypeLike) -> None:
+    if as_dtype(out_type) is not string:
+        raise InvalidArgumentError(
+            f"out_type must be tf.string, got {out_type!r}; variants are not available."
+        )
+
+
+def serialize_sparse(
+    sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None
+) -> Tensor:
+    """Serialize a sparse tensor to three strings: indices, values and shape.
+
+    Args:
+      sp_input: The sparse tensor.
+      out_type: tf.string.
+      name: Ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.io.serialize_sparse(tf.SparseTensor([[1]], [5], [3]))
+      >>> tf.io.deserialize_many_sparse(text[tf.newaxis], tf.int32).dense_shape.numpy()
+      array([1, 3])
+    """
+    _check_strings(out_type)
+    parts = (sp_input.indices, sp_input.values, sp_input.dense_shape)
+    return convert_to_tensor([serialize_tensor(part).numpy() for part in parts])
+
+
+def serialize_many_sparse(
+    sp_input: SparseTensor, out_type: DTypeLike = string, name: str | None = None
+) -> Tensor:
+    """Serialize each row of a sparse tensor to three strings; returns a tensor of shape [rows, 3].
+
+    Args:
+      sp_input: Sparse tensor of rank 2 or more.
+      out_type: tf.string.
+      name: Ignored.
+    """
+    _check_strings(out_type)
+    indices, values, shape = (
+        np.asarray(x.numpy()) for x in (sp_input.indices, sp_input.values, sp_input.dense_shape)
+    )
+    rows = []
+    for row in range(int(shape[0])):
+        mask = indices[:, 0] == row
+        parts = (indices[mask, 1:], values[mask], shape[1:])
+        rows.append([serialize_tensor(convert_to_tensor(part)).numpy() for part in parts])
+    return convert_to_tensor(np.array(rows, object).reshape(-1, 3))
+
+
+def deserialize_many_sparse(
+    serialized_sparse: TensorLike,
+    dtype: DTypeLike,
+    rank: int | None = None,
+    name: str | None = None,
+) -> SparseTensor:
+    """Combine serialized sparse tensors to a batch.
+
+    Args:
+      serialized_sparse: Strings of shape [batch, 3].
+      dtype: Dtype of the values.
+      rank: Rank of each sparse tensor, or None.
+      name: Ignored.
+
+    Raises:
+      InvalidArgumentError: If the shape of the strings, the rank or the dtype is wrong.
+    """
+    texts = to_host_strings(serialized_sparse, "deserialize_many_sparse")
+    if texts.ndim != 2 or texts.shape[1] != 3:
+        raise InvalidArgumentError(
+            f"deserialize_many_sparse: expected strings of shape [batch, 3], got {list(texts.shape)}."
+        )
+    parts = [
+        [parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)]
+        for row in texts
+    ]
+    shapes = [shape for _, _, shape in parts]
+    if len({len(shape) for shape in shapes}) > 1 or (
+        rank is not None and any(len(s) != rank for s in shapes)
+    ):
+        raise InvalidArgumentError(
+            f"deserialize_many_sparse: expected equal ranks ({rank}), got shapes {shapes}."
+        )
+    indices = [
+        np.insert(np.reshape(i, (len(v), -1)), 0, row, axis=1)
+        for row, (i, v, _) in enumerate(parts)
+    ]
+    values = (
+        np.concatenate([v for _, v, _ in parts])
+        if parts
+        else np.zeros(0, as_dtype(dtype).as_numpy_dtype)
+    )
+    size = np.max(shapes, axis=0) if parts else np.zeros(rank or 1, np.int64)
+    stacked = np.concatenate(indices) if parts else np.zeros((0, len(size) + 1), np.int64)
+    return SparseTensor(stacked, values, np.array([len(parts), *size]))
+
+
+def decode_json_example(json_examples: TensorLike, name: str | None = None) -> Tensor:
+    """Convert `tf.train.Example` messages in JSON to serialized messages.
+
+    Args:
+      json_examples: Strings of any shape.
+      name: Ignored.
+
+    Raises:
+      InvalidArgumentError: If a text is no such message.
+
+    Example:
+      >>> import meshflow as tf
+      >>> text = tf.io.decode_json_example('{"features": {"feature": {"a": {"int64List": {"value": ["3"]}}}}}')
+      >>> tf.train.Example.FromString(text.numpy()).features.feature["a"].int64_list.value
+      [3]
+    """
+    texts = to_host_strings(json_examples, "decode_json_example")
+    results = np.empty(texts.shape, object)
+    for index in np.ndindex(texts.shape):
+        try:
+            message = json_format.Parse(texts[index], protos.Example())
+        except json_format.ParseError as error:
+            raise InvalidArgumentError(f"Error while parsing JSON: {error}") from None
+        results[index] = message.SerializeToString()
+    return convert_to_tensor(results if texts.shape else results[()])

@@ -1,0 +1,33 @@
+"""`tf.compat.v1.keras.layers`: recurrent layers that used cuDNN; XLA computes them on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshflow.keras.layers import GRU, LSTM
+
+__all__ = ["CuDNNGRU", "CuDNNLSTM"]
+
+
+class CuDNNGRU(GRU):
+    """GRU with sigmoid gates that applies the reset gate after the matrix product.
+
+    Args:
+      units: Size of the output.
+      **kwargs: Arguments of `tf.keras.layers.GRU`.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(units, reset_after=True, **kwargs)
+
+
+class CuDNNLSTM(LSTM):
+    """LSTM with sigmoid gates.
+
+    Args:
+      units: Size of the output.
+      **kwargs: Arguments of `tf.keras.layers.LSTM`.
+    """
+
+    def __init__(self, units: int, **kwargs: Any) -> None:
+        super().__init__(units, **kwargs)

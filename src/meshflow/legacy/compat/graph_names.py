@@ -1,0 +1,279 @@
+"""Names of TensorFlow 1's graphs that mean something in eager execution: collections are empty, and nothing is queued."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from meshflow.core.config.graph_mode import Graph
+from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import StrPath
+from meshflow.io import protos
+from meshflow.io.records import read_records
+from meshflow.legacy.compat.public_package import tf
+
+_KEYS = (
+    "ACTIVATIONS ASSET_FILEPATHS BIASES CONCATENATED_VARIABLES COND_CONTEXT EVAL_STEP GLOBAL_STEP GLOBAL_VARIABLES "
+    "INIT_OP LOCAL_INIT_OP LOCAL_RESOURCES LOCAL_VARIABLES LOSSES METRIC_VARIABLES MODEL_VARIABLES "
+    "MOVING_AVERAGE_VARIABLES QUEUE_RUNNERS READY_FOR_LOCAL_INIT_OP READY_OP REGULARIZATION_LOSSES RESOURCES SAVEABLE_OBJECTS "
+    "SAVERS SUMMARIES SUMMARY_OP TABLE_INITIALIZERS TRAINABLE_RESOURCE_VARIABLES TRAINABLE_VARIABLES TRAIN_OP "
+    "UPDATE_OPS VARIABLES WEIGHTS WHILE_CONTEXT"
+)
+_KEY_VALUES = {"GLOBAL_VARIABLES": "variables", "TABLE_INITIALIZERS": "table_initializer"}
+
+
+class GraphKeys:
+    """Names of collections."""
+
+
+for _key in _KEYS.split():
+    setattr(GraphKeys, _key, _KEY_VALUES.get(_key, _key.lower()))
+
+
+class SparseTensorValue(NamedTuple):
+    """Indices, values and shape of a sparse tensor as arrays."""
+
+    indices: Any
+    values: Any
+    dense_shape: Any
+
+
+class Dimension:
+    """Size of a dimension; shapes have integers and None instead.
+
+    Args:
+      value: The size, another dimension, or None.
+
+    Raises:
+      ValueError: If the size is negative.
+    """
+
+    def __init__(self, value: Any) -> None:
+        value = value.value if isinstance(value, Dimension) else value
+        if value is not None and int(value) < 0:
+            raise ValueError(f"Dimension {value} must be >= 0")
+        self._value = None if value is None else int(value)
+
+    @property
+    def value(self) -> int | None:
+        """Return the size, or None if it is not known."""
+        return self._value
+
+    def is_compatible_with(self, other: Any) -> bool:
+        """Check whether two sizes may be equal."""
+        other = Dimension(other)
+        return self._value is None or other.value is None or self._value == other.value
+
+    def merge_with(self, other: Any) -> Dimension:
+        """Return the known one of two compatible sizes."""
+        other = Dimension(other)
+        if not self.is_compatible_with(other):
+            raise ValueError(f"Dimensions {self} and {other} are not compatible")
+        return other if self._value is None else self
+
+    def _combine(self, other: Any, function: Callable[[int, int], int]) -> Dimension:
+        other = Dimension(other)
+        known = self._value is not None and other.value is not None
+        return Dimension(function(self._value, other.value) if known else None)  # type: ignore[arg-type]
+
+    def __add__(self, other: Any) -> Dimension:
+        return self._combine(other, lambda a, b: a + b)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Dimension:
+        return self._combine(other, lambda a, b: a - b)
+
+    def __mul__(self, other: Any) -> Dimension:
+        return self._combine(other, lambda a, b: a * b)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Dimension:
+        return self._combine(other, lambda a, b: a // b)
+
+    def __mod__(self, other: Any) -> Dimension:
+        return self._combine(other, lambda a, b: a % b)
+
+    def __eq__(self, other: object) -> Any:
+        value = other.value if isinstance(other, Dimension) else other
+        return None if self._value is None or value is None else self._value == value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+    def __int__(self) -> int:
+        return self._value  # type: ignore[return-value]
+
+    __index__ = __int__
+
+    def __repr__(self) -> str:
+        return f"Dimension({self._value})"
+
+    def __str__(self) -> str:
+        return "?" if self._value is None else str(self._value)
+
+
+class _DefaultGraph(Graph):
+    """The graph of a thread, which is empty."""
+
+    seed: int | None = None
+    finalized = False
+    version = 0
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def building_function(self) -> bool:
+        """Return whether a function is being traced."""
+        return not executing_eagerly()
+
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[_DefaultGraph]:
+        """Run a block."""
+        yield self
+
+    def get_name_scope(self) -> str:
+        """Return the current name scope."""
+        return tf.get_current_name_scope()
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """Return a name unchanged."""
+        return name
+
+    def get_operations(self) -> list[Any]:
+        """Return an empty list."""
+        return []
+
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """Return an empty list."""
+        return []
+
+    get_collection_ref = get_collection
+
+    def add_to_collection(self, name: str, value: object) -> None:
+        """Do nothing."""
+
+
+_graph = _DefaultGraph()
+
+
+def get_default_graph() -> Graph:
+    """Return an empty graph, with the state of the thread."""
+    return _graph
+
+
+def _make_list_function(name: str) -> Callable[..., list[Any]]:
+    def function(*args: object, **kwargs: object) -> list[Any]:
+        return []
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        "Return an empty list: variables of eager execution belong to the objects that create them."
+    )
+    return function
+
+
+_LISTS = "all_variables get_collection get_collection_ref global_variables local_variables model_variables"
+_LISTS += " moving_average_variables trainable_variables"
+for _list in _LISTS.split():
+    globals()[_list] = _make_list_function(_list)
+
+
+def add_to_collection(name: str, value: object) -> None:
+    """Do nothing: there are no collections."""
+
+
+def add_to_collections(names: object, value: object) -> None:
+    """Do nothing: there are no collections."""
+
+
+def reset_default_graph() -> None:
+    """Do nothing: the graph is always empty."""
+
+
+@contextlib.contextmanager
+def colocate_with(op: object, ignore_existing: bool = False) -> Iterator[None]:
+    """Run a block; XLA chooses the devices of values."""
+    yield
+
+
+def placeholder_with_default(
+    input: TensorLike, shape: ShapeLike, name: str | None = None
+) -> Tensor:
+    """Return the default value, as eager execution does."""
+    return tf.convert_to_tensor(input)
+
+
+def is_variable_initialized(variable: object) -> Tensor:
+    """Return True: variables are initialized when they are created."""
+    return tf.constant(True)
+
+
+def report_uninitialized_variables(
+    var_list: object = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """Return an empty tensor of names."""
+    return tf.constant([], tf.string)
+
+
+def assert_variables_initialized(var_list: object = None) -> None:
+    """Do nothing: variables are initialized when they are created."""
+
+
+def summary_iterator(path: StrPath) -> Iterator[Any]:
+    """Yield the events of an event file.
+
+    Args:
+      path: Path of the file.
+    """
+    return (protos.Event.FromString(record) for record in read_records(path))
+
+
+class FileWriter:
+    """Writer of event files, which is not compatible with eager execution.
+
+    Raises:
+      RuntimeError: Always.
+    """
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        _raise_incompatible()
+
+
+class FileWriterCache:
+    """Cache of `FileWriter`s, which are not compatible with eager execution."""
+
+    @staticmethod
+    def get(logdir: StrPath) -> NoReturn:
+        """Raise a RuntimeError."""
+        _raise_incompatible()
+
+    @staticmethod
+    def clear() -> None:
+        """Do nothing."""
+
+
+def _raise_incompatible() -> NoReturn:
+    raise RuntimeError(
+        "tf.summary.FileWriter is not compatible with eager execution. Use `tf.summary.create_file_writer`."
+    )
+
+
+__all__ = [
+    *(
+        "Dimension",
+        "FileWriter",
+        "FileWriterCache",
+        "GraphKeys",
+        "SparseTensorValue",
+        "add_to_collection",
+    ),
+    *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),
+    *("is_variable_initialized", "placeholder_with_default", "report_uninitialized_variables"),
+    *("reset_default_graph", "summary_iterator", *_LISTS.split()),
+]

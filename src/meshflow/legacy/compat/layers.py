@@ -1,0 +1,57 @@
+"""`tf.compat.v1.layers`: classes of Keras, and functions that create a layer and call it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.legacy.compat.public_package import tf
+
+# Classes by the names of functions.
+_FUNCTIONS = {
+    **{f"average_pooling{n}d": f"AveragePooling{n}D" for n in (1, 2, 3)},
+    **{f"max_pooling{n}d": f"MaxPooling{n}D" for n in (1, 2, 3)},
+    **{f"conv{n}d": f"Conv{n}D" for n in (1, 2, 3)},
+    **{f"conv{n}d_transpose": f"Conv{n}DTranspose" for n in (2, 3)},
+    **{f"separable_conv{n}d": f"SeparableConv{n}D" for n in (1, 2)},
+    "batch_normalization": "BatchNormalization",
+    "dense": "Dense",
+    "dropout": "Dropout",
+    "flatten": "Flatten",
+}
+_CLASSES = {*_FUNCTIONS.values(), "Layer", "InputSpec"}
+# Arguments of TensorFlow 1 that Keras does not have.
+_DROPPED = (
+    "reuse",
+    "_reuse",
+    "_scope",
+    "fused",
+    "renorm",
+    "renorm_clipping",
+    "renorm_momentum",
+    "virtual_batch_size",
+    "adjustment",
+)
+# Arguments of the calls of layers.
+_CALL_ARGUMENTS = ("training",)
+
+
+def _make_function(name: str) -> Callable[..., Tensor]:
+    class_name = _FUNCTIONS[name]
+
+    def function(inputs: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
+        options = {k: v for k, v in kwargs.items() if k not in (*_DROPPED, *_CALL_ARGUMENTS)}
+        if options.get("kernel_initializer", "") is None:
+            del options["kernel_initializer"]
+        layer = getattr(tf.keras.layers, class_name)(*args, **options)
+        return layer(inputs, **{k: kwargs[k] for k in _CALL_ARGUMENTS if k in kwargs})
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Create a `tf.keras.layers.{class_name}` with these arguments, and call it."
+    return function
+
+
+globals().update({_name: getattr(tf.keras.layers, _name) for _name in _CLASSES})
+globals().update({_name: _make_function(_name) for _name in _FUNCTIONS})
+__all__ = sorted({*_CLASSES, *_FUNCTIONS})

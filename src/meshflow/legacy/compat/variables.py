@@ -1,0 +1,488 @@
+"""Variables of TensorFlow 1: scopes, `get_variable`, scatters, initializers and partitioners.
+
+As in eager execution of TensorFlow, `get_variable` creates a new variable at each call, except in the function of
+a template, which reuses the variables of its first call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from meshflow.core.dispatch.composite import IndexedSlices
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.variables.variable import Variable
+from meshflow.legacy.compat.public_package import tf
+
+__all__ = [
+    "AUTO_REUSE",
+    "VariableScope",
+    "batch_scatter_update",
+    "constant_initializer",
+    "count_up_to",
+    "fixed_size_partitioner",
+    "get_variable",
+    "get_variable_scope",
+    "glorot_normal_initializer",
+    "glorot_uniform_initializer",
+    "make_template",
+    "min_max_variable_partitioner",
+    "no_regularizer",
+    "ones_initializer",
+    "orthogonal_initializer",
+    "random_normal_initializer",
+    "random_uniform_initializer",
+    "scatter_add",
+    "scatter_div",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_nd_add",
+    "scatter_nd_sub",
+    "scatter_nd_update",
+    "scatter_sub",
+    "scatter_update",
+    "truncated_normal_initializer",
+    "uniform_unit_scaling_initializer",
+    "variable_axis_size_partitioner",
+    "variable_scope",
+    "variance_scaling_initializer",
+    "zeros_initializer",
+]
+
+AUTO_REUSE = "auto_reuse"
+_state = threading.local()
+
+
+class VariableScope:
+    """Defaults of the variables that `get_variable` creates in a scope.
+
+    Args:
+      reuse: Whether variables are reused.
+      name: Prefix of the names of variables.
+      initializer: Initializer of variables without one.
+      regularizer: Ignored, because there are no collections of losses.
+      dtype: Dtype of variables without one.
+      store: Variables by name that are reused, or None.
+    """
+
+    def __init__(
+        self,
+        reuse: object,
+        name: str = "",
+        initializer: object = None,
+        regularizer: object = None,
+        dtype: DTypeLike = "float32",
+        store: dict[str, Variable] | None = None,
+    ) -> None:
+        self.reuse, self.name, self.initializer = reuse, name, initializer
+        self.regularizer, self.dtype, self._store = regularizer, dtype, store
+
+    @property
+    def original_name_scope(self) -> str:
+        """Return the name with a slash."""
+        return f"{self.name}/" if self.name else ""
+
+    def reuse_variables(self) -> None:
+        """Reuse variables in this scope."""
+        self.reuse = True
+
+    def set_initializer(self, initializer: object) -> None:
+        """Set the initializer of variables without one."""
+        self.initializer = initializer
+
+    def set_regularizer(self, regularizer: object) -> None:
+        """Set the regularizer, which is ignored."""
+        self.regularizer = regularizer
+
+
+def get_variable_scope() -> VariableScope:
+    """Return the current scope of this thread."""
+    if not hasattr(_state, "scope"):
+        _state.scope = VariableScope(False)
+    return _state.scope
+
+
+@contextlib.contextmanager
+def _enter_scope(scope: VariableScope) -> Iterator[VariableScope]:
+    previous, _state.scope = get_variable_scope(), scope
+    try:
+        yield scope
+    finally:
+        _state.scope = previous
+
+
+@contextlib.contextmanager
+def variable_scope(
+    name_or_scope: str | VariableScope | None,
+    default_name: str | None = None,
+    values: object = None,
+    initializer: object = None,
+    regularizer: object = None,
+    caching_device: object = None,
+    partitioner: object = None,
+    custom_getter: object = None,
+    reuse: object = None,
+    dtype: DTypeLike | None = None,
+    use_resource: bool | None = None,
+    constraint: object = None,
+    auxiliary_name_scope: bool = True,
+) -> Iterator[VariableScope]:
+    """Prefix the names of variables, and set defaults for `get_variable`.
+
+    Args:
+      name_or_scope: Name below the current scope, or a scope that is entered again.
+      default_name: Name if `name_or_scope` is None.
+      values: Ignored.
+      initializer: Initializer of variables without one.
+      regularizer: Ignored.
+      caching_device: Ignored.
+      partitioner: Ignored.
+      custom_getter: Ignored.
+      reuse: Recorded in the scope.
+      dtype: Dtype of variables without one.
+      use_resource: Ignored.
+      constraint: Ignored.
+      auxiliary_name_scope: Whether the names of ops get the prefix, too.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.compat.v1.variable_scope("dense"):
+      ...     kernel = tf.compat.v1.get_variable("kernel", [2, 3])
+      >>> kernel.name
+      'dense/kernel:0'
+    """
+    outer = get_variable_scope()
+    if isinstance(name_or_scope, VariableScope):
+        name, outer = name_or_scope.name, name_or_scope
+    else:
+        last = name_or_scope or default_name
+        if not last:
+            raise ValueError("If default_name is None then name_or_scope is required")
+        name = f"{outer.name}/{last}".lstrip("/")
+    scope = VariableScope(
+        outer.reuse if reuse is None else reuse,
+        name,
+        outer.initializer if initializer is None else initializer,
+        outer.regularizer if regularizer is None else regularizer,
+        outer.dtype if dtype is None else dtype,
+        outer._store,
+    )
+    with (
+        tf.name_scope(f"{name}/") if auxiliary_name_scope else contextlib.nullcontext(),
+        _enter_scope(scope),
+    ):
+        yield scope
+
+
+def get_variable(
+    name: str,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
+    initializer: object = None,
+    regularizer: object = None,
+    trainable: bool | None = None,
+    collections: object = None,
+    caching_device: object = None,
+    partitioner: object = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: object = None,
+    constraint: object = None,
+    synchronization: object = tf.VariableSynchronization.AUTO,
+    aggregation: object = tf.VariableAggregation.NONE,
+) -> Variable:
+    """Create a variable with the name and the defaults of the current scope.
+
+    Args:
+      name: Name below the scope.
+      shape: Shape; taken from the initializer if that is a value.
+      dtype: Default: that of the scope, or of the value.
+      initializer: Initializer, or a value. Default: that of the scope, or glorot_uniform; zeros for other dtypes than
+        floats.
+      regularizer: Ignored.
+      trainable: Default: True.
+      collections: Ignored.
+      caching_device: Ignored.
+      partitioner: Ignored.
+      validate_shape: Ignored.
+      use_resource: Ignored.
+      custom_getter: Ignored.
+      constraint: As in `tf.Variable`.
+      synchronization: As in `tf.Variable`.
+      aggregation: As in `tf.Variable`.
+
+    Raises:
+      ValueError: If neither the shape nor a value is passed.
+    """
+    scope = get_variable_scope()
+    full_name = f"{scope.name}/{name}".lstrip("/")
+    if scope._store is not None and full_name in scope._store:
+        return scope._store[full_name]
+    initializer = scope.initializer if initializer is None else initializer
+    if isinstance(initializer, type):
+        initializer = initializer()
+    kind: DType = tf.as_dtype(dtype or scope.dtype)
+    if initializer is None:
+        initializer = tf.keras.initializers.get("glorot_uniform" if kind.is_floating else "zeros")
+    if not callable(initializer):
+        value: Any = tf.convert_to_tensor(
+            initializer, dtype=kind if isinstance(initializer, float) else None
+        )
+    elif shape is None:
+        raise ValueError(
+            f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
+        )
+    else:
+        value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
+    variable = tf.Variable(
+        value,
+        trainable=trainable,
+        name=name if tf.get_current_name_scope() == scope.name else full_name,
+        constraint=constraint,
+        synchronization=synchronization,
+        aggregation=aggregation,
+    )
+    if scope._store is not None:
+        scope._store[full_name] = variable
+    return variable
+
+
+def make_template(
+    name_: str,
+    func_: Callable[..., Any],
+    create_scope_now_: bool = False,
+    unique_name_: str | None = None,
+    custom_getter_: object = None,
+    **kwargs: Any,
+) -> Callable[..., Any]:
+    """Return a function that creates variables at its first call, and reuses them at further calls.
+
+    Args:
+      name_: Scope of the variables.
+      func_: Function that calls `get_variable`.
+      create_scope_now_: Ignored.
+      unique_name_: Scope of the variables instead of `name_`.
+      custom_getter_: Ignored.
+      **kwargs: Arguments of `func_`.
+    """
+    store: dict[str, Variable] = {}
+
+    @functools.wraps(func_)
+    def template(*args: Any, **more: Any) -> Any:
+        with variable_scope(unique_name_ or name_) as scope:
+            scope._store = store
+            return func_(*args, **{**kwargs, **more})
+
+    template.variables = store.values()  # type: ignore[attr-defined]
+    return template
+
+
+def _make_scatter(method: str) -> Callable[..., Variable]:
+    sparse = not method.startswith("scatter_nd")
+
+    def scatter(
+        ref: Variable,
+        indices: TensorLike,
+        updates: TensorLike,
+        use_locking: bool = False,
+        name: str | None = None,
+    ) -> Variable:
+        if sparse:
+            rows = tf.convert_to_tensor(indices)
+            values = tf.cast(updates, ref.dtype)
+            values = tf.broadcast_to(values, tf.concat([tf.shape(rows), tf.shape(ref)[1:]], 0))
+            values = tf.reshape(values, tf.concat([[-1], tf.shape(ref)[1:]], 0))
+            getattr(ref, method)(IndexedSlices(values, tf.reshape(rows, [-1])))
+        else:
+            getattr(ref, method)(indices, updates)
+        return ref
+
+    scatter.__name__ = scatter.__qualname__ = method
+    scatter.__doc__ = (
+        f"Call `ref.{method}` with rows and their values; the other arguments are ignored."
+    )
+    return scatter
+
+
+scatter_add, scatter_sub, scatter_update, scatter_mul, scatter_div, scatter_max, scatter_min = (
+    _make_scatter(f"scatter_{n}") for n in ("add", "sub", "update", "mul", "div", "max", "min")
+)
+scatter_nd_add, scatter_nd_sub, scatter_nd_update = (
+    _make_scatter(f"scatter_nd_{n}") for n in ("add", "sub", "update")
+)
+
+
+def batch_scatter_update(
+    ref: Variable,
+    indices: TensorLike,
+    updates: TensorLike,
+    use_locking: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """Call `ref.batch_scatter_update` with rows and their values; the other arguments are ignored."""
+    return ref.batch_scatter_update(
+        IndexedSlices(tf.convert_to_tensor(updates), tf.convert_to_tensor(indices))
+    )
+
+
+def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
+    """Return the value of an integer variable and increment it.
+
+    Raises:
+      OutOfRangeError: If the value is the limit.
+    """
+    value = tf.identity(ref)
+    if int(value) >= limit:
+        raise tf.errors.OutOfRangeError(None, None, f"Reached limit of {limit}")
+    ref.assign_add(1)
+    return value
+
+
+def _make_initializer(class_name: str, v1_name: str, **defaults: Any) -> type:
+    """Return a Keras initializer that also takes a default dtype."""
+    base = getattr(tf.keras.initializers, class_name)
+
+    def __init__(self: Any, *args: Any, dtype: DTypeLike = "float32", **kwargs: Any) -> None:
+        kwargs.pop("verify_shape", None)
+        base.__init__(self, *args, **{**defaults, **kwargs})
+        self.dtype = tf.as_dtype(dtype)
+
+    def __call__(
+        self: Any,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        partition_info: object = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        return base.__call__(self, shape, dtype=dtype or self.dtype, **kwargs)
+
+    doc = f"`tf.keras.initializers.{class_name}` with a default dtype."
+    return type(v1_name, (base,), {"__init__": __init__, "__call__": __call__, "__doc__": doc})
+
+
+constant_initializer = _make_initializer("Constant", "constant_initializer")
+glorot_normal_initializer = _make_initializer("GlorotNormal", "glorot_normal_initializer")
+glorot_uniform_initializer = _make_initializer("GlorotUniform", "glorot_uniform_initializer")
+ones_initializer = _make_initializer("Ones", "ones_initializer")
+orthogonal_initializer = _make_initializer("Orthogonal", "orthogonal_initializer")
+random_normal_initializer = _make_initializer(
+    "RandomNormal", "random_normal_initializer", stddev=1.0
+)
+random_uniform_initializer = _make_initializer(
+    "RandomUniform", "random_uniform_initializer", minval=0.0, maxval=1.0
+)
+truncated_normal_initializer = _make_initializer(
+    "TruncatedNormal", "truncated_normal_initializer", stddev=1.0
+)
+variance_scaling_initializer = _make_initializer("VarianceScaling", "variance_scaling_initializer")
+zeros_initializer = _make_initializer("Zeros", "zeros_initializer")
+
+
+class uniform_unit_scaling_initializer:
+    """Initializer with uniform values of the variance `factor^2 / size of the input`.
+
+    Args:
+      factor: Factor of the values.
+      seed: Seed.
+      dtype: Default dtype.
+    """
+
+    def __init__(
+        self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = "float32"
+    ) -> None:
+        self.factor, self.seed, self.dtype = factor, seed, dtype
+
+    def __call__(
+        self, shape: ShapeLike, dtype: DTypeLike | None = None, partition_info: object = None
+    ) -> Tensor:
+        """Return the values of a variable."""
+        sizes = list(tf.TensorShape(shape))
+        size = 1.0
+        for n in sizes[:-1]:
+            size *= float(n)
+        limit = (3 / max(1.0, size)) ** 0.5 * self.factor
+        return tf.random.uniform(sizes, -limit, limit, dtype or self.dtype, self.seed)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the configuration."""
+        return {"factor": self.factor, "seed": self.seed, "dtype": tf.as_dtype(self.dtype).name}
+
+
+def no_regularizer(_: object) -> None:
+    """Return None: no regularization."""
+
+
+_Partitioner = Callable[..., Sequence[int]]
+
+
+def _make_partitioner(axis: int, count_shards: Callable[[TensorShape, DType], int]) -> _Partitioner:
+    def partition(shape: ShapeLike, dtype: DTypeLike = "float32", **_: object) -> list[int]:
+        sizes = TensorShape(shape)
+        shards = [1] * (sizes.rank or 0)
+        shards[axis] = max(1, min(sizes[axis] or 1, count_shards(sizes, tf.as_dtype(dtype))))
+        return shards
+
+    return partition
+
+
+def fixed_size_partitioner(num_shards: int, axis: int = 0) -> _Partitioner:
+    """Return a function that splits an axis into a fixed number of parts."""
+    return _make_partitioner(axis, lambda shape, dtype: num_shards)
+
+
+def _get_item_bytes(dtype: DType, bytes_per_string_element: int) -> int:
+    return bytes_per_string_element if dtype == tf.string else dtype.size
+
+
+def variable_axis_size_partitioner(
+    max_shard_bytes: int,
+    axis: int = 0,
+    bytes_per_string_element: int = 16,
+    max_shards: int | None = None,
+) -> _Partitioner:
+    """Return a function that splits an axis into parts of at most `max_shard_bytes` bytes.
+
+    Raises:
+      ValueError: If a number is not positive.
+    """
+    if (
+        max_shard_bytes < 1
+        or bytes_per_string_element < 1
+        or (max_shards is not None and max_shards < 1)
+    ):
+        raise ValueError(
+            "max_shard_bytes, bytes_per_string_element and max_shards must be positive."
+        )
+
+    def count(shape: TensorShape, dtype: DType) -> int:
+        slice_bytes = (
+            (shape.num_elements() or 0)
+            // (shape[axis] or 1)
+            * _get_item_bytes(dtype, bytes_per_string_element)
+        )
+        slices_per_shard = max(1, max_shard_bytes // slice_bytes)
+        num_shards = -(-(shape[axis] or 1) // slices_per_shard)
+        return num_shards if max_shards is None else min(max_shards, num_shards)
+
+    return _make_partitioner(axis, count)
+
+
+def min_max_variable_partitioner(
+    max_partitions: int = 1,
+    axis: int = 0,
+    min_slice_size: int = 256 << 10,
+    bytes_per_string_element: int = 16,
+) -> _Partitioner:
+    """Return a function that splits an axis into parts of at least `min_slice_size` bytes."""
+
+    def count(shape: TensorShape, dtype: DType) -> int:
+        total = (shape.num_elements() or 0) * _get_item_bytes(dtype, bytes_per_string_element)
+        return max(1, min(max_partitions, -(-total // min_slice_size)))
+
+    return _make_partitioner(axis, count)

@@ -1,0 +1,208 @@
+"""Functions of `tf.keras.__internal__`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.keras.engine.layer.base_layer import Layer
+from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.training.data_adapter import DataHandler
+from meshflow.keras.losses.base import reduce_weighted
+from meshflow.legacy.compat.public_package import tf
+
+__all__ = [
+    "BaseRandomLayer",
+    "apply_name_scope_on_model_declaration",
+    "clone_and_build_model",
+    "compute_weighted_loss",
+    "convert_to_legacy_optimizer",
+    "get_data_handler",
+    "in_place_subclassed_model_state_restoration",
+    "initialize_variables",
+    "register_symbolic_tensor_type",
+    "track_variable",
+]
+
+
+class _RandomGenerator:
+    """Random numbers of a layer.
+
+    Args:
+      seed: Seed.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._seed = seed
+        self._generator = tf.random.Generator.from_seed(seed) if seed else None
+
+    def _draw(self, name: str, *args: Any, **kwargs: Any) -> Tensor:
+        owner = tf.random if self._generator is None else self._generator
+        return getattr(owner, name)(*args, **kwargs)
+
+    def random_normal(
+        self,
+        shape: ShapeLike,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
+        """Draw from a normal distribution."""
+        return self._draw("normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx())
+
+    def random_uniform(
+        self,
+        shape: ShapeLike,
+        minval: float = 0.0,
+        maxval: Any = None,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
+        """Draw from a uniform distribution."""
+        maxval = 1.0 if maxval is None else maxval
+        return self._draw(
+            "uniform", shape, minval, maxval, dtype=dtype or tf.keras.backend.floatx()
+        )
+
+    def truncated_normal(
+        self,
+        shape: ShapeLike,
+        mean: float = 0.0,
+        stddev: float = 1.0,
+        dtype: DTypeLike | None = None,
+    ) -> Tensor:
+        """Draw from a normal distribution without values beyond two standard deviations."""
+        return self._draw(
+            "truncated_normal", shape, mean, stddev, dtype=dtype or tf.keras.backend.floatx()
+        )
+
+    def dropout(self, inputs: TensorLike, rate: float, noise_shape: Any = None) -> Tensor:
+        """Set elements to 0 and scale the others."""
+        return tf.nn.dropout(inputs, rate=rate, noise_shape=noise_shape, seed=self._seed)
+
+
+class BaseRandomLayer(Layer):
+    """Layer with a source of random numbers, `_random_generator`.
+
+    Args:
+      seed: Seed.
+      force_generator: Ignored.
+      rng_type: Ignored.
+      **kwargs: Arguments of `Layer`.
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        force_generator: bool = False,
+        rng_type: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._random_generator = _RandomGenerator(seed)
+
+
+def apply_name_scope_on_model_declaration(enable: bool) -> None:
+    """Do nothing: names of weights do not depend on scopes around a model."""
+
+
+def initialize_variables(session: object) -> None:
+    """Do nothing: variables are initialized when they are created."""
+
+
+def track_variable(v: object) -> None:
+    """Do nothing: there are no sessions that initialize variables."""
+
+
+def register_symbolic_tensor_type(cls: type) -> None:
+    """Do nothing: symbolic tensors are `KerasTensor`s."""
+
+
+def compute_weighted_loss(
+    losses: TensorLike,
+    sample_weight: TensorLike = None,
+    reduction: str = "sum_over_batch_size",
+    name: str | None = None,
+) -> TensorLike:
+    """Multiply losses by weights and reduce them."""
+    return reduce_weighted(losses, sample_weight, reduction)
+
+
+def get_data_handler(*args: Any, **kwargs: Any) -> DataHandler:
+    """Return the batches of a call of `fit`.
+
+    Args:
+      *args: Arguments of the handler: inputs, targets, weights, batch size.
+      **kwargs: As above; `model` and options of worker threads are ignored.
+    """
+    ignored = (
+        "model",
+        "max_queue_size",
+        "workers",
+        "use_multiprocessing",
+        "steps_per_execution",
+        "distribute",
+    )
+    return DataHandler(*args, **{k: v for k, v in kwargs.items() if k not in ignored})
+
+
+def convert_to_legacy_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer of `tf.keras.optimizers.legacy` with the same configuration.
+
+    Raises:
+      ValueError: If the argument is not an optimizer.
+    """
+    if not isinstance(optimizer, tf.keras.optimizers.Optimizer):
+        raise ValueError(
+            f"`convert_to_legacy_optimizer` should only be called on optimizers, got {optimizer!r}."
+        )
+    legacy = getattr(tf.keras.optimizers.legacy, type(optimizer).__name__)
+    if isinstance(optimizer, legacy):
+        return optimizer
+    dropped = (
+        "weight_decay",
+        "use_ema",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "jit_compile",
+        "is_legacy_optimizer",
+    )
+    config = {k: v for k, v in optimizer.get_config().items() if k not in dropped and v is not None}
+    return legacy.from_config(config)
+
+
+def clone_and_build_model(
+    model: Model,
+    input_tensors: Any = None,
+    target_tensors: Any = None,
+    custom_objects: Mapping[str, Any] | None = None,
+    compile_clone: bool = True,
+    in_place_reset: bool = False,
+    optimizer_iterations: Any = None,
+    optimizer_config: Mapping[str, Any] | None = None,
+) -> Model:
+    """Return a copy of a model with new weights, compiled like it.
+
+    Args:
+      model: Functional or Sequential model.
+      input_tensors: Inputs of the copy.
+      target_tensors: Ignored.
+      custom_objects: Classes by name.
+      compile_clone: Whether to compile the copy.
+      in_place_reset: Ignored.
+      optimizer_iterations: Ignored.
+      optimizer_config: Configuration of the optimizer, instead of that of the model.
+    """
+    with tf.keras.utils.custom_object_scope(dict(custom_objects or {})):
+        clone = tf.keras.models.clone_model(model, input_tensors)
+        if compile_clone and model.optimizer is not None:
+            clone.compile_from_config(model.get_compile_config())
+            if optimizer_config is not None:
+                clone.optimizer = tf.keras.optimizers.deserialize(dict(optimizer_config))
+    return clone
+
+
+def in_place_subclassed_model_state_restoration(model: Model) -> None:
+    """Do nothing: `clone_and_build_model` never changes the original model."""

@@ -1,0 +1,69 @@
+"""`tf.__internal__.tracking`: objects that checkpoints save with their attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from meshflow.core.variables.module import ObservableAttributes
+
+__all__ = [
+    "AutoTrackable",
+    "Trackable",
+    "TrackableReference",
+    "no_automatic_dependency_tracking",
+    "sticky_attribute_assignment",
+    "wrap",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Trackable(ObservableAttributes):
+    """Base class of objects that a checkpoint saves.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Counter(tf.__internal__.tracking.AutoTrackable):
+      ...     def __init__(self):
+      ...         self.steps = tf.Variable(0)
+      >>> tf.train.Checkpoint(counter=Counter()).write("/tmp/counter").endswith("counter")
+      True
+    """
+
+    def _track_trackable(self, trackable: T, name: str, overwrite: bool = False) -> T:
+        """Save an object with this one, under a name."""
+        if not overwrite and getattr(self, name, trackable) is not trackable:
+            raise ValueError(
+                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name is already "
+                "declared as a dependency. Pass overwrite=True to replace it."
+            )
+        object.__setattr__(self, name, trackable)
+        return trackable
+
+
+class AutoTrackable(Trackable):
+    """Object that a checkpoint saves with the variables and trackable objects in its attributes."""
+
+
+class TrackableReference(NamedTuple):
+    """Name and object of a dependency."""
+
+    name: str
+    ref: Any
+
+
+def no_automatic_dependency_tracking(method: F) -> F:
+    """Return a method unchanged: objects are tracked when a checkpoint is saved."""
+    return method
+
+
+def sticky_attribute_assignment(trackable: object, name: str, value: T) -> T:
+    """Return a value unchanged."""
+    return value
+
+
+def wrap(value: T) -> T:
+    """Return a value unchanged: lists and dictionaries are tracked when a checkpoint is saved."""
+    return value

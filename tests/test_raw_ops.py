@@ -1,0 +1,79 @@
+"""Raw ops, compared with TensorFlow's results."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+REFERENCE = Path(__file__).parent / "reference"
+sys.path.insert(0, str(REFERENCE))
+from raw_op_cases import CALLS, VALUES, run_update
+from raw_op_values import flatten
+
+STORED = json.loads((REFERENCE / "raw_ops.json").read_text())
+UPDATES = [name for name in STORED if "(" not in name]
+
+
+def assert_equal(found, expected):
+    """Compare nested lists, with a tolerance for floats."""
+    if isinstance(expected, list):
+        assert isinstance(found, list), (found, expected)
+        assert len(found) == len(expected), (found, expected)
+        if expected and all(isinstance(x, float) for x in expected):
+            np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+        else:
+            for a, b in zip(found, expected, strict=True):
+                assert_equal(a, b)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_values_are_those_of_tensorflow(call):
+    names = {
+        **VALUES,
+        "tf": tf,
+        call.partition("(")[0]: getattr(tf.raw_ops, call.partition("(")[0]),
+    }
+    assert_equal(flatten(eval(call, names)), STORED[call])
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_of_variables(name):
+    parameters = inspect.signature(getattr(tf.raw_ops, name)).parameters
+    assert_equal(run_update(tf, name, parameters), STORED[name])
+
+
+def test_ops_are_differentiable_and_traced():
+    x = tf.constant([[1.0, -2.0]])
+
+    @tf.function
+    def compute(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.raw_ops.LeakyRelu(
+                features=tf.raw_ops.MatMul(a=x, b=x, transpose_b=True), alpha=0.5
+            )
+            y = y + tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=x, labels=[[1.0, 0.0]]).loss
+        return tape.gradient(y, x)
+
+    np.testing.assert_allclose(compute(x), [[1.9526, -3.9526]], atol=1e-4)
+
+
+def test_errors():
+    with pytest.raises(TypeError, match=r"only takes keyword args .possible keys: ..a., .b."):
+        tf.raw_ops.MatMul([[1.0]], [[1.0]])
+    with pytest.raises(TypeError, match="missing a required argument: 'b'"):
+        tf.raw_ops.MatMul(a=[[1.0]])
+    with pytest.raises(NotImplementedError, match=r"tf\.raw_ops\.CudnnRNN: no code of Meshflow"):
+        _ = tf.raw_ops.CudnnRNN
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = tf.raw_ops.Nothing
+    assert len(dir(tf.raw_ops)) > 480
+    assert str(inspect.signature(tf.raw_ops.Relu)) == "(*, features, name=None)"
+    assert all(callable(getattr(tf.raw_ops, name)) for name in dir(tf.raw_ops))
