@@ -106,3 +106,14 @@ def _find_platform(equation: Equation) -> Compute:
     platforms = equation.params["platforms"]
     index = next(i for i, names in enumerate(platforms) if names is None or "cpu" in names)
     return lambda: np.array(index, np.int32)
+
+
+@rule("host_computation", uses_shapes=False, is_pure=False)
+def _compute_on_host(equation: Equation) -> Compute:
+    function, outputs = equation.params["function"], equation.outputs
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        results = function(*map(np.asarray, arrays))
+        return [np.asarray(r, spec.dtype) for r, spec in zip(results, outputs, strict=True)]
+
+    return run

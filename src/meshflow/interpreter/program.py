@@ -16,7 +16,12 @@ from meshflow.environment.jax_internals import expand_high_level, jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
-from meshflow.interpreter.symbolic_sizes import Symbol, Symbols, has_symbolic_size
+from meshflow.interpreter.symbolic_sizes import (
+    UNBOUND,
+    Symbol,
+    Symbols,
+    has_symbolic_size,
+)
 from meshflow.interpreter.table import (
     CALL_RULES,
     INLINED,
@@ -86,7 +91,7 @@ class Program:
             self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
         )
         self.is_copied = self._memory.is_copied
-        self._bound: OrderedDict[tuple[int, ...], BoundProgram] = OrderedDict()
+        self._bound: OrderedDict[tuple[Any, ...], BoundProgram] = OrderedDict()
         self._static_steps: dict[int, Step] = {}
         self._symbolic_values = [
             (i, v) for i, v in enumerate(self._values) if any(type(n) is Symbol for n in v.shape)
@@ -99,7 +104,7 @@ class Program:
         ]
         for i, node in enumerate(self._nodes):
             if node.is_static:
-                self._make_step(i, (), {})
+                self._make_step(i, {}, ())
 
     @property
     def names(self) -> set[str]:
@@ -207,14 +212,18 @@ class Program:
         )
 
     def _compute(self, node: Node) -> list[Any]:
-        compute = node.rule.build(self._specialize(node, ()))
+        compute = node.rule.build(self._specialize(node, {}, ()))
         run = compute.run if isinstance(compute, Writer) else compute
         with np.errstate(all="ignore"):
             results = run(*[self.constants[i] for i in node.inputs])
         return results if node.is_multiple else [results]
 
     def _specialize(
-        self, node: Node, sizes: Sequence[int], specs: Mapping[int, Spec] | None = None
+        self,
+        node: Node,
+        dims: Mapping[str, int],
+        sizes: Sequence[int],
+        specs: Mapping[int, Spec] | None = None,
     ) -> Equation:
         """Return an equation with known sizes, given the types of values with symbolic sizes."""
 
@@ -224,7 +233,7 @@ class Program:
             return found or Spec(*self._values[slot])  # type: ignore[arg-type]
 
         def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
-            return self._make_inner_program(jaxpr, donated).bind(sizes)
+            return self._make_inner_program(jaxpr, donated).bind(dims)
 
         params = node.params
         if node.symbolic_params:
@@ -265,32 +274,69 @@ class Program:
                         self._make_inner_program(inner)
         self.constants = {i: c for i, c in self.constants.items() if i in live}
 
-    def bind(self, sizes: Sequence[int]) -> BoundProgram:
-        """Return the closures for values of the symbolic sizes."""
-        key = tuple(sizes)
+    def bind(self, dims: Mapping[str, int], first: int = -1) -> BoundProgram:
+        """Return the closures for values of the symbolic sizes.
+
+        Args:
+          dims: Values of the dimensions by name. Others depend on values that the program computes.
+          first: Index of the first equation to run; -1 for a run from the start.
+        """
+        key = (first, *sorted(dims.items())) if dims else (first,)
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = BoundProgram(self, self._make_steps(sizes))
+            bound = self._bound[key] = BoundProgram(self, self._make_steps(dims, first))
             if len(self._bound) > MAX_BINDINGS:
                 self._bound.popitem(last=False)
         return bound
 
-    def _make_steps(self, sizes: Sequence[int]) -> list[Step]:
-        bind_shape = self.symbols.bind_shape
-        specs = {i: Spec(bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values}
+    def _make_steps(self, dims: Mapping[str, int], first: int) -> list[Step]:
+        """Return the closures up to the first value of a size that is unknown before it is computed."""
+        symbols = self.symbols
+        sizes = symbols.evaluate(dims)
+        types = {
+            i: Spec(symbols.bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values
+        }
+        is_open = UNBOUND in sizes
+        if is_open and first < 0 and self._find_open(self.inputs, sizes):
+            return [self._make_continuation(self.inputs, dims, 0)]
         steps: list[Step] = []
-        for i in range(len(self._nodes)):
-            steps.append(self._static_steps.get(i) or self._make_step(i, sizes, specs))
+        for i in range(max(first, 0), len(self._nodes)):
+            steps.append(self._static_steps.get(i) or self._make_step(i, dims, sizes, types))
+            outputs = self._find_open(self._nodes[i].outputs, sizes) if is_open else []
+            if outputs:
+                steps.append(self._make_continuation(outputs, dims, i + 1))
+                break
             dead = self._released[i]
             if dead:
-                large = [s for s in dead if self._count_bytes(s, specs) >= MIN_RELEASED_BYTES]
+                large = [s for s in dead if self._count_bytes(s, types) >= MIN_RELEASED_BYTES]
                 if large:
                     steps.append(_make_release(large))
         return steps
 
-    def _make_step(self, i: int, sizes: Sequence[int], specs: Mapping[int, Spec]) -> Step:
+    def _find_open(self, slots: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Return the slots of values with an unknown size."""
+        return [s for s in slots if self.symbols.is_open(self._values[s].shape, sizes)]
+
+    def _make_continuation(self, slots: Sequence[int], dims: Mapping[str, int], first: int) -> Step:
+        """Return a closure that reads sizes from the shapes of values, and runs the other equations."""
+        patterns = [(s, self._values[s].shape) for s in slots]
+
+        def run_rest(values: list[Any]) -> None:
+            shapes = [(shape, np.shape(values[s])) for s, shape in patterns]
+            for step in self.bind(self.symbols.solve(shapes, dims), first).steps:
+                step(values)
+
+        return run_rest
+
+    def _make_step(
+        self,
+        i: int,
+        dims: Mapping[str, int],
+        sizes: Sequence[int],
+        specs: Mapping[int, Spec] | None = None,
+    ) -> Step:
         node = self._nodes[i]
-        compute = node.rule.build(self._specialize(node, sizes, specs))
+        compute = node.rule.build(self._specialize(node, dims, sizes, specs))
         step = make_step(compute, node, self._memory.targets[i])
         if node.is_static:
             self._static_steps[i] = step

@@ -16,6 +16,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import find_recording
 from meshflow.ops.math import cast
@@ -203,6 +204,7 @@ def _select_boxes(
 def _suppress(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
 ) -> tuple[Tensor, ...]:
+    boxes = jnp.asarray(boxes)
     return _select_boxes(lambda i: _compute_iou(boxes, boxes[i]), scores, most, limit, least, sigma)
 
 
@@ -210,6 +212,7 @@ def _suppress(
 def _suppress_overlaps(
     overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
 ) -> tuple[Tensor, ...]:
+    overlaps = jnp.asarray(overlaps)
     return _select_boxes(lambda i: overlaps[i], scores, most, limit, least, 0.0)
 
 
@@ -219,11 +222,10 @@ def _bound_output_size(max_output_size: StaticInts, count: int) -> int:
 
 def _trim_selection(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
     indices, values, count = selection
-    num_valid = int(
-        count.require_value(
-            f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
-            "with pad_to_max_output_size=True)"
-        )
+    num_valid = read_sizes(
+        count,
+        f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
+        "with pad_to_max_output_size=True)",
     )
     return indices[:num_valid], values[:num_valid]
 
