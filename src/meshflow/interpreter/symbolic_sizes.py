@@ -20,7 +20,7 @@ class Symbol:
 
 
 # The value of a size that depends on values which the program has not computed yet.
-UNBOUND = -1
+UNBOUND = -(1 << 62)
 
 
 class SizeGuardError(Exception):
@@ -78,16 +78,20 @@ class Symbols:
         return sizes[self._indices[value].index] if is_symbolic_dim(value) else value
 
     def bind_shape(self, shape: SymbolicShape, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return a shape with the values of its symbols."""
-        return tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
+        """Return a shape with the values of its symbols.
+
+        Raises:
+          ValueError: If a size is negative.
+        """
+        bound = tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
+        if any(UNBOUND < n < 0 for n in bound):
+            raise ValueError(f"a size of the shape {bound} is negative")
+        return bound
 
     def evaluate(self, dims: Mapping[str, int]) -> list[int]:
         """Return the values of all sizes, given those of the dimensions by name.
 
         A size that depends on further dimensions is `UNBOUND`.
-
-        Raises:
-          ValueError: If a size is negative.
         """
         sizes = []
         for expression in self.expressions:
@@ -95,8 +99,6 @@ class Symbols:
             if size is None:
                 is_known = all(name in dims for name in expression._get_vars())
                 size = int(expression._evaluate(dims)) if is_known else UNBOUND
-                if is_known and size < 0:
-                    raise ValueError(f"the size {expression} is negative for {dims}")
             sizes.append(size)
         return sizes
 
