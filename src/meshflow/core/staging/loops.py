@@ -16,8 +16,9 @@ from meshflow.core.staging.loop_state import LoopInvariants, LoopState, Values
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor
 
 
@@ -29,7 +30,7 @@ class LoopElements:
     If the method returns None, Python iterates over the object while the function is traced.
 
     Attributes:
-      count: Number of elements: an int, or an int32 scalar if it is only known at run time.
+      count: Number of elements: an int or a symbolic size, or an int32 scalar if it is only known at run time.
       get_element: Returns element `i` for an int32 scalar `i`.
       stacked: The elements as a nested value with a leading dimension; None to call `get_element`.
       get_index: Returns the tensor in an element that counts 0, 1, 2, ...; None if there is none.
@@ -162,7 +163,7 @@ def for_loop(
       The state after the loop.
     """
     count = elements.count
-    if isinstance(count, int):
+    if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
         if count <= 0:
             return init
@@ -187,6 +188,8 @@ def for_loop(
 
     shifted = _ShiftedInvariants(invariants)
     max_count = count if isinstance(count, int) else limit
+    if not isinstance(count, Tensor):
+        count = convert_to_tensor(count)
     start = Tensor(np.int32(0).reshape(()))
     return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
 
@@ -268,7 +271,7 @@ def scan(
       The state after the loop, and the outputs with one more leading dimension.
     """
     total: Any = elements.count if count is None else count
-    steps = total if has_symbolic_size([total]) else int(total)
+    steps = as_size(total)
     return retry_grown_arrays(
         lambda: _scan(elements, body, list(init), needed, invariants, reverse, steps)
     )

@@ -197,12 +197,16 @@ class TensorShape:
         return hash(self._dims)
 
     def __repr__(self) -> str:
-        return f"TensorShape({None if self._dims is None else list(self._dims)})"
+        return f"TensorShape({None if self._dims is None else self._list_known()})"
+
+    def _list_known(self) -> list[int | None]:
+        """Return the sizes, with None for symbols."""
+        return [None if jax.export.is_symbolic_dim(d) else d for d in self._dims or ()]
 
     def __str__(self) -> str:
         if self._dims is None:
             return "<unknown>"
-        inner = ", ".join(str(d) for d in self._dims)
+        inner = ", ".join(map(str, self._list_known()))
         return f"({inner},)" if len(self._dims) == 1 else f"({inner})"
 
     def __reduce__(self) -> Any:

@@ -200,7 +200,7 @@ def get_staged_elements(value: Any) -> LoopElements | LoopStream | None:
     if not tensor.ndim or tensor.dtype.name == "string":
         return None  # Python's iteration raises the error, or handles strings.
     index_of = (lambda element: element) if is_index_range(tensor) else None
-    return LoopElements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
+    return LoopElements(tensor.array.shape[0], lambda i: apply(_item, (tensor, i)), tensor, index_of)
 
 
 # Results of `tf.range(n)`, by `id`. Their values may be symbolic, but are 0, 1, 2, ...
