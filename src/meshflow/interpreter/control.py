@@ -117,3 +117,8 @@ def _compute_on_host(equation: Equation) -> Compute:
         return [np.asarray(r, spec.dtype) for r, spec in zip(results, outputs, strict=True)]
 
     return run
+
+
+@rule("set_sizes", is_view=True, uses_shapes=False)
+def _set_sizes(_: Equation) -> Compute:
+    return lambda x: x

@@ -38,6 +38,10 @@ PASSED = frozenset(
     ["optimization_barrier", "stop_gradient", "device_put", "name", "fusion_boundary"]
     + ["shard_like", "pvary"]
 )
+# Equations with inner programs that run repeatedly.
+_LOOPS = ("while", "scan")
+# Equations without operands of the size of their result.
+_FILLS = ("broadcast_in_dim", "empty", "empty2")
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
@@ -233,8 +237,23 @@ class Program:
             return found or Spec(*self._values[slot])  # type: ignore[arg-type]
 
         def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
-            return self._make_inner_program(jaxpr, donated).bind(dims)
+            program = self._make_inner_program(jaxpr, donated)
+            if node.name in _LOOPS and dims:
+                varying = program.list_varying_sizes()
+                return program.bind({k: n for k, n in dims.items() if k not in varying})
+            return program.bind(dims)
 
+        if node.name in _FILLS and UNBOUND in sizes:
+            # The branch that would have computed this size did not run.
+            sizes = [max(n, 0) for n in sizes]
+            bound = [self._values[i] for i in node.outputs]
+            specs = {
+                **(specs or {}),
+                **{
+                    i: Spec(self.symbols.bind_shape(v.shape, sizes), v.dtype)
+                    for i, v in zip(node.outputs, bound, strict=True)
+                },
+            }
         params = node.params
         if node.symbolic_params:
             replaced = {k: self.symbols.replace(params[k], sizes) for k in node.symbolic_params}
@@ -248,6 +267,12 @@ class Program:
             bind,
             node.is_static,
         )
+
+    def list_varying_sizes(self) -> set[str]:
+        """List the dimensions of the inputs that have another value in each iteration of a loop."""
+        symbols = [n for s in self.inputs for n in self._values[s].shape if isinstance(n, Symbol)]
+        names = {v for n in symbols for v in self.symbols.expressions[n.index]._get_vars()}
+        return {name for name in names if name.startswith("v")}
 
     def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:
         key = id(jaxpr), tuple(donated)

@@ -102,8 +102,8 @@ class UnknownSizes(Protocol):
     num_unknown: int
     anchors: list[Any]
 
-    def add_unknown(self) -> Any:
-        """Return a new symbol."""
+    def add_unknown(self, varies: bool = False) -> Any:
+        """Return a new symbol, for a size that may vary between the iterations of a loop."""
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size is zero; return whether it may depend on values and this was not disproved."""

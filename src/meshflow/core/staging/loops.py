@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from meshflow.core.staging import dynamic_loop, scalar_logic
-from meshflow.core.staging.growing_accumulators import retry_grown_arrays, scan_scope
-from meshflow.core.staging.loop_state import LoopInvariants, LoopState, Values
+from meshflow.core.staging.growing_accumulators import ArrayGrowth, retry_grown_arrays, scan_scope
+from meshflow.core.staging.loop_state import LoopInvariants, LoopState, ShapeVariation, Values
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
@@ -20,6 +20,8 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -80,9 +82,22 @@ def while_loop(
     Returns:
       The state after the loop.
     """
-    return retry_grown_arrays(
-        lambda: _while_loop(test, body, list(init), needed, invariants, limit)
-    )
+    build = lambda start: _while_loop(test, body, start, needed, invariants, limit)
+    return _retry(build, init)
+
+
+def _retry(build: Callable[[Values], T], init: Values) -> T:
+    """Build a loop, given its state before the loop; retry if sizes change or become known."""
+    start = list(init)
+
+    def attempt() -> T:
+        try:
+            return build(list(start))
+        except ShapeVariation as variation:
+            variation.vary_sizes(start)
+            raise ArrayGrowth from None
+
+    return retry_grown_arrays(attempt)
 
 
 def _while_loop(
@@ -236,6 +251,7 @@ class _ShiftedInvariants(LoopInvariants):
     def __init__(self, inner: LoopInvariants, num_internal: int = 1) -> None:
         self.inner = inner
         self.num_internal = num_internal
+        self.allows_shape_changes = inner.allows_shape_changes
 
     def make_undefined_error(self, position: int) -> Exception:
         return self.inner.make_undefined_error(position - self.num_internal)
@@ -272,9 +288,8 @@ def scan(
     """
     total: Any = elements.count if count is None else count
     steps = as_size(total)
-    return retry_grown_arrays(
-        lambda: _scan(elements, body, list(init), needed, invariants, reverse, steps)
-    )
+    build = lambda start: _scan(elements, body, start, needed, invariants, reverse, steps)
+    return _retry(build, init)
 
 
 def _scan(

@@ -55,9 +55,13 @@ class SizeScope:
         # JAX omits equations with results that no object refers to.
         self.anchors: list[Any] = []
 
-    def add_unknown(self) -> Any:
-        """Return a new symbol for a size that depends on values."""
-        name = f"u{self.num_unknown}"
+    def add_unknown(self, varies: bool = False) -> Any:
+        """Return a new symbol for a size that depends on values.
+
+        Args:
+          varies: Whether each iteration of a loop has another size.
+        """
+        name = f"{'v' if varies else 'u'}{self.num_unknown}"
         self.num_unknown += 1
         self._decisions.hints[name] = self._hints.get(name, _DEFAULT_HINT)
         self._decisions.unknown.add(name)

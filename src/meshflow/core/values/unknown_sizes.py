@@ -21,7 +21,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.jax_internals import dce_rules, jex_core
+from meshflow.environment.jax_internals import ad, dce_rules, jex_core
 
 __all__ = [
     "Result",
@@ -54,6 +54,40 @@ def _keep_equation(_: list[bool], equation: Any) -> tuple[list[bool], Any]:
 
 
 dce_rules[host_computation] = _keep_equation
+
+
+# Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
+set_sizes_p = jex_core.Primitive("set_sizes")
+
+
+@set_sizes_p.def_abstract_eval
+def _get_type(array: Any, *, shape: tuple[Any, ...]) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray(shape, array.dtype)
+
+
+def _transpose(cotangent: Any, array: Any, *, shape: tuple[Any, ...]) -> list[Any]:
+    return [set_sizes(cotangent, array.aval.shape)]
+
+
+ad.deflinear2(set_sizes_p, _transpose)
+
+
+def set_sizes(array: Any, shape: Sequence[Any]) -> Any:
+    """Return an array with other symbols for its sizes, in a program that runs op by op."""
+    if all(map(is_same_size, array.shape, shape)):
+        return array
+    return set_sizes_p.bind(array, shape=tuple(shape))
+
+
+def is_same_size(size: Any, other: Any) -> bool:
+    """Check whether two sizes are the same integer or expression; nothing is assumed about symbols."""
+    difference = size - other
+    return not is_symbolic_dim(difference) and difference == 0
+
+
+def is_unknown_size(size: Any) -> bool:
+    """Check whether a size depends on values."""
+    return is_symbolic_dim(size) and any(name[0] in "uv" for name in size._get_vars())
 
 
 def can_have_unknown_sizes() -> bool:
