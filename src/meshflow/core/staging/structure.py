@@ -14,6 +14,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import can_have_unknown_sizes
 from meshflow.environment.types import PyTree
 
 
@@ -93,6 +94,8 @@ class NestedTemplate:
                     [tuple(leaf.shape) for leaf in t.leaves[s.first : s.first + s.count]]
                     for t, s in ((self, a), (other, b))
                 ]
+                if can_have_unknown_sizes() and len(shapes[0]) == len(shapes[1]):
+                    return
                 if shapes[0] != shapes[1] or len(a.template) != len(b.template):
                     raise ValueNeededError(
                         "The size of a TensorArray with dynamic_size=True depends on values. Pass `size=` "
