@@ -323,7 +323,7 @@ class ConcreteFunction(SignedFunction):
         traced = self.traced
         in_host_memory = any(map(is_in_host_memory, [*traced.captures, *traced.writes]))
         return not (
-            self._calls_python
+            (self._calls_python and not traced.has_unknown_sizes)
             or self.is_stored
             or self._file_variables
             or traced.infeeds
@@ -383,7 +383,7 @@ class ConcreteFunction(SignedFunction):
         """
         if self.traced.has_unknown_sizes and not self._can_interpret:
             raise ValueNeededError(
-                f"{self.name} has sizes that depend on values, and calls Python or takes elements of an iterator"
+                f"{self.name} has sizes that depend on values, and takes elements of an iterator"
             )
 
     def disable_interpreter(self) -> None:

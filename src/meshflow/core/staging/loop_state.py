@@ -27,7 +27,6 @@ from meshflow.core.staging.structure import (
     undefined,
 )
 from meshflow.core.staging.varying_sizes import (
-    is_varying,
     renew_sizes,
     replace_sizes,
     vary_sizes,
@@ -37,6 +36,7 @@ from meshflow.core.values.unknown_sizes import (
     can_have_unknown_sizes,
     is_same_size,
     is_unknown_size,
+    is_varying,
 )
 
 Values = list[Any]

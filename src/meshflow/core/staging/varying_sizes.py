@@ -12,22 +12,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, is_same_size, set_sizes
+from meshflow.core.values.unknown_sizes import (
+    can_have_unknown_sizes,
+    is_same_size,
+    is_varying,
+    set_sizes,
+)
 
-__all__ = ["is_varying", "merge_shapes", "renew_sizes", "replace_sizes", "vary_sizes"]
+__all__ = ["merge_shapes", "renew_sizes", "replace_sizes", "vary_sizes"]
 
 _set_sizes = Op("identity", lambda o, shape: set_sizes(jnp.asarray(o[0]), shape), is_opaque=True)
-
-
-def is_varying(size: Any) -> bool:
-    """Check whether a size may differ between the iterations of a loop."""
-    return is_symbolic_dim(size) and any(name.startswith("v") for name in size._get_vars())
 
 
 def replace_sizes(tensor: Tensor, shape: Iterable[Any]) -> Tensor:

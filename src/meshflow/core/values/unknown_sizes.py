@@ -18,18 +18,16 @@ from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.jax_internals import ad, dce_rules, jex_core
 
 __all__ = [
     "Result",
-    "assume_equal",
     "can_have_unknown_sizes",
     "compute_on_host",
     "compute_size",
-    "is_compatible",
     "is_unknown",
     "read_sizes",
 ]
@@ -66,6 +64,10 @@ def _get_type(array: Any, *, shape: tuple[Any, ...]) -> jax.core.ShapedArray:
 
 
 def _transpose(cotangent: Any, array: Any, *, shape: tuple[Any, ...]) -> list[Any]:
+    if any(map(is_varying, shape)):
+        raise ValueNeededError(
+            "a loop variable changes its shape, and the gradient of the loop needs the shapes in all iterations"
+        )
     return [set_sizes(cotangent, array.aval.shape)]
 
 
@@ -88,6 +90,11 @@ def is_same_size(size: Any, other: Any) -> bool:
 def is_unknown_size(size: Any) -> bool:
     """Check whether a size depends on values."""
     return is_symbolic_dim(size) and any(name[0] in "uv" for name in size._get_vars())
+
+
+def is_varying(size: Any) -> bool:
+    """Check whether a size may differ between the iterations of a loop."""
+    return is_symbolic_dim(size) and any(name[0] == "v" for name in size._get_vars())
 
 
 def can_have_unknown_sizes() -> bool:
@@ -181,26 +188,6 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
         return [np.broadcast_to(np.int8(0), (size,))]
 
     return compute_on_host(make_rows, tensors, [((None,), np.int8)], use)[0].array.shape[0]
-
-
-def assume_equal(size: Any, expected: Any) -> bool:
-    """Assume that a size that depends on values is equal to another one; return False for known sizes.
-
-    If the assumption is wrong, the function runs as Python, which raises TensorFlow's error.
-    """
-    difference = size - expected
-    sizes = context.unknown_sizes
-    return is_symbolic_dim(difference) and sizes is not None and sizes.assume_zero(difference)
-
-
-def is_compatible(shape: TensorShape, expected: TensorShape) -> bool:
-    """Check whether a shape matches an expected one, and assume it of sizes that depend on values."""
-    if not can_have_unknown_sizes() or shape.rank is None or shape.rank != expected.rank:
-        return shape.is_compatible_with(expected)
-    return all(
-        n is None or size == n or assume_equal(size, n)
-        for size, n in zip(shape, expected, strict=True)
-    )
 
 
 def read_sizes(value: Tensor, use: str) -> Any:

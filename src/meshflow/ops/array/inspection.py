@@ -24,7 +24,6 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import is_compatible
 
 __all__ = [
     "ensure_shape",
@@ -208,7 +207,7 @@ def ensure_shape(x: TensorLike, shape: ShapeLike, name: str | None = None) -> Te
     tensor = convert_to_tensor(x)
     if context.size_probe is not None:
         tensor = Tensor(context.size_probe.refine_array(tensor.array, shape))
-    if not is_compatible(tensor.shape, TensorShape(shape)):
+    if not TensorShape(shape).is_compatible_with(tensor.shape):
         raise InvalidValueError(
             f"Shape of tensor {tensor.shape} is not compatible with expected shape {TensorShape(shape)}."
         )

@@ -14,8 +14,8 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import assume_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import assume_equal
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, normalize_axis
 

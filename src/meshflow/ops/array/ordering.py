@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array
@@ -100,12 +102,18 @@ def _search_sorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
-    rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
-    queries = values.reshape(rows.shape[0], -1)
+    size = sorted_sequence.shape[-1]
+    num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
+    rows, queries = (
+        sorted_sequence.reshape(num_rows, size),
+        values.reshape(num_rows, values.shape[-1]),
+    )
     # Other runtimes run comparisons with all elements faster than a binary search.
-    compares_all = context.exporting and rows.shape[-1] <= _MAX_COMPARED_ROW_SIZE
+    compares_all = context.exporting and size <= _MAX_COMPARED_ROW_SIZE
+    # The number of steps of a binary search must be known.
+    steps = "sort" if has_symbolic_size([size]) else "scan"
     search = functools.partial(
-        jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
+        jnp.searchsorted, side=side, method="compare_all" if compares_all else steps
     )
     indices = jax.vmap(search)(rows, queries)
     return indices.reshape(shape).astype(out_type.dtype)
