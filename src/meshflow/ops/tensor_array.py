@@ -372,7 +372,7 @@ class TensorArray:
                 "array has size 0. Pass `size=` or dynamic_size=True."
             )
         buffer = self._to_buffer()
-        if spec.grows:
+        if spec.dynamic and (spec.grows or is_symbolic_dim(buffer.array.shape[0])):
             buffer = self._extend(buffer, position)
         if not spec.dynamic:
             position = _check_index(position, buffer, "modify")

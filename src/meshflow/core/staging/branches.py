@@ -225,8 +225,9 @@ def _unify_leaf(
     first = next(iter(candidates.values()))
     shape = merge_shapes([c.shape for c in candidates.values()])
     for branch_index, candidate in candidates.items():
-        aspect = "dtype" if first.dtype != candidate.dtype else "shape"
-        if aspect == "dtype" or shape is None:
+        has_other_shape = shape is None and first.shape != candidate.shape
+        if first.dtype != candidate.dtype or has_other_shape:
+            aspect = "shape" if first.dtype == candidate.dtype else "dtype"
             raise merge.make_mismatch_error(
                 position, aspect, _format_leaf(first), _format_leaf(candidate), branch_index
             )

@@ -206,7 +206,8 @@ class LoopState:
                 raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(new, old.dtype)
             self._check_dtype(position, old, tensor)
-            axes = self._find_changes(position, old, tensor)
+            grows = i in carried.template.list_growing_leaves()
+            axes = self._find_changes(position, old, tensor, grows)
             if not all(
                 is_varying(size) for size, changes in zip(old.shape, axes, strict=True) if changes
             ):
@@ -218,7 +219,9 @@ class LoopState:
         if before.dtype != after.dtype:
             raise self._mismatch(position, "dtype", before, after)
 
-    def _find_changes(self, position: int, before: Tensor, after: Tensor) -> list[bool]:
+    def _find_changes(
+        self, position: int, before: Tensor, after: Tensor, grows: bool = False
+    ) -> list[bool]:
         """Return for each axis whether its size changes.
 
         Raises:
@@ -228,7 +231,7 @@ class LoopState:
             raise self._mismatch(position, "shape", before, after)
         pairs = list(zip(before.shape, after.shape, strict=True))
         changes = [not is_same_size(a, b) for a, b in pairs]
-        allows = self.invariants.allows_shape_changes
+        allows = grows or self.invariants.allows_shape_changes
         for (a, b), is_changed in zip(pairs, changes, strict=True):
             if not is_changed or (can_have_unknown_sizes() and (allows or is_unknown_size(a - b))):
                 continue

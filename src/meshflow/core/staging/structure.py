@@ -83,6 +83,15 @@ class NestedTemplate:
                     return True
         return False
 
+    def list_growing_leaves(self) -> set[int]:
+        """List the indices of the leaves that belong to a `TensorArray` of dynamic size."""
+        return {
+            i
+            for slot in nest.flatten(self._structure)
+            if isinstance(slot, _CompositeSlot) and getattr(slot.template, "dynamic_size", False)
+            for i in range(slot.first, slot.first + slot.count)
+        }
+
     def check_array_sizes(self, other: NestedTemplate) -> None:
         """Raise a ValueNeededError if a `TensorArray` of dynamic size has another size in `other`."""
         slots = zip(nest.flatten(self._structure), nest.flatten(other._structure), strict=False)

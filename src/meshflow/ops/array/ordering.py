@@ -104,16 +104,17 @@ def _search_sorted(
     shape = values.shape
     size = sorted_sequence.shape[-1]
     num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
-    rows, queries = (
-        sorted_sequence.reshape(num_rows, size),
-        values.reshape(num_rows, values.shape[-1]),
-    )
+    rows = sorted_sequence.reshape(num_rows, size)
+    queries = values.reshape(num_rows, values.shape[-1])
+    if has_symbolic_size([size]):
+        # A binary search needs a known number of steps.
+        compare = jnp.less if side == "left" else jnp.less_equal
+        indices = compare(rows[:, None], queries[..., None]).sum(-1)
+        return indices.reshape(shape).astype(out_type.dtype)
     # Other runtimes run comparisons with all elements faster than a binary search.
     compares_all = context.exporting and size <= _MAX_COMPARED_ROW_SIZE
-    # The number of steps of a binary search must be known.
-    steps = "sort" if has_symbolic_size([size]) else "scan"
     search = functools.partial(
-        jnp.searchsorted, side=side, method="compare_all" if compares_all else steps
+        jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
     )
     indices = jax.vmap(search)(rows, queries)
     return indices.reshape(shape).astype(out_type.dtype)

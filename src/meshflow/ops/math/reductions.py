@@ -17,7 +17,6 @@ from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.ops.array import reshape, where
@@ -302,10 +301,9 @@ def _accumulate(
     if reverse:
         x = jnp.flip(x, axis)
     result = function(x, axis=axis).astype(x.dtype)
-    if exclusive and (has_symbolic_size(x.shape) or x.size):
-        first = jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis), start)
-        rest = jax.lax.slice_in_dim(result, 0, x.shape[axis] - 1, axis=axis)
-        result = jnp.concatenate([first, rest], axis)
+    if exclusive:
+        config = [(int(i == axis), -int(i == axis), 0) for i in builtins.range(x.ndim)]
+        result = jax.lax.pad(result, jnp.asarray(start, x.dtype), config)
     return jnp.flip(result, axis) if reverse else result
 
 
