@@ -24,10 +24,10 @@ UNBOUND = -(1 << 62)
 
 
 class SizeGuardError(Exception):
-    """The values of sizes contradict a decision of the trace.
+    """A program cannot run with the sizes that it computed.
 
     Attributes:
-      sizes: The known sizes by name.
+      sizes: The known sizes by name, if a trace with other decisions is valid for them; else empty.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -48,6 +48,8 @@ class Symbols:
 
     def __init__(self) -> None:
         self.expressions: list[Any] = []
+        # For each size, the name of the dimension if it is one, otherwise an empty string.
+        self._names: list[str] = []
         self._indices: dict[Any, Symbol] = {}
         # Checks of the comparisons of sizes, by the known dimensions and the number of earlier ones.
         self._guards: dict[tuple[tuple[str, ...], int], Callable[..., bool]] = {}
@@ -60,6 +62,8 @@ class Symbols:
         if symbol is None:
             symbol = self._indices[size] = Symbol(len(self.expressions))
             self.expressions.append(size)
+            name = str(size)
+            self._names.append(name if name in size._get_vars() else "")
         return symbol
 
     def intern_all(self, value: Any) -> None:
@@ -94,8 +98,8 @@ class Symbols:
         A size that depends on further dimensions is `UNBOUND`.
         """
         sizes = []
-        for expression in self.expressions:
-            size = dims.get(str(expression))
+        for expression, name in zip(self.expressions, self._names, strict=True):
+            size = dims.get(name)
             if size is None:
                 is_known = all(name in dims for name in expression._get_vars())
                 size = int(expression._evaluate(dims)) if is_known else UNBOUND
@@ -120,19 +124,22 @@ class Symbols:
         Raises:
           SizeGuardError: If the program is not valid for these sizes.
         """
-        pairs = [
-            (self.expressions[n.index], size)
-            for pattern, shape in shapes
-            for n, size in zip(pattern, shape, strict=True)
-            if isinstance(n, Symbol)
-        ]
-        if not pairs:
-            return dict(dims)
-        solved = solve_sizes(pairs, dims)
+        solved, pairs = dict(dims), []
+        for pattern, shape in shapes:
+            for n, size in zip(pattern, shape, strict=True):
+                if not isinstance(n, Symbol):
+                    continue
+                name = self._names[n.index]
+                if not name or solved.setdefault(name, size) != size:
+                    pairs.append((self.expressions[n.index], size))
+        if pairs:
+            solved = solve_sizes(pairs, solved)
+        if len(solved) == len(dims):
+            return solved
         key = tuple(solved), len(dims)
         check = self._guards.get(key)
         if check is None:
-            decisions = getattr(pairs[0][0].scope, "decisions", None)
+            decisions = getattr(self.expressions[0].scope, "decisions", None)
             new_names = [name for name in solved if name not in dims]
             check = decisions.compile(tuple(solved), new_names) if decisions else lambda *_: True
             self._guards[key] = check

@@ -251,8 +251,8 @@ class Function:
             return variants.run(lambda concrete: concrete.run_arrays(arrays))
         except SizeGuardError as error:
             result = self._run_python(args, kwargs)
-            if not error.sizes:
-                warn_eager_fallback(self._name, error.__cause__ or error)
+            if error.__cause__ is not None:
+                warn_eager_fallback(self._name, error.__cause__)
                 self._runs_op_by_op = True
             return result
 

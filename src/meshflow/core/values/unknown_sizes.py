@@ -22,6 +22,7 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.jax_internals import ad, dce_rules, jex_core
+from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
 __all__ = [
     "Result",
@@ -182,8 +183,9 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
 
     def make_rows(*arrays: np.ndarray) -> list[np.ndarray]:
         size = int(function(*arrays))
-        if size < 0:
-            raise ValueError(f"expected a size, got {size}")
+        if size < 1:
+            # JAX assumes that sizes are positive, so checks of the op may be missing in the trace.
+            raise SizeGuardError({})
         # An array without memory has this size.
         return [np.broadcast_to(np.int8(0), (size,))]
 

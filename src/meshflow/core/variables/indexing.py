@@ -252,7 +252,7 @@ def select_by_mask(tensor: Tensor, mask: Tensor, axis: int = 0) -> Tensor:
 
 def _find_true(mask: Tensor) -> list[Tensor]:
     """Return the indices of the true elements of a mask, by dimension."""
-    use = "a mask that determines the number of elements (use tf.where)"
+    use = "a mask (the result's shape depends on it; use tf.where)"
     find = lambda array: np.nonzero(array)
     return compute_on_host(find, [mask], [(("count",), np.int64)] * mask.ndim, use)
 

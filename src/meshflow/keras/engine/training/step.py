@@ -134,8 +134,8 @@ class CompiledStep:
             return variants.run(lambda concrete: concrete.run_arrays(list(leaves), is_checked=True))
         except SizeGuardError as error:
             result = self._run_op_by_op(batch)
-            if not error.sizes:
-                warn_eager_fallback(self._name, error.__cause__ or error)
+            if error.__cause__ is not None:
+                warn_eager_fallback(self._name, error.__cause__)
                 self._is_eager = True
                 self._concrete.clear()
             return result
