@@ -168,6 +168,7 @@ try:
     import jaxlib
     from jax._src import array as _array
     from jax._src import cache_key, distributed, xla_bridge
+    from jax._src import core as _core
     from jax._src import dispatch as _dispatch
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
     from jax._src.core import trace_state_clean
@@ -195,6 +196,7 @@ try:
     read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
     write_portable_artifact: Any = _export._module_to_bytecode
     export_lowering: Any = _export
+    _definitely_equal = _core.definitely_equal.__code__
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(
@@ -306,6 +308,8 @@ class SizeDecisions:
 
 # Modules of JAX that compare a size with 1 in order to broadcast it.
 _BROADCASTING = ("jax._src.core", "jax._src.lax.lax", "jax._src.numpy.util")
+# Modules of JAX that check the sizes of operands.
+_SIZE_CHECKS = ("jax._src.lax.", "jax._src.numpy.", "jax._src.nn.", "jax._src.ops.")
 # The decisions of traces with symbolic sizes that are in progress, by the `id` of their scopes.
 _size_decisions: dict[int, SizeDecisions] = {}
 
@@ -326,19 +330,21 @@ def _install_size_decisions() -> None:
         result: bool = is_equal(self, other)
         if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
             return result
+        module = caller.f_globals["__name__"]
+        is_jax = module.startswith("jax.")
         if isinstance(other, _shape_poly._DimExpr):
-            if other.scope is not self.scope:
+            # Caches of JAX also compare keys with different hashes, and must not find the program for another size.
+            is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
+            if other.scope is not self.scope or (is_jax and not is_check):
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
-        else:
-            module = caller.f_globals["__name__"]
-            if other not in (0, 1) and module.startswith("jax."):
-                # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
-                return False
-            if module in _BROADCASTING and not decisions.unknown.isdisjoint(self._get_vars()):
-                # The result is the same if the size is 1, because sizes that are combined are equal.
-                return False
+        elif is_jax and other not in (0, 1):
+            # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
+            return False
+        elif module in _BROADCASTING and not decisions.unknown.isdisjoint(self._get_vars()):
+            # The result is the same if the size is 1, because sizes that are combined are equal.
+            return False
         difference = self - other
         is_known = not isinstance(difference, _shape_poly._DimExpr)
         return False if is_known else decisions.decide(difference, "==")
