@@ -269,6 +269,11 @@ class SizeDecisions:
             self._results[key] = result
         return result
 
+    def is_different(self, difference: Any) -> bool:
+        """Check whether a size with an unknown symbol is not zero for the hints."""
+        names = difference._get_vars()
+        return not self.unknown.isdisjoint(names) and difference._evaluate(self.hints) != 0
+
     def assume_zero(self, difference: Any, known: Collection[str]) -> bool:
         """Assume that a size with an unknown symbol is zero, unless its value is known; return whether it is assumed.
 
@@ -342,12 +347,17 @@ def _install_size_decisions() -> None:
         elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
             return False
-        elif module in _BROADCASTING and not decisions.unknown.isdisjoint(self._get_vars()):
-            # The result is the same if the size is 1, because sizes that are combined are equal.
-            return False
         difference = self - other
-        is_known = not isinstance(difference, _shape_poly._DimExpr)
-        return False if is_known else decisions.decide(difference, "==")
+        if not isinstance(difference, _shape_poly._DimExpr):
+            return False
+        if (
+            module in _BROADCASTING
+            and isinstance(other, int)
+            and decisions.is_different(difference)
+        ):
+            # The result of broadcasting is the same if the size is 1, because sizes that are combined are equal.
+            return False
+        return decisions.decide(difference, "==")
 
     def compare_equal(self: Any, other: Any) -> bool:
         return decide_equal(self, other, sys._getframe(1))
