@@ -238,11 +238,13 @@ class SizeDecisions:
 
     Attributes:
       unknown: Names of the symbols whose values become known while the program runs.
+      guessed: Names of those with hints that are guesses.
     """
 
     def __init__(self, hints: Mapping[str, int]) -> None:
         self.hints = dict(hints)
         self.unknown: set[str] = set()
+        self.guessed: set[str] = set()
         self._results: dict[tuple[str, str], bool] = {}
         self._names: dict[tuple[str, str], frozenset[str]] = {}
 
@@ -270,21 +272,23 @@ class SizeDecisions:
         return result
 
     def is_different(self, difference: Any) -> bool:
-        """Check whether a size with an unknown symbol is not zero for the hints."""
+        """Check whether a size with an unknown symbol is not zero for the hints, or these are guesses."""
         names = difference._get_vars()
-        return not self.unknown.isdisjoint(names) and difference._evaluate(self.hints) != 0
+        is_guess = not self.guessed.isdisjoint(names)
+        return is_guess or (
+            not self.unknown.isdisjoint(names) and difference._evaluate(self.hints) != 0
+        )
 
-    def assume_zero(self, difference: Any, known: Collection[str]) -> bool:
-        """Assume that a size with an unknown symbol is zero, unless its value is known; return whether it is assumed.
+    def assume_zero(self, difference: Any) -> bool:
+        """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
 
         Args:
           difference: A symbolic size.
-          known: Names of the symbols with hints that are no guesses.
         """
         names = frozenset(difference._get_vars())
         if self.unknown.isdisjoint(names):
             return False
-        if names.issubset(known) and difference._evaluate(self.hints) != 0:
+        if self.guessed.isdisjoint(names) and difference._evaluate(self.hints) != 0:
             return False
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True

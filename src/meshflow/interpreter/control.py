@@ -36,7 +36,7 @@ def _scan(equation: Equation) -> Compute:
     def run(*arrays: HostArray) -> list[HostArray]:
         fixed, xs = arrays[:num_consts], arrays[first:]
         carry = [np.array(a) for a in arrays[num_consts:first]]
-        ys = [
+        ys: list[Any] = [
             RaggedRows([None] * length) if UNBOUND in shape else np.empty(shape, dtype)
             for shape, dtype in specs
         ]

@@ -250,7 +250,8 @@ class TensorArray:
             )
 
     def __len__(self) -> int:
-        return self._get_count()  # type: ignore[no-any-return]
+        count: int = self._get_count()
+        return count
 
     def _get_count(self) -> Any:
         """Return the number of elements, which may be a symbolic size."""

@@ -217,7 +217,8 @@ class TensorShape:
 
     def _list_known(self) -> list[int | None]:
         """Return the sizes, with None for symbols."""
-        return [None if jax.export.is_symbolic_dim(d) else d for d in self._dims or ()]
+        dims: Sequence[Any] = self._dims or ()
+        return [None if jax.export.is_symbolic_dim(d) else d for d in dims]
 
     def __str__(self) -> str:
         if self._dims is None:

@@ -65,6 +65,8 @@ class SizeScope:
         self.num_unknown += 1
         self._decisions.hints[name] = self._hints.get(name, _DEFAULT_HINT)
         self._decisions.unknown.add(name)
+        if name not in self._hints:
+            self._decisions.guessed.add(name)
         context.has_symbolic_sizes = True
         return self._make_symbol(name)
 
@@ -74,7 +76,7 @@ class SizeScope:
         Args:
           difference: A symbolic size.
         """
-        return self._decisions.assume_zero(difference, self._hints)
+        return self._decisions.assume_zero(difference)
 
     def _make_symbol(self, name: str) -> Any:
         return jax.export.symbolic_shape(name, scope=self._scope)[0]
