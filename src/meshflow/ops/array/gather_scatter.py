@@ -391,7 +391,7 @@ def boolean_mask(
 
     Args:
       tensor: A tensor.
-      mask: Booleans with known values: inside a function use tf.where(mask, x, 0).
+      mask: Booleans. A function with traced ones runs op by op; tf.where(mask, x, 0) is compiled.
       axis: First dimension that the mask covers; default 0.
       name: Ignored.
 
@@ -424,7 +424,7 @@ def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Split rows into `num_partitions` tensors; the values of `partitions` must be known.
+    """Split rows into `num_partitions` tensors.
 
     Args:
       data: A tensor; its shape starts with that of `partitions`.

@@ -231,7 +231,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     """Find the unique values of a vector, in the order of their first occurrences.
 
     Args:
-      x: A vector with known values.
+      x: A vector.
       out_idx: Dtype of the indices.
       name: Ignored.
 
@@ -256,7 +256,7 @@ def unique_with_counts(
     The results are vectors of shapes (unique,), (n,) and (unique,).
 
     Args:
-      x: A vector with known values.
+      x: A vector.
       out_idx: Dtype of the indices and counts.
       name: Ignored.
 

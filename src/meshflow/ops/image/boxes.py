@@ -285,8 +285,8 @@ def non_max_suppression(
 ) -> Tensor:
     """Select boxes with high scores that do not overlap much.
 
-    The number of selected boxes depends on values: in a compiled function use
-    `non_max_suppression_padded`.
+    The number of selected boxes depends on values, so a function runs op by op; one with
+    `non_max_suppression_padded` is compiled.
 
     Args:
       boxes: [n, 4].
