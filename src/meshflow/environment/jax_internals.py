@@ -237,7 +237,7 @@ class SizeDecisions:
       hints: Values of the symbols, by name, that determine the results.
 
     Attributes:
-      unknown: Names of the symbols whose values become known while the program runs.
+      unknown: Names of the symbols with values that become known while the program runs.
       guessed: Names of those with hints that are guesses.
     """
 

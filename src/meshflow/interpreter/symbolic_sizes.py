@@ -186,7 +186,7 @@ def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> d
 
     Args:
       pairs: Expressions and their values.
-      known: Dimensions that are known; they come first in the result.
+      known: Dimensions that are known, which precede the others in the result.
 
     Raises:
       ValueError: If no expression determines a dimension, or the values contradict each other.

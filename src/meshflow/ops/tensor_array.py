@@ -3,8 +3,8 @@
 While indices are static, an array is a Python list of tensors. In a staged loop with traced indices
 it is one tensor with a leading axis, and `write` replaces one of its rows. The size must then be
 static; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that writes
-element `i` in every iteration. Elsewhere its size depends on values: it *grows*, and the program runs op
-by op. With strings, the function runs as Python.
+element `i` in every iteration. In other programs its size depends on values: it *grows*, and the program
+runs op by op. With strings, the function runs as Python.
 """
 
 from __future__ import annotations

@@ -501,7 +501,7 @@ def _order_rows(*indices: np.ndarray) -> list[np.ndarray]:
         )
     flat = np.concatenate([n.reshape(-1) for n in indices])
     order = np.zeros(int(flat.max(initial=-1)) + 1, np.int64)
-    # Of equal indices, the last one remains.
+    # If indices are equal, the last row remains.
     order[flat] = np.arange(len(flat))
     return [order]
 
