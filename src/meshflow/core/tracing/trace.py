@@ -330,6 +330,7 @@ class TracedFunction:
       allows_simplification: Whether XLA may simplify arithmetic as if numbers were real, as under
         `jit_compile=True`.
       calls: The ops that the function called, which its graph shows.
+      has_unknown_sizes: Whether sizes depend on values, so that only the interpreter can run the program.
     """
 
     def __init__(
@@ -354,6 +355,7 @@ class TracedFunction:
         self.sets_initial_values = False
         self.allows_simplification = False
         self.calls: list[OpCall] = []
+        self.has_unknown_sizes = False
         self._base_op = self._make_op(closed)
         self._rewritten_op: tuple[int, Op] | None = None
 
@@ -579,6 +581,7 @@ def trace(
         return arrays + scope.list_final_values()
 
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
+    num_earlier = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
 
     def attempt(tapes: list[Recorder]) -> ClosedJaxpr:
@@ -618,6 +621,7 @@ def trace(
         hide_frames(error)
         raise
     closed, captures = _promote_captures(closed, scope)
+    num_unknown = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     traced = TracedFunction(
         run.__name__,
         closed,
@@ -629,6 +633,7 @@ def trace(
     traced.sets_initial_values = scope.sets_initial_values
     if isolated:
         traced.calls = scope.list_calls()
+    traced.has_unknown_sizes = num_unknown > num_earlier
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,
