@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from meshflow.core.values.composite import CompositeTensor, can_split
 from meshflow.environment.types import PyTree
 
 
@@ -61,6 +62,53 @@ def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
             _flatten_into(structure[key], leaves)
     else:
         leaves.append(structure)
+
+
+def split_composites(structure: PyTree) -> PyTree:
+    """Replace each composite tensor, and each spec of one, by a list of its parts.
+
+    Composite tensors with strings remain, because they are constants of programs.
+    """
+
+    def split(leaf: Any) -> Any:
+        if not can_split(leaf):
+            return leaf
+        if isinstance(leaf, CompositeTensor):
+            return leaf._split()[0]
+        return map_structure(split, leaf._component_specs)
+
+    return map_structure(split, structure) if any(map(can_split, flatten(structure))) else structure
+
+
+def join_composites(structure: PyTree, parts: PyTree) -> PyTree:
+    """Undo `split_composites`, with other parts.
+
+    Args:
+      structure: The argument of `split_composites`.
+      parts: Its result, with other leaves.
+    """
+    if not any(map(can_split, flatten(structure))):
+        return parts
+    values = []
+    for leaf, value in zip(flatten(structure), flatten_up_to(structure, parts), strict=True):
+        if can_split(leaf):
+            if isinstance(leaf, CompositeTensor):
+                value = leaf._join(value, leaf._split()[1])
+            else:
+                value = leaf._from_components(join_composites(leaf._component_specs, value))
+        values.append(value)
+    return pack_sequence_as(structure, values)
+
+
+def flatten_parts(structure: PyTree) -> list[Any]:
+    """Return the leaves of a structure, with the parts of composite tensors instead of these."""
+    return flatten(split_composites(structure))
+
+
+def map_parts(func: Callable[[Any], Any], structure: PyTree) -> PyTree:
+    """Apply a function to the leaves of a structure and to the parts of its composite tensors."""
+    parts = map_structure(func, split_composites(structure))
+    return join_composites(structure, parts)
 
 
 def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") -> list[Any]:

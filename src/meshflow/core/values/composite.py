@@ -1,0 +1,174 @@
+"""Composite tensors: values that consist of several tensors, such as ragged and sparse tensors.
+
+A composite tensor splits into *parts* (tensors) and a hashable *static* part, and its class joins them
+again. All code that passes values through programs uses these two methods: arguments, results and
+captures of functions, loops, branches, keys of caches and nested structures. Every subclass is a JAX
+pytree, so keys of `tf.function` contain the static part, and the shapes and dtypes of the parts. Sizes
+of parts may be symbols (`trace_families.py`), so that one trace serves values of any size.
+
+A composite tensor with strings is a constant of a trace, like a tensor of strings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+
+__all__ = ["CompositeSpec", "CompositeTensor", "can_split"]
+
+
+class _Content:
+    """The parts of a constant composite tensor, compared by their values."""
+
+    __slots__ = ("_key", "parts")
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self.parts = parts
+        arrays = [part.require_value("a part of a composite tensor of strings") for part in parts]
+        self._key = tuple([(a.shape, tuple(a.ravel().tolist())) for a in arrays])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class CompositeTensor:
+    """Base class of values that consist of tensors.
+
+    A subclass defines `_split`, `_join` and `_type_spec`; if its parts have gradients, also `_components`
+    and `_with_components`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nest.flatten(tf.ragged.constant([[1], []]), expand_composites=True)[1].numpy()
+      array([0, 1, 1])
+    """
+
+    _is_composite = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        jax.tree_util.register_pytree_node(
+            cls, _flatten_pytree, lambda static, parts: _unflatten_pytree(cls, static, parts)
+        )
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        """Return the parts and the static part."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _split.")
+
+    @classmethod
+    def _join(cls, parts: Sequence[Any], static: Any) -> Self:
+        """Return a value from its parts and its static part, without checks."""
+        raise NotImplementedError(f"{cls.__name__} does not define _join.")
+
+    @property
+    def _type_spec(self) -> TypeSpec:
+        raise NotImplementedError(f"{type(self).__name__} does not define _type_spec.")
+
+    def _state_parts(self) -> list[Tensor]:
+        """Return the parts that results of functions and variables of loops consist of."""
+        return self._split()[0]
+
+    def _get_state_builder(self) -> Callable[[Sequence[Any]], Self]:
+        """Return a function that creates values from `_state_parts`, and holds none of these."""
+        return functools.partial(self._join, static=self._split()[1])
+
+    def _with_state_parts(self, parts: Sequence[Any]) -> Self:
+        return self._get_state_builder()(parts)
+
+    def _components(self) -> list[Tensor]:
+        """Return the parts with gradients.
+
+        Raises:
+          ValueError: If the class has no gradients.
+        """
+        raise ValueError(
+            f"Type {type(self).__name__} is not supported as a gradient source or gradient target."
+        )
+
+    def _with_components(self, components: Sequence[Any]) -> Any:
+        """Return the gradient of a value from the gradients of its `_components`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _with_components.")
+
+
+class CompositeSpec(TypeSpec):
+    """Base class of the specs of composite tensors.
+
+    A subclass defines `value_type`, `_component_specs`, `_to_components`, `_from_components` and
+    `_serialize`, like in TensorFlow.
+    """
+
+    @property
+    def value_type(self) -> type:
+        """Return the class that the spec describes."""
+        raise NotImplementedError(f"{type(self).__name__} does not define value_type.")
+
+    @property
+    def _component_specs(self) -> PyTree:
+        """Return a nested structure of specs."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _component_specs.")
+
+    def _to_components(self, value: Any) -> PyTree:
+        """Return the components of a value, in the structure of `_component_specs`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _to_components.")
+
+    def _from_components(self, components: PyTree) -> Any:
+        """Return a value from its components."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
+
+    def _serialize(self) -> tuple[Any, ...]:
+        """Return the arguments of the constructor."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _serialize.")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._serialize() == other._serialize()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self._serialize())))
+
+    def __reduce__(self) -> Any:
+        return type(self), self._serialize()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self._serialize()!r}"
+
+
+def _is_constant(parts: Sequence[Any]) -> bool:
+    return any(type(p) is Tensor and p.array.dtype == object for p in parts)
+
+
+def can_split(leaf: object) -> bool:
+    """Check whether a leaf of the arguments of a program is split into parts."""
+    if isinstance(leaf, CompositeTensor):
+        return not _is_constant(leaf._split()[0])
+    return isinstance(leaf, CompositeSpec)
+
+
+def _flatten_pytree(value: CompositeTensor) -> tuple[Sequence[Any], Hashable]:
+    parts, static = value._split()
+    return ((), (static, _Content(parts))) if _is_constant(parts) else (parts, (static, None))
+
+
+def _unflatten_pytree(
+    cls: type[CompositeTensor], static: tuple[Any, _Content | None], parts: Sequence[Any]
+) -> CompositeTensor:
+    return cls._join(list(parts if static[1] is None else static[1].parts), static[0])
+
+
+def to_host(tensor: Tensor) -> np.ndarray | None:
+    """Return the value of a tensor on the host, or None if only the running program knows it."""
+    known: np.ndarray | None
+    if isinstance(tensor.array, jax.core.Tracer):
+        known = tensor.find_known_value()
+        return known
+    return tensor.require_value("")

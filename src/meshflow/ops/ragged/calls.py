@@ -1,0 +1,267 @@
+"""Dispatch of public ops with ragged arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch import symbolic_calls
+from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.ops import array, math
+from meshflow.ops.ragged import arrays
+from meshflow.ops.ragged.elementwise import apply_elementwise, map_flat_values
+from meshflow.ops.ragged.partition import convert_integers, read_integers
+from meshflow.ops.ragged.reductions import REDUCTIONS, reduce
+from meshflow.ops.ragged.tensor import RaggedTensor
+
+__all__ = ["call_op", "register"]
+
+# Modules of elementwise ops, and further ops that are applied to the innermost values.
+_ELEMENTWISE_MODULES = (
+    *("arithmetic", "casting", "clipping", "comparison", "division", "elementwise", "special"),
+    *("strings", "unicode", "regular_expressions", "bitwise"),
+)
+_ELEMENTWISE_OPS = frozenset(
+    [
+        *(
+            "cast",
+            "identity",
+            "stop_gradient",
+            "zeros_like",
+            "ones_like",
+            "check_numerics",
+            "one_hot",
+        ),
+        *("elu", "gelu", "leaky_relu", "relu", "relu6", "selu", "sigmoid", "silu", "swish", "tanh"),
+        *(
+            "softplus",
+            "softsign",
+            "softmax",
+            "log_softmax",
+            "dropout",
+            "bitcast",
+            "is_finite",
+            "crelu",
+        ),
+        *("adjust_brightness", "adjust_gamma", "random_brightness", "stateless_random_brightness"),
+        *("convert_image_dtype", "decode_raw", "decode_compressed", "identity_n", "ensure_finite"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"),
+    ]
+)
+_NOT_ELEMENTWISE = frozenset(
+    [
+        *(
+            "accumulate_n",
+            "clip_by_norm",
+            "clip_by_global_norm",
+            "clip_by_average_norm",
+            "global_norm",
+        ),
+        *(
+            "scalar_mul_all",
+            "cumsum",
+            "cumulative_logsumexp",
+            "reduce_join",
+            "ngrams",
+            "format",
+            "tensordot",
+        ),
+    ]
+)
+
+
+@functools.cache
+def _list_operand_names(public: Callable[..., Any]) -> tuple[str | None, ...]:
+    """Return the names of the parameters of an op, with None for those that are not operands."""
+    kinds = (*OPERAND_ANNOTATIONS, *OPERAND_LIST_ANNOTATIONS)
+    parameters = inspect.signature(public).parameters.values()
+    return tuple(p.name if p.annotation in kinds else None for p in parameters)
+
+
+def get_op_name(public: Callable[..., Any]) -> str:
+    """Return the name by which ops are dispatched."""
+    return str(getattr(getattr(public, "op", None), "name", public.__name__))
+
+
+def is_elementwise(public: Callable[..., Any]) -> bool:
+    """Check whether an op is elementwise."""
+    name, module = get_op_name(public), public.__module__.rpartition(".")[2]
+    if name in _NOT_ELEMENTWISE:
+        return False
+    return module in _ELEMENTWISE_MODULES or name in _ELEMENTWISE_OPS
+
+
+def _call_elementwise(
+    public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PyTree:
+    names = _list_operand_names(public)
+    if sum(n is not None for n in names) > 1 or isinstance(args[0] if args else None, list | tuple):
+        return apply_elementwise(public, args, kwargs, names)
+    return map_flat_values(public, *args, **kwargs)
+
+
+def _add_n(inputs: Sequence[Any], name: str | None = None) -> PyTree:
+    if not inputs:
+        raise ValueError("inputs must be a list of at least one tensor or ragged tensor.")
+    return functools.reduce(math.add, inputs)
+
+
+def _apply_to_rows(
+    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
+) -> PyTree:
+    if isinstance(x.values, RaggedTensor):
+        return x.with_values(public(x.values, *args, **kwargs))
+    return arrays.stack([public(row, *args, **kwargs) for row in x])
+
+
+def _reduce_join(
+    public: Callable[..., Any],
+    inputs: RaggedTensor,
+    axis: PyTree = None,
+    keepdims: bool = False,
+    separator: str = "",
+    name: str | None = None,
+) -> PyTree:
+    if axis is None:
+        return public(inputs.flat_values, None, keepdims, separator)
+    axes = sorted(
+        arrays.get_positive_axis(int(a), len(inputs.shape))
+        for a in np.atleast_1d(np.asarray(axis)).tolist()
+    )
+    result: PyTree = inputs
+    for a in reversed(axes):
+        result = _join_axis(public, result, a, separator)
+    for a in axes if keepdims else ():
+        result = arrays.expand_dims(result, a)
+    return result
+
+
+def _join_axis(public: Callable[..., Any], x: PyTree, axis: int, separator: str) -> PyTree:
+    if not isinstance(x, RaggedTensor):
+        return public(x, axis, False, separator)
+    if axis > 1:
+        return x.with_values(_join_axis(public, x.values, axis - 1, separator))
+    if axis == 0 or isinstance(x.values, RaggedTensor):
+        raise ValueError(
+            f"reduce_join of a RaggedTensor is supported for the innermost axis, got axis {axis}."
+        )
+    return array.stack([public(row, 0, False, separator) for row in x])
+
+
+def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, *args: Any, **kwargs: Any) -> PyTree:
+    for x in (a, b):
+        if len(x.shape) != 2 + (len(x.shape) > 2) * (len(x.shape) - 2):
+            break
+    x = next(v for v in (a, b) if isinstance(v, RaggedTensor))
+    rank = max(len(a.shape), len(b.shape))
+    if rank < 2:
+        raise ValueError("a and b must have at least rank 2")
+    if rank == 2:
+        if isinstance(b, RaggedTensor) or (a.ragged_rank == 1 and len(a.flat_values.shape) == 1):
+            if isinstance(b, RaggedTensor) and not isinstance(a, RaggedTensor) or kwargs:
+                pass
+        left = a.to_tensor() if isinstance(a, RaggedTensor) else a
+        right = b.to_tensor() if isinstance(b, RaggedTensor) else b
+        return public(left, right, *args, **kwargs)
+    if len(a.shape) != len(b.shape):
+        if not isinstance(b, RaggedTensor) and len(b.shape) == 2:
+            return (
+                a.with_flat_values(public(a.flat_values, b, *args, **kwargs))
+                if len(a.flat_values.shape) == 2
+                else a.with_values(_matmul(public, a.values, b, *args, **kwargs))
+            )
+        raise ValueError("a and b must have the same rank")
+    if isinstance(a, RaggedTensor) and isinstance(b, RaggedTensor) or True:
+        left = arrays.to_ragged(a, 1, x.partition.dtype)
+        right = arrays.to_ragged(b, 1, x.partition.dtype)
+        products = [
+            public(_to_dense(p), _to_dense(q), *args, **kwargs)
+            for p, q in zip(left, right, strict=True)
+        ]
+        return arrays.stack(products)
+
+
+def _to_dense(value: PyTree) -> PyTree:
+    return value.to_tensor() if isinstance(value, RaggedTensor) and len(value.shape) == 2 else value
+
+
+def _dynamic_partition(
+    data: PyTree, partitions: PyTree, num_partitions: int, name: str | None = None
+) -> list[Any]:
+    if not isinstance(data, RaggedTensor) and not isinstance(partitions, RaggedTensor):
+        return array.dynamic_partition(data, partitions, num_partitions)
+    result = arrays.stack_dynamic_partitions(data, partitions, num_partitions)
+    return [result[i] for i in range(num_partitions)]
+
+
+def _rank(input: RaggedTensor, name: str | None = None) -> Tensor:
+    return Tensor(np.array(len(input.shape), np.int32))
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    "add_n": _add_n,
+    "boolean_mask": lambda tensor, mask, axis=None, name=None: arrays.boolean_mask(tensor, mask),
+    "concat": arrays.concat,
+    "dynamic_partition": _dynamic_partition,
+    "expand_dims": arrays.expand_dims,
+    "gather": arrays.gather,
+    "gather_nd": arrays.gather_nd,
+    "rank": _rank,
+    "reverse": arrays.reverse,
+    "size": arrays.size,
+    "split": arrays.split,
+    "squeeze": arrays.squeeze,
+    "stack": arrays.stack,
+    "tile": arrays.tile,
+    "unstack": lambda value, num=None, axis=0, name=None: list(value),
+    "where": arrays.where,
+}
+# Handlers that also take the op, to apply it to parts.
+_WRAPPED_OPS: dict[str, Callable[..., Any]] = {
+    "matmul": _matmul,
+    "ngrams": _apply_to_rows,
+    "reduce_join": _reduce_join,
+}
+
+
+def register(name: str, handler: Callable[..., Any]) -> None:
+    """Register the implementation of an op for ragged arguments."""
+    _OPS[name] = handler
+
+
+def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+    """Apply an op to arguments with ragged tensors.
+
+    Raises:
+      TypeError: If the op does not support them.
+    """
+    name = get_op_name(public)
+    kwargs = {k: v for k, v in kwargs.items() if k != "name"}
+    if name in _OPS:
+        return _OPS[name](*args, **kwargs)
+    if name in _WRAPPED_OPS:
+        return _WRAPPED_OPS[name](public, *args, **kwargs)
+    if name in REDUCTIONS:
+        return _call_reduction(name, *args, **kwargs)
+    if is_elementwise(public):
+        return _call_elementwise(public, args, kwargs)
+    raise TypeError(
+        f"{name} does not take a RaggedTensor: convert it with to_tensor(), or use tf.ragged.map_flat_values."
+    )
+
+
+def _call_reduction(
+    name: str, input_tensor: PyTree, axis: PyTree = None, keepdims: bool = False
+) -> PyTree:
+    return reduce(name, input_tensor, axis, bool(keepdims))
+
+
+symbolic_calls.register_symbolic_type(RaggedTensor, call_op)
