@@ -1,16 +1,46 @@
-"""`tf.experimental`: the NumPy API, DTensor, optional values, DLPack, and TensorRT."""
+"""`tf.experimental`: extension types, the NumPy API, DTensor, optional values, DLPack, and TensorRT."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 from meshflow import numpy
+from meshflow.core.dispatch.api_dispatch import (
+    dispatch_for_api,
+    dispatch_for_binary_elementwise_apis,
+    dispatch_for_binary_elementwise_assert_apis,
+    dispatch_for_unary_elementwise_apis,
+    unregister_dispatch_for,
+)
 from meshflow.data.optional import Optional
 from meshflow.experimental import dlpack, dtensor
+from meshflow.experimental.extension_types import (
+    BatchableExtensionType,
+    ExtensionType,
+    ExtensionTypeBatchEncoder,
+    ExtensionTypeSpec,
+)
+from meshflow.ops.ragged import RowPartition
 
 if TYPE_CHECKING:
     from meshflow.experimental import tensorrt
 
-__all__ = ["Optional", "dlpack", "dtensor", "numpy", "tensorrt"]
+__all__ = [
+    "BatchableExtensionType",
+    "ExtensionType",
+    "ExtensionTypeBatchEncoder",
+    "ExtensionTypeSpec",
+    "Optional",
+    "RowPartition",
+    "dispatch_for_api",
+    "dispatch_for_binary_elementwise_apis",
+    "dispatch_for_binary_elementwise_assert_apis",
+    "dispatch_for_unary_elementwise_apis",
+    "dlpack",
+    "dtensor",
+    "numpy",
+    "tensorrt",
+    "unregister_dispatch_for",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
@@ -80,6 +81,7 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
+@dispatch_composites
 def map_fn(
     fn: Callable[..., T],
     elems: PyTree,
@@ -206,6 +208,7 @@ def scan(
     return _accumulate("scan", fn, elems, initializer, reverse, keep=True)[1]
 
 
+@dispatch_composites
 def foldl(
     fn: Callable[..., T],
     elems: PyTree,
@@ -236,6 +239,7 @@ def foldl(
     return _accumulate("foldl", fn, elems, initializer, False, keep=False)[0]
 
 
+@dispatch_composites
 def foldr(
     fn: Callable[..., T],
     elems: PyTree,

@@ -415,7 +415,9 @@ def op(
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:
         if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-            return symbolic_calls.call_symbolically(public, args, kwargs)
+            result = symbolic_calls.call_symbolically(public, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if context.host_recorder is not None and context.host_recorder.should_record(args, kwargs):
             return context.host_recorder.call(public, args, kwargs)
         values = [*args, *defaults[len(args) :]]
@@ -462,6 +464,7 @@ def op(
                 raise
             raise translated from (None if is_filtering() else error)
 
+    public.is_dispatchable = True  # type: ignore[attr-defined]
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
     return op_names.register_name(public)

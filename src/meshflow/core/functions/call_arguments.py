@@ -21,7 +21,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Array, PyTree
+from meshflow.environment.types import Array
 
 
 class CallArguments:

@@ -52,7 +52,7 @@ class ShapePolymorphicFunction(SignedFunction):
         return self._trace_size(2).traced
 
     def _trace_size(self, size: int) -> ConcreteFunction:
-        args, kwargs = nest.map_structure(lambda s: _replace_unknown_sizes(s, size), self._template)
+        args, kwargs = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
         return self._function.get_concrete_for(args, kwargs)
 
     @property
@@ -63,7 +63,7 @@ class ShapePolymorphicFunction(SignedFunction):
             self._trace_size(3).structured_outputs,
         )
         return nest.map_structure(
-            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TensorSpec) else a,
+            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TypeSpec) else a,
             first,
             second,
         )

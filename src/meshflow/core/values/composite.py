@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Self
 
 import jax
-import numpy as np
 
+from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
@@ -130,6 +130,32 @@ class CompositeSpec(TypeSpec):
         """Return the arguments of the constructor."""
         raise NotImplementedError(f"{type(self).__name__} does not define _serialize.")
 
+    @classmethod
+    def _deserialize(cls, serialization: tuple[Any, ...]) -> Self:
+        """Return a spec from the result of `_serialize`."""
+        return cls(*serialization)
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> Self:
+        """Return the most specific spec that covers both.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        if type(other) is not type(self):
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        return self._deserialize(_generalize(self._serialize(), other._serialize()))  # type: ignore[attr-defined]
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Self | None:
+        """Return the most specific spec that covers this and others, or None."""
+        try:
+            return functools.reduce(lambda a, b: a.most_specific_compatible_type(b), others, self)
+        except ValueError:
+            return None
+
+    def is_subtype_of(self, other: TypeSpec) -> bool:
+        """Check whether `other` describes every value that this spec describes."""
+        return self.most_specific_common_supertype([other]) == other
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._serialize() == other._serialize()  # type: ignore[attr-defined]
 
@@ -141,6 +167,19 @@ class CompositeSpec(TypeSpec):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{self._serialize()!r}"
+
+
+def _generalize(first: Any, second: Any) -> Any:
+    """Combine the serializations of two specs."""
+    if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
+        return first.most_specific_compatible_type(second)  # type: ignore[attr-defined]
+    if isinstance(first, TensorShape) and isinstance(second, TensorShape):
+        return first.most_specific_compatible_shape(second)
+    if type(first) is tuple and type(second) is tuple and len(first) == len(second):
+        return tuple(map(_generalize, first, second))
+    if type(first) is not type(second) or first != second:
+        raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
+    return first
 
 
 def _is_constant(parts: Sequence[Any]) -> bool:
@@ -163,12 +202,3 @@ def _unflatten_pytree(
     cls: type[CompositeTensor], static: tuple[Any, _Content | None], parts: Sequence[Any]
 ) -> CompositeTensor:
     return cls._join(list(parts if static[1] is None else static[1].parts), static[0])
-
-
-def to_host(tensor: Tensor) -> np.ndarray | None:
-    """Return the value of a tensor on the host, or None if only the running program knows it."""
-    known: np.ndarray | None
-    if isinstance(tensor.array, jax.core.Tracer):
-        known = tensor.find_known_value()
-        return known
-    return tensor.require_value("")

@@ -38,7 +38,7 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 
     Args:
       structure: Any structure; a single leaf results in a list of one item.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Returns:
       A list.
@@ -143,7 +143,7 @@ def pack_sequence_as(
     Args:
       structure: The structure to copy.
       flat_sequence: As many values as `structure` has leaves.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Returns:
       A structure like `structure` with the given leaves.
@@ -245,7 +245,7 @@ def assert_same_structure(
       nest1: A structure.
       nest2: A structure.
       check_types: Whether a list and a tuple count as different.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Raises:
       ValueError: If the structures differ in form; the message contains the path of the difference.

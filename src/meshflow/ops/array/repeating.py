@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
@@ -112,6 +113,7 @@ def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str
     return jnp.pad(tensor, paddings, mode=mode)
 
 
+@dispatch_composites
 def pad(
     tensor: TensorLike,
     paddings: StaticInts,
@@ -176,6 +178,7 @@ def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = No
     return jnp.flip(tensor, axis)
 
 
+@dispatch_composites
 def roll(
     input: Any, shift: StaticInts, axis: int | Sequence[int], name: str | None = None
 ) -> Tensor:
@@ -299,6 +302,7 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
     )
 
 
+@dispatch_composites
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     """Return the broadcast shape of two shapes that are integer tensors.
 

@@ -10,15 +10,13 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
-from meshflow.ops.ragged.elementwise import broadcast, map_flat_values
+from meshflow.ops.ragged.elementwise import broadcast
 from meshflow.ops.ragged.indexing import gather_values, take_rows
 from meshflow.ops.ragged.partition import (
-    RowPartition,
     concatenate_ranges,
     convert_integers,
     define_array_function,
@@ -288,8 +286,7 @@ def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
         return (
             params.with_values(_gather_inner(params.values, indices, axis - 1))
             if isinstance(params.values, RaggedTensor)
-            or axis > 1
-            and isinstance(indices, RaggedTensor)
+            or (axis > 1 and isinstance(indices, RaggedTensor))
             else params.with_values(array.gather(params.values, indices, axis=axis - 1))
         )
     # Every row takes the same indices.

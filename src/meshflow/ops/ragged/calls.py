@@ -9,25 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch import symbolic_calls
+from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
-from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays
 from meshflow.ops.ragged.elementwise import apply_elementwise, map_flat_values
-from meshflow.ops.ragged.partition import convert_integers, read_integers
 from meshflow.ops.ragged.reductions import REDUCTIONS, reduce
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["call_op", "register"]
 
 # Modules of elementwise ops, and further ops that are applied to the innermost values.
+_STRING_MODULES = ("strings", "unicode", "regular_expressions")
 _ELEMENTWISE_MODULES = (
     *("arithmetic", "casting", "clipping", "comparison", "division", "elementwise", "special"),
-    *("strings", "unicode", "regular_expressions", "bitwise"),
+    *(*_STRING_MODULES, "bitwise"),
 )
 _ELEMENTWISE_OPS = frozenset(
     [
@@ -76,6 +74,13 @@ _NOT_ELEMENTWISE = frozenset(
         ),
     ]
 )
+_UNARY_WITH_OPTIONS = frozenset(
+    ["clip_by_value", "one_hot", "dropout", "general_dropout", "stateless_dropout"]
+)
+_BINARY_ASSERTIONS = frozenset(
+    f"assert_{n}"
+    for n in ("equal", "none_equal", "near", "less", "less_equal", "greater", "greater_equal")
+)
 
 
 @functools.cache
@@ -103,6 +108,8 @@ def _call_elementwise(
     public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> PyTree:
     names = _list_operand_names(public)
+    if get_op_name(public) in _UNARY_WITH_OPTIONS:
+        return map_flat_values(public, *args, **kwargs)
     if sum(n is not None for n in names) > 1 or isinstance(args[0] if args else None, list | tuple):
         return apply_elementwise(public, args, kwargs, names)
     return map_flat_values(public, *args, **kwargs)
@@ -166,7 +173,7 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, *args: Any, **kwar
         raise ValueError("a and b must have at least rank 2")
     if rank == 2:
         if isinstance(b, RaggedTensor) or (a.ragged_rank == 1 and len(a.flat_values.shape) == 1):
-            if isinstance(b, RaggedTensor) and not isinstance(a, RaggedTensor) or kwargs:
+            if (isinstance(b, RaggedTensor) and not isinstance(a, RaggedTensor)) or kwargs:
                 pass
         left = a.to_tensor() if isinstance(a, RaggedTensor) else a
         right = b.to_tensor() if isinstance(b, RaggedTensor) else b
@@ -179,7 +186,7 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, *args: Any, **kwar
                 else a.with_values(_matmul(public, a.values, b, *args, **kwargs))
             )
         raise ValueError("a and b must have the same rank")
-    if isinstance(a, RaggedTensor) and isinstance(b, RaggedTensor) or True:
+    if (isinstance(a, RaggedTensor) and isinstance(b, RaggedTensor)) or True:
         left = arrays.to_ragged(a, 1, x.partition.dtype)
         right = arrays.to_ragged(b, 1, x.partition.dtype)
         products = [
@@ -238,14 +245,10 @@ def register(name: str, handler: Callable[..., Any]) -> None:
 
 
 def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
-    """Apply an op to arguments with ragged tensors.
-
-    Raises:
-      TypeError: If the op does not support them.
-    """
+    """Apply an op to arguments with ragged tensors; return NotImplemented for other ops."""
     name = get_op_name(public)
     kwargs = {k: v for k, v in kwargs.items() if k != "name"}
-    if name in _OPS:
+    if name in _OPS and public.__module__.rpartition(".")[2] not in _STRING_MODULES:
         return _OPS[name](*args, **kwargs)
     if name in _WRAPPED_OPS:
         return _WRAPPED_OPS[name](public, *args, **kwargs)
@@ -253,9 +256,7 @@ def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         return _call_reduction(name, *args, **kwargs)
     if is_elementwise(public):
         return _call_elementwise(public, args, kwargs)
-    raise TypeError(
-        f"{name} does not take a RaggedTensor: convert it with to_tensor(), or use tf.ragged.map_flat_values."
-    )
+    return NotImplemented
 
 
 def _call_reduction(
@@ -264,4 +265,16 @@ def _call_reduction(
     return reduce(name, input_tensor, axis, bool(keepdims))
 
 
-symbolic_calls.register_symbolic_type(RaggedTensor, call_op)
+def classify(public: Callable[..., Any]) -> str | None:
+    """Return "unary", "binary" or "binary assert" for elementwise functions."""
+    name = get_op_name(public)
+    if name in _BINARY_ASSERTIONS:
+        return "binary assert"
+    if not is_elementwise(public):
+        return None
+    count = sum(n is not None for n in _list_operand_names(public))
+    return "binary" if count == 2 and name not in _UNARY_WITH_OPTIONS else "unary"
+
+
+symbolic_calls.register_composite_type(RaggedTensor, call_op)
+api_dispatch.set_classifier(classify)

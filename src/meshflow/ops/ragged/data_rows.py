@@ -36,7 +36,7 @@ def split_rows(ragged: RaggedTensor) -> list[Any]:
 def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Stack elements of a dataset to a ragged tensor."""
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
-    lengths = np.array([len(row) for row in values], np.int64)
+    lengths = np.array([row.shape[0] for row in values], np.int64)
     is_ragged = isinstance(values[0], RaggedTensor)
     return RaggedTensor.from_row_lengths(
         concat(values, 0) if is_ragged else array.concat(values, 0), lengths

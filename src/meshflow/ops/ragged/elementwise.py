@@ -63,7 +63,7 @@ class _Axes:
             flat = array.reshape(
                 flat, [int(np.prod(sizes[: 1 + missing], dtype=np.int64)), *sizes[1 + missing :]]
             )
-        elif len(operand.shape) == 0 or missing < 0 and not isinstance(operand, RaggedTensor):
+        elif len(operand.shape) == 0 or (missing < 0 and not isinstance(operand, RaggedTensor)):
             flat = array.reshape(flat, [1, *sizes])
         self.values = flat
         self.rows = self.rows[: depth + 1]

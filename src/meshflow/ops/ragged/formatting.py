@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from meshflow.core.values.dtypes import DType
+__all__ = ["format_rows"]
 
 
-def format_rows(rows: list[Any], dtype: DType) -> str:
-    """Format nested lists of the values of a tensor."""
-    if isinstance(rows, list):
-        return f"[{', '.join(format_rows(row, dtype) for row in rows)}]"
-    if dtype.is_floating or dtype.is_complex:
-        return str(np.asarray(rows, dtype.dtype)[()])
-    return repr(rows)
+def format_rows(rows: np.ndarray) -> str:
+    """Format an array of rows, which may be arrays of objects, with commas between the items."""
+    with np.printoptions(formatter={"all": _format_item}):
+        return _format_item(rows)
+
+
+def _format_item(item: object) -> str:
+    if isinstance(item, np.ndarray):
+        return np.array2string(item, separator=", ") if item.size else repr(item.tolist())
+    return repr(item) if isinstance(item, bytes) else str(item)

@@ -28,7 +28,7 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
     index = int(to_static_value(first, "index"))
     count = rows.partition.static_nrows
     if not -count <= index < count:
-        raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
+        raise IndexError(f"Row key {index} out of bounds")
     if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
         raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
     splits = rows.partition.read_splits()

@@ -92,7 +92,7 @@ def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False)
     if not keepdims:
         return result
     if axes is None:
-        return array.reshape(result, [1] * len(rows.flat_values.shape))
+        return array.reshape(result, [1] * len(rows.shape))
     for a in axes:
         result = array.expand_dims(result, a)
     return result
@@ -103,7 +103,7 @@ def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
         return math.reduce_mean(rows.flat_values)
     counts = _reduce_axes("sum", array.ones_like(rows), axes)
     total = _reduce_axes("sum", rows, axes)
-    return math.truncatediv(total, counts) if rows.dtype.is_integer else total / counts
+    return total / counts
 
 
 def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:

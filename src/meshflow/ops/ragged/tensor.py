@@ -507,7 +507,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         return self.with_flat_values(components[0])
 
     def _as_tensor(self) -> Tensor:
-        raise TypeError(
+        raise InvalidValueError(
             "A RaggedTensor has rows of different lengths: convert it with to_tensor()."
         )
 
@@ -562,14 +562,11 @@ class RaggedTensor(CompositeTensor, _Operators):
         result[:] = rows
         return result
 
-    def __len__(self) -> int:
-        return self._partition.static_nrows
-
     def __bool__(self) -> bool:
         raise TypeError("RaggedTensor may not be used as a boolean.")
 
     def __iter__(self) -> Iterator[Any]:
-        return (self[int(i)] for i in np.arange(len(self)))
+        return (self[int(i)] for i in np.arange(self._partition.static_nrows))
 
     def __getitem__(self, key: PyTree) -> PyTree:
         return indexing.get_item(self, list(key) if isinstance(key, tuple | list) else [key])
@@ -583,10 +580,11 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     def __repr__(self) -> str:
         if find_value(self.flat_values) is not None and find_value(self.row_splits) is not None:
-            return f"<tf.RaggedTensor {format_rows(self.to_list(), self.dtype)}>"
+            return f"<tf.RaggedTensor {format_rows(self.numpy())}>"
         return f"tf.RaggedTensor(values={self._values!r}, row_splits={self.row_splits!r})"
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        raise TypeError("RaggedTensor is unhashable.")
 
 
 def _convert_parts(values: PyTree, rows: TensorLike) -> tuple[Values, TensorLike]:
@@ -780,5 +778,6 @@ class RaggedTensorSpec(CompositeSpec):
         )
 
 
+_hash = RaggedTensor.__hash__
 install_operators(RaggedTensor)
-RaggedTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
+RaggedTensor.__hash__ = _hash  # type: ignore[method-assign]
