@@ -19,13 +19,14 @@ from meshflow.experimental.extension_types import (
     ExtensionTypeBatchEncoder,
     ExtensionTypeSpec,
 )
-from meshflow.ops.ragged import RowPartition
+from meshflow.ops.ragged import DynamicRaggedShape, RowPartition
 
 if TYPE_CHECKING:
     from meshflow.experimental import tensorrt
 
 __all__ = [
     "BatchableExtensionType",
+    "DynamicRaggedShape",
     "ExtensionType",
     "ExtensionTypeBatchEncoder",
     "ExtensionTypeSpec",

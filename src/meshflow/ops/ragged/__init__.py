@@ -2,7 +2,9 @@
 
 from meshflow.ops.ragged.arrays import boolean_mask, stack, stack_dynamic_partitions
 from meshflow.ops.ragged.calls import call_op
+from meshflow.ops.ragged.crosses import cross, cross_hashed
 from meshflow.ops.ragged.data_rows import RaggedRow, make_spec, split_rows, stack_rows
+from meshflow.ops.ragged.dynamic_shape import DynamicRaggedShape
 from meshflow.ops.ragged.elementwise import map_flat_values
 from meshflow.ops.ragged.factories import (
     constant,
@@ -15,6 +17,7 @@ from meshflow.ops.ragged.partition import RowPartition, RowPartitionSpec, concat
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
 
 __all__ = [
+    "DynamicRaggedShape",
     "RaggedRow",
     "RaggedTensor",
     "RaggedTensorSpec",
@@ -24,6 +27,8 @@ __all__ = [
     "call_op",
     "concatenate_ranges",
     "constant",
+    "cross",
+    "cross_hashed",
     "make_spec",
     "map_flat_values",
     "range",

@@ -14,10 +14,10 @@ from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_AN
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
-from meshflow.ops.ragged import arrays
+from meshflow.ops.ragged import arrays, dynamic_shape, padding
 from meshflow.ops.ragged.elementwise import apply_elementwise, map_flat_values
 from meshflow.ops.ragged.reductions import REDUCTIONS, reduce
-from meshflow.ops.ragged.tensor import RaggedTensor
+from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
 __all__ = ["call_op", "register"]
 
@@ -115,12 +115,6 @@ def _call_elementwise(
     return map_flat_values(public, *args, **kwargs)
 
 
-def _add_n(inputs: Sequence[Any], name: str | None = None) -> PyTree:
-    if not inputs:
-        raise ValueError("inputs must be a list of at least one tensor or ragged tensor.")
-    return functools.reduce(math.add, inputs)
-
-
 def _apply_to_rows(
     public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
 ) -> PyTree:
@@ -163,41 +157,62 @@ def _join_axis(public: Callable[..., Any], x: PyTree, axis: int, separator: str)
     return array.stack([public(row, 0, False, separator) for row in x])
 
 
-def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, *args: Any, **kwargs: Any) -> PyTree:
-    for x in (a, b):
-        if len(x.shape) != 2 + (len(x.shape) > 2) * (len(x.shape) - 2):
-            break
-    x = next(v for v in (a, b) if isinstance(v, RaggedTensor))
-    rank = max(len(a.shape), len(b.shape))
-    if rank < 2:
-        raise ValueError("a and b must have at least rank 2")
+def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> PyTree:
+    a, b = convert_values(a), convert_values(b)
+    rank = len(a.shape)
+    if rank != len(b.shape) or rank < 2:
+        raise ValueError(f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}.")
     if rank == 2:
-        if isinstance(b, RaggedTensor) or (a.ragged_rank == 1 and len(a.flat_values.shape) == 1):
-            if (isinstance(b, RaggedTensor) and not isinstance(a, RaggedTensor)) or kwargs:
-                pass
-        left = a.to_tensor() if isinstance(a, RaggedTensor) else a
-        right = b.to_tensor() if isinstance(b, RaggedTensor) else b
-        return public(left, right, *args, **kwargs)
-    if len(a.shape) != len(b.shape):
-        if not isinstance(b, RaggedTensor) and len(b.shape) == 2:
-            return (
-                a.with_flat_values(public(a.flat_values, b, *args, **kwargs))
-                if len(a.flat_values.shape) == 2
-                else a.with_values(_matmul(public, a.values, b, *args, **kwargs))
-            )
-        raise ValueError("a and b must have the same rank")
-    if (isinstance(a, RaggedTensor) and isinstance(b, RaggedTensor)) or True:
-        left = arrays.to_ragged(a, 1, x.partition.dtype)
-        right = arrays.to_ragged(b, 1, x.partition.dtype)
-        products = [
-            public(_to_dense(p), _to_dense(q), *args, **kwargs)
-            for p, q in zip(left, right, strict=True)
-        ]
-        return arrays.stack(products)
+        return public(_to_matrix(a), _to_matrix(b), **kwargs)
+    if not isinstance(b, RaggedTensor) and a.ragged_rank == 1 and rank == 3:
+        b = arrays.to_ragged(b, 1, a.partition.dtype)
+    dtype = next(x.partition.dtype for x in (a, b) if isinstance(x, RaggedTensor))
+    if rank > 3:
+        left, right = (arrays.to_ragged(x, 1, dtype) for x in (a, b))
+        return left.with_values(_matmul(public, left.values, right.values, **kwargs))
+    count = a.shape[0]
+    if count != b.shape[0]:
+        raise InvalidValueError(f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ.")
+    products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
+    return _stack_matrices(products, dtype) if products else a
 
 
-def _to_dense(value: PyTree) -> PyTree:
-    return value.to_tensor() if isinstance(value, RaggedTensor) and len(value.shape) == 2 else value
+def _stack_matrices(products: list[Tensor], dtype: Any) -> RaggedTensor:
+    rows = arrays.stack(products)
+    is_uniform = len({p.shape[1] for p in products}) == 1
+    return rows if is_uniform else arrays.stack([arrays.to_ragged(p, 1, dtype) for p in products])
+
+
+def _to_matrix(value: PyTree) -> PyTree:
+    """Convert rows of one length to a dense matrix.
+
+    Raises:
+      InvalidArgumentError: If the rows have different lengths.
+    """
+    if not isinstance(value, RaggedTensor):
+        return value
+    if len(set(np.diff(value.host_splits).tolist())) > 1:
+        raise InvalidValueError("The matrices in `a` and `b` may not be ragged in their innermost dimension.")
+    return value.to_tensor()
+
+
+def _softmax(public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any) -> PyTree:
+    axis = arrays.get_positive_axis(-1 if axis is None else int(axis), len(logits.shape))
+    if axis > logits.ragged_rank:
+        return logits.with_flat_values(public(logits.flat_values, axis - logits.ragged_rank))
+    largest = array.stop_gradient(reduce("reduce_max", logits, axis, True))
+    exponentials = math.exp(math.subtract(logits, largest))
+    return math.divide(exponentials, reduce("reduce_sum", exponentials, axis, True))
+
+
+def _cumsum(
+    public: Callable[..., Any], x: RaggedTensor, axis: PyTree = 0, exclusive: bool = False, reverse: bool = False
+) -> RaggedTensor:
+    axis = arrays.get_positive_axis(int(axis), len(x.shape))
+    if axis > x.ragged_rank:
+        return x.with_flat_values(public(x.flat_values, axis - x.ragged_rank, exclusive, reverse))
+    sums = public(x.to_tensor(), axis, exclusive, reverse)
+    return x.with_flat_values(array.gather_nd(sums, padding.list_row_coordinates(x)))
 
 
 def _dynamic_partition(
@@ -214,7 +229,7 @@ def _rank(input: RaggedTensor, name: str | None = None) -> Tensor:
 
 
 _OPS: dict[str, Callable[..., Any]] = {
-    "add_n": _add_n,
+    **dynamic_shape.RAGGED_OPS,
     "boolean_mask": lambda tensor, mask, axis=None, name=None: arrays.boolean_mask(tensor, mask),
     "concat": arrays.concat,
     "dynamic_partition": _dynamic_partition,
@@ -233,9 +248,11 @@ _OPS: dict[str, Callable[..., Any]] = {
 }
 # Handlers that also take the op, to apply it to parts.
 _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
+    "cumsum": _cumsum,
     "matmul": _matmul,
     "ngrams": _apply_to_rows,
     "reduce_join": _reduce_join,
+    "softmax": _softmax,
 }
 
 

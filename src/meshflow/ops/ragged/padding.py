@@ -104,15 +104,21 @@ def _repeat_coordinates(xp: Any, outer: Array, sizes: tuple[int, ...]) -> Array:
     )
 
 
-def list_coordinates(rows: PyTree) -> Tensor:
-    """Return the int64 coordinates of all values."""
+def list_row_coordinates(rows: PyTree) -> Tensor:
+    """Return the int64 coordinates of all innermost values along the ragged dimensions."""
     coordinates = _make_range(rows.partition.row_lengths())
     while hasattr(rows, "row_splits"):
         partition, rows = rows.partition, rows.values
         coordinates = _gather_coordinates(
             coordinates, partition.value_rowids(), partition.offsets_in_rows()
         )
-    sizes = tuple(rows.shape.as_list()[1:])
+    return coordinates
+
+
+def list_coordinates(rows: PyTree) -> Tensor:
+    """Return the int64 coordinates of all values."""
+    sizes = tuple(rows.flat_values.shape.as_list()[1:])
+    coordinates = list_row_coordinates(rows)
     return _repeat_coordinates(coordinates, static=(sizes,)) if sizes else coordinates
 
 
