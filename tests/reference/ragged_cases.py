@@ -282,4 +282,4 @@ def evaluate(tf, case):
             result["gradient"] = None if gradient is None else _encode(tf, tf.convert_to_tensor(gradient).numpy().tolist())
         return result
     except Exception as error:
-        return {"error": type(error).__name__}
+        return {"error": type(error).__name__, "bases": [base.__name__ for base in type(error).__mro__]}

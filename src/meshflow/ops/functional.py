@@ -27,8 +27,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariableInvariants
-from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
-from meshflow.ops.ragged import stack as stack_rows
+from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
 
@@ -81,6 +81,28 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
+def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
+    """Map over rows, or to rows, of ragged tensors."""
+    leaves = [convert_values(x) for x in nest.flatten(elems)]
+    counts = {int(x.shape[0]) for x in leaves}
+    if len(counts) != 1:
+        raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
+    count = counts.pop()
+    outputs = [fn(nest.pack_sequence_as(elems, [x[i] for x in leaves])) for i in range(count)]
+    if not outputs:
+        return leaves[0]  # type: ignore[return-value]
+
+    def stack_results(spec: Any, *rows: Any) -> Any:
+        parts = [convert_values(row) for row in rows]
+        is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
+        if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
+            return pack_rows(parts)
+        return stack(parts)
+
+    specs = nest.map_structure(lambda _: None, outputs[0]) if signature is None else signature
+    return nest.map_structure(stack_results, specs, *outputs)
+
+
 @dispatch_composites
 def map_fn(
     fn: Callable[..., T],
@@ -122,15 +144,13 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
-    if isinstance(elems, RaggedTensor):
-        rows = [fn(row) for row in elems]
-        if isinstance(fn_output_signature or dtype, RaggedTensorSpec):
-            return stack_rows(rows)
-        outputs = [_to_tensors(row) for row in rows]
-        return nest.map_structure(lambda *parts: stack(list(parts)), *outputs)
+    signature = dtype if fn_output_signature is None else fn_output_signature
+    if any(isinstance(x, RaggedTensor) for x in nest.flatten(elems)) or any(
+        isinstance(x, RaggedTensorSpec) for x in nest.flatten(signature)
+    ):
+        return _map_rows(fn, elems, signature)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
-    signature = dtype if fn_output_signature is None else fn_output_signature
     if count == 0:
         specs = trace_shapes(function, (_get_element_specs(tensors),), {})
         result = nest.map_structure(_make_empty, specs)

@@ -17,6 +17,7 @@ from meshflow.ops import array, math
 from meshflow.ops.ragged.elementwise import broadcast
 from meshflow.ops.ragged.indexing import gather_values, take_rows
 from meshflow.ops.ragged.partition import (
+    RowPartition,
     concatenate_ranges,
     convert_integers,
     define_array_function,
@@ -33,6 +34,7 @@ __all__ = [
     "expand_dims",
     "gather",
     "gather_nd",
+    "pack_rows",
     "reverse",
     "size",
     "split",
@@ -55,6 +57,16 @@ def to_ragged(value: PyTree, ragged_rank: int, dtype: Any = int64) -> RaggedTens
         partitions = value._nested_row_partitions
         return functools.reduce(RaggedTensor.from_partition, reversed(partitions), flat)
     return RaggedTensor.from_tensor(value, ragged_rank=ragged_rank, row_splits_dtype=dtype)
+
+
+def drop_uniform(rows: PyTree, keeps_first: bool = False) -> PyTree:
+    """Make all row lengths dynamic, as in the results of TensorFlow's functions."""
+    if not isinstance(rows, RaggedTensor):
+        return rows
+    partition = rows.partition
+    length = partition.static_uniform_row_length if keeps_first else None
+    partition = RowPartition(partition.row_splits(), length, partition.static_nvals, internal=True)
+    return RaggedTensor.from_partition(drop_uniform(rows.values), partition)
 
 
 def _convert_all(values: Sequence[Any]) -> list[Any]:
@@ -86,7 +98,7 @@ def concat(values: Sequence[Any], axis: PyTree, name: str | None = None) -> PyTr
     if not parts:
         raise ValueError("tf.concat of ragged tensors: expected at least one value.")
     axis = get_positive_axis(int(to_static_value(axis, "axis")), len(parts[0].shape))
-    return _concat(parts, axis)
+    return drop_uniform(_concat(parts, axis)) if len(parts) > 1 else parts[0]
 
 
 def _concat(parts: list[Any], axis: int) -> PyTree:
@@ -176,7 +188,7 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> PyTr
     axis = get_positive_axis(axis, rank + 1)
     if rank == 0:
         return array.stack(parts)
-    return _stack(parts, axis)
+    return drop_uniform(_stack(parts, axis), axis == 1)
 
 
 def _stack(parts: list[Any], axis: int) -> PyTree:
@@ -267,9 +279,9 @@ def gather(
     if positions.size and (positions.min() < 0 or positions.max() >= count):
         raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {count})")
     if positions.ndim == 0:
-        return params[int(positions)]
+        return drop_uniform(params[int(positions)])
     rows = take_rows(params, positions.reshape(-1))
-    return _restore_outer(rows, positions.shape)
+    return drop_uniform(_restore_outer(rows, positions.shape))
 
 
 def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
@@ -280,38 +292,24 @@ def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
 
 
 def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
+    """Gather along an axis after the first one; every row takes the same indices."""
     if not isinstance(params, RaggedTensor):
         params = to_ragged(params, 1)
     if axis > 1:
-        return (
-            params.with_values(_gather_inner(params.values, indices, axis - 1))
-            if isinstance(params.values, RaggedTensor)
-            or (axis > 1 and isinstance(indices, RaggedTensor))
-            else params.with_values(array.gather(params.values, indices, axis=axis - 1))
-        )
-    # Every row takes the same indices.
-    columns = read_integers(
-        indices.flat_values if isinstance(indices, RaggedTensor) else indices,
-        "indices of tf.gather",
-    )
+        if isinstance(params.values, RaggedTensor) or isinstance(indices, RaggedTensor):
+            return params.with_values(_gather_inner(params.values, indices, axis - 1))
+        return params.with_values(array.gather(params.values, indices, axis=axis - 1))
+    if isinstance(indices, RaggedTensor):
+        count = params.partition.static_nrows
+        tiled = tile(expand_dims(indices, 0), [count, *[1] * len(indices.shape)])
+        return _gather_batch(params, tiled, None, 1)
+    columns = read_integers(indices, "indices of tf.gather")
     splits = params.host_splits
     lengths = np.diff(splits)
     if columns.size and len(lengths) and (columns.min() < 0 or columns.max() >= lengths.min()):
         raise InvalidValueError(f"indices = {columns.tolist()} is not in [0, {lengths.min()})")
-    positions = splits[:-1, None] + columns.reshape(1, -1)
-    values = gather_values(params.values, positions.reshape(-1))
-    count = len(lengths)
-    if columns.ndim == 0:
-        return values
-    if isinstance(indices, RaggedTensor):
-        tiled = tile(expand_dims(indices, 0), [count, *[1] * len(indices.shape)])
-        return tiled.with_flat_values(values)
-    size = np.asarray(columns.size, splits.dtype)
-    return (
-        RaggedTensor.from_uniform_row_length(values, size, count)
-        if columns.ndim == 1
-        else _restore_outer(values, (count, *columns.shape))
-    )
+    positions = splits[:-1].reshape(-1, *[1] * columns.ndim) + columns
+    return gather(params.values, positions)
 
 
 def batch_gather(params: PyTree, indices: PyTree, name: str | None = None) -> PyTree:
@@ -348,11 +346,10 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
         raise InvalidValueError(
             f"tf.gather: params and indices have different numbers of rows, {count} and {indices.shape[0]}."
         )
-    if not isinstance(indices, RaggedTensor) and rank == 1:
-        rows_of_indices, flat = Tensor(np.arange(count)), indices
-        make: Callable[[Any], Any] = lambda values: values
+    make: Callable[[Any], Any] = lambda values: values
+    if not isinstance(indices, RaggedTensor):
+        rows_of_indices, flat = Tensor(np.arange(count).reshape(-1, *[1] * (rank - 1))), indices
     else:
-        indices = to_ragged(indices, rank - 1, dtype)
         ids = indices.partition.value_rowids()
         for partition in indices._nested_row_partitions[1:]:
             ids = array.gather(ids, partition.value_rowids())
@@ -402,7 +399,7 @@ def gather_nd(
     if index.shape[1] == 0:
         return stack([params] * len(index))
     if index.shape[1] > len(params.shape):
-        raise ValueError("indices has more columns than params has dimensions")
+        raise InvalidValueError("indices has more columns than params has dimensions")
     rows: PyTree = params
     positions = _check_positions(index[:, 0], params.partition.static_nrows)
     for column in range(1, index.shape[1]):
@@ -435,7 +432,7 @@ def tile(input: RaggedTensor, multiples: TensorLike, name: str | None = None) ->
     counts = read_integers(multiples, "multiples of tf.tile").tolist()
     if len(counts) != len(input.shape):
         raise ValueError(f"multiples must have length {len(input.shape)}, got {len(counts)}.")
-    return _tile(input, counts)
+    return drop_uniform(_tile(input, counts)) if any(n != 1 for n in counts) else input
 
 
 def _tile(rows: PyTree, counts: list[int]) -> PyTree:
@@ -475,7 +472,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> PyTree:
     """
     data, mask = convert_values(data), convert_values(mask)
     if not mask.dtype.is_bool:
-        raise TypeError(f"mask must be bool, got {mask.dtype.name}.")
+        raise InvalidValueError(f"mask must be bool, got {mask.dtype.name}.")
     rank = len(mask.shape)
     if rank == 0:
         raise ValueError("mask cannot be scalar.")
@@ -530,6 +527,14 @@ def reverse(tensor: RaggedTensor, axis: PyTree, name: str | None = None) -> Ragg
 def size(input: RaggedTensor, out_type: DTypeLike = "int32", name: str | None = None) -> Tensor:
     """Return the number of values."""
     return array.size(input.flat_values, out_type=as_dtype(out_type))
+
+
+def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
+    """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
+    dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
+    counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
+    joined = drop_uniform(_concat(list(rows), 0))
+    return RaggedTensor.from_row_lengths(joined, counts, validate=False)
 
 
 def split(

@@ -11,18 +11,26 @@ import numpy as np
 
 from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
 from meshflow.ops.ragged.elementwise import apply_elementwise, map_flat_values
-from meshflow.ops.ragged.reductions import REDUCTIONS, reduce
+from meshflow.ops.ragged.reductions import (
+    DENSE_OPS,
+    REDUCTIONS,
+    SEGMENT_OPS,
+    parse_axes,
+    reduce,
+    reduce_axes,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
 __all__ = ["call_op", "register"]
 
 # Modules of elementwise ops, and further ops that are applied to the innermost values.
-_STRING_MODULES = ("strings", "unicode", "regular_expressions")
+_STRING_MODULES = ("strings", "unicode", "regular_expressions", "hashing")
 _ELEMENTWISE_MODULES = (
     *("arithmetic", "casting", "clipping", "comparison", "division", "elementwise", "special"),
     *(*_STRING_MODULES, "bitwise"),
@@ -43,14 +51,21 @@ _ELEMENTWISE_OPS = frozenset(
             "softplus",
             "softsign",
             "softmax",
-            "log_softmax",
             "dropout",
             "bitcast",
             "is_finite",
             "crelu",
         ),
         *("adjust_brightness", "adjust_gamma", "random_brightness", "stateless_random_brightness"),
-        *("convert_image_dtype", "decode_raw", "decode_compressed", "identity_n", "ensure_finite"),
+        *(
+            "convert_image_dtype",
+            "decode_raw",
+            "decode_compressed",
+            "encode_base64",
+            "decode_base64",
+            "identity_n",
+            "ensure_finite",
+        ),
         *("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"),
     ]
 )
@@ -129,39 +144,34 @@ def _reduce_join(
     axis: PyTree = None,
     keepdims: bool = False,
     separator: str = "",
-    name: str | None = None,
 ) -> PyTree:
-    if axis is None:
-        return public(inputs.flat_values, None, keepdims, separator)
-    axes = sorted(
-        arrays.get_positive_axis(int(a), len(inputs.shape))
-        for a in np.atleast_1d(np.asarray(axis)).tolist()
-    )
-    result: PyTree = inputs
-    for a in reversed(axes):
-        result = _join_axis(public, result, a, separator)
+    def join_segments(values: Tensor, ids: Tensor, count: int) -> Tensor:
+        texts = values.require_value("strings to join")
+        known = ids.require_value("rows of strings to join")
+        parts = [texts[known == i] for i in range(count)]
+        joined = np.empty((count, *texts.shape[1:]), object)
+        for index in np.ndindex(*joined.shape):
+            joined[index] = separator.encode().join(parts[index[0]][(slice(None), *index[1:])])
+        return Tensor(joined)
+
+    axes = parse_axes(inputs, axis)
+    if axes is None:
+        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
+    SEGMENT_OPS["join"] = join_segments
+    DENSE_OPS["join"] = lambda x, a: public(x, a, separator=separator)
+    result = reduce_axes("join", inputs, axes)
     for a in axes if keepdims else ():
         result = arrays.expand_dims(result, a)
     return result
-
-
-def _join_axis(public: Callable[..., Any], x: PyTree, axis: int, separator: str) -> PyTree:
-    if not isinstance(x, RaggedTensor):
-        return public(x, axis, False, separator)
-    if axis > 1:
-        return x.with_values(_join_axis(public, x.values, axis - 1, separator))
-    if axis == 0 or isinstance(x.values, RaggedTensor):
-        raise ValueError(
-            f"reduce_join of a RaggedTensor is supported for the innermost axis, got axis {axis}."
-        )
-    return array.stack([public(row, 0, False, separator) for row in x])
 
 
 def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> PyTree:
     a, b = convert_values(a), convert_values(b)
     rank = len(a.shape)
     if rank != len(b.shape) or rank < 2:
-        raise ValueError(f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}.")
+        raise ValueError(
+            f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}."
+        )
     if rank == 2:
         return public(_to_matrix(a), _to_matrix(b), **kwargs)
     if not isinstance(b, RaggedTensor) and a.ragged_rank == 1 and rank == 3:
@@ -172,7 +182,9 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
         return left.with_values(_matmul(public, left.values, right.values, **kwargs))
     count = a.shape[0]
     if count != b.shape[0]:
-        raise InvalidValueError(f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ.")
+        raise InvalidValueError(
+            f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ."
+        )
     products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
     return _stack_matrices(products, dtype) if products else a
 
@@ -192,11 +204,15 @@ def _to_matrix(value: PyTree) -> PyTree:
     if not isinstance(value, RaggedTensor):
         return value
     if len(set(np.diff(value.host_splits).tolist())) > 1:
-        raise InvalidValueError("The matrices in `a` and `b` may not be ragged in their innermost dimension.")
+        raise InvalidValueError(
+            "The matrices in `a` and `b` may not be ragged in their innermost dimension."
+        )
     return value.to_tensor()
 
 
-def _softmax(public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any) -> PyTree:
+def _softmax(
+    public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any
+) -> PyTree:
     axis = arrays.get_positive_axis(-1 if axis is None else int(axis), len(logits.shape))
     if axis > logits.ragged_rank:
         return logits.with_flat_values(public(logits.flat_values, axis - logits.ragged_rank))
@@ -205,14 +221,29 @@ def _softmax(public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = No
     return math.divide(exponentials, reduce("reduce_sum", exponentials, axis, True))
 
 
+def _log_softmax(
+    public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any
+) -> PyTree:
+    axis = arrays.get_positive_axis(-1 if axis is None else int(axis), len(logits.shape))
+    if axis > logits.ragged_rank:
+        return logits.with_flat_values(public(logits.flat_values, axis - logits.ragged_rank))
+    return math.subtract(logits, reduce("reduce_logsumexp", logits, axis, True))
+
+
 def _cumsum(
-    public: Callable[..., Any], x: RaggedTensor, axis: PyTree = 0, exclusive: bool = False, reverse: bool = False
+    public: Callable[..., Any],
+    x: RaggedTensor,
+    axis: PyTree = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
 ) -> RaggedTensor:
     axis = arrays.get_positive_axis(int(axis), len(x.shape))
     if axis > x.ragged_rank:
         return x.with_flat_values(public(x.flat_values, axis - x.ragged_rank, exclusive, reverse))
     sums = public(x.to_tensor(), axis, exclusive, reverse)
-    return x.with_flat_values(array.gather_nd(sums, padding.list_row_coordinates(x)))
+    return arrays.drop_uniform(x).with_flat_values(
+        array.gather_nd(sums, padding.list_row_coordinates(x))
+    )
 
 
 def _dynamic_partition(
@@ -251,6 +282,7 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
     "matmul": _matmul,
     "ngrams": _apply_to_rows,
+    "log_softmax": _log_softmax,
     "reduce_join": _reduce_join,
     "softmax": _softmax,
 }

@@ -32,7 +32,9 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
         value = RaggedTensor.from_value_rowids(value.values, value.indices[:, 0], value.shape[0])
     value = convert_values(value)
     if len(value.shape) != 2:
-        raise ValueError(f"tf.ragged.cross only supports inputs with rank=2, got shape {value.shape}.")
+        raise ValueError(
+            f"tf.ragged.cross only supports inputs with rank=2, got shape {value.shape}."
+        )
     if value.dtype is not string and not value.dtype.is_integer:
         raise ValueError(f"Unexpected dtype for inputs of tf.ragged.cross: {value.dtype.name}")
     if isinstance(value, RaggedTensor):
@@ -45,14 +47,16 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
 def _cross_rows(
     name: str, inputs: PyTree, combine: Callable[[tuple[Any, ...]], Any]
 ) -> tuple[list[Any], np.ndarray]:
-    if not isinstance(inputs, list | tuple) or not inputs:
-        raise ValueError(f"{name}: expected a list of at least one tensor, got {inputs!r}.")
+    if not isinstance(inputs, list | tuple):
+        raise ValueError(f"{name}: expected a list of tensors, got {inputs!r}.")
     columns = [_list_rows(value) for value in inputs]
     if len({len(rows) for rows in columns}) > 1:
         raise ValueError(f"{name}: inputs have different numbers of rows.")
     ragged = next((v for v in inputs if isinstance(v, RaggedTensor)), None)
     dtype = int64 if ragged is None else ragged.partition.dtype
-    rows = [[combine(items) for items in itertools.product(*row)] for row in zip(*columns, strict=True)]
+    rows = [
+        [combine(items) for items in itertools.product(*row)] for row in zip(*columns, strict=True)
+    ]
     lengths = np.array([len(row) for row in rows], dtype.dtype)
     return [item for row in rows for item in row], lengths
 
@@ -74,7 +78,9 @@ def cross(inputs: Sequence[Any], name: str | None = None) -> RaggedTensor:
       >>> tf.ragged.cross([tf.ragged.constant([["a"], ["b", "c"]]), tf.constant([["d"], ["e"]])])
       <tf.RaggedTensor [[b'a_X_d'], [b'b_X_e', b'c_X_e']]>
     """
-    values, lengths = _cross_rows("tf.ragged.cross", inputs, lambda items: b"_X_".join(map(_to_text, items)))
+    values, lengths = _cross_rows(
+        "tf.ragged.cross", inputs, lambda items: b"_X_".join(map(_to_text, items))
+    )
     flat: np.ndarray = np.empty(len(values), object)
     flat[:] = values
     return RaggedTensor.from_row_lengths(Tensor(flat), lengths)
@@ -82,7 +88,10 @@ def cross(inputs: Sequence[Any], name: str | None = None) -> RaggedTensor:
 
 @dispatch_composites
 def cross_hashed(
-    inputs: Sequence[Any], num_buckets: int = 0, hash_key: int | None = None, name: str | None = None
+    inputs: Sequence[Any],
+    num_buckets: int = 0,
+    hash_key: int | None = None,
+    name: str | None = None,
 ) -> RaggedTensor:
     """Return hashes of the combinations of the values in each row.
 
@@ -102,7 +111,8 @@ def cross_hashed(
 
     def combine(items: tuple[Any, ...]) -> int:
         prints = [
-            hashing.farm_fingerprint(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF for v in items
+            hashing.farm_fingerprint(v) if isinstance(v, bytes) else v & 0xFFFFFFFFFFFFFFFF
+            for v in items
         ]
         return hashing.cross_fingerprints_from(start, prints) % (num_buckets or _MAX_INT64)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import as_dtype, string
-from meshflow.ops import array
-from meshflow.ops.ragged.arrays import concat
+from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
 
 
@@ -36,11 +35,7 @@ def split_rows(ragged: RaggedTensor) -> list[Any]:
 def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Stack elements of a dataset to a ragged tensor."""
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
-    lengths = np.array([row.shape[0] for row in values], np.int64)
-    is_ragged = isinstance(values[0], RaggedTensor)
-    return RaggedTensor.from_row_lengths(
-        concat(values, 0) if is_ragged else array.concat(values, 0), lengths
-    )
+    return pack_rows(values)
 
 
 def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:

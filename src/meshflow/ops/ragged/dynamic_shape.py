@@ -77,13 +77,19 @@ class DynamicRaggedShape(CompositeTensor):
         target = as_dtype(dtype)
         last = max([i for i, n in enumerate(lengths) if isinstance(n, list | tuple)], default=0)
         if lengths and isinstance(lengths[0], list | tuple):
-            raise ValueError("lengths[0] must be an integer: the outermost dimension is not ragged.")
+            raise ValueError(
+                "lengths[0] must be an integer: the outermost dimension is not ragged."
+            )
         if num_row_partitions is None:
             num_row_partitions = last
         elif num_row_partitions < last:
-            raise ValueError(f"num_row_partitions should be at least {last}, got {num_row_partitions}.")
+            raise ValueError(
+                f"num_row_partitions should be at least {last}, got {num_row_partitions}."
+            )
         elif num_row_partitions >= max(len(lengths), 1):
-            raise ValueError(f"num_row_partitions should be less than {len(lengths)}, got {num_row_partitions}.")
+            raise ValueError(
+                f"num_row_partitions should be less than {len(lengths)}, got {num_row_partitions}."
+            )
         count = int(lengths[0]) if lengths else 0
         partitions = []
         for item in lengths[1 : num_row_partitions + 1]:
@@ -215,7 +221,10 @@ class DynamicRaggedShape(CompositeTensor):
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
         lengths = tuple(p.static_uniform_row_length for p in self._partitions)
-        return [self._inner_shape, *[p.row_splits() for p in self._partitions]], (lengths, self._dtype)
+        return [self._inner_shape, *[p.row_splits() for p in self._partitions]], (
+            lengths,
+            self._dtype,
+        )
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: Any) -> DynamicRaggedShape:
@@ -242,7 +251,7 @@ class DynamicRaggedShape(CompositeTensor):
 
     def __repr__(self) -> str:
         lengths = self.static_lengths()
-        text = ", ".join("(" + ", ".join(map(str, n)) + ")" if isinstance(n, tuple) else str(n) for n in lengths)
+        text = ", ".join(map(str, lengths))
         return f"<DynamicRaggedShape lengths=[{text}] num_row_partitions={self.num_row_partitions}>"
 
 
@@ -251,7 +260,9 @@ class DynamicRaggedShapeSpec(CompositeSpec):
 
     value_type = DynamicRaggedShape  # type: ignore[assignment]
 
-    def __init__(self, row_partitions: Sequence[Any], static_inner_shape: TensorShape, dtype: DTypeLike) -> None:
+    def __init__(
+        self, row_partitions: Sequence[Any], static_inner_shape: TensorShape, dtype: DTypeLike
+    ) -> None:
         self._partitions, self._inner_shape = tuple(row_partitions), static_inner_shape
         self._dtype = as_dtype(dtype)
 
@@ -272,7 +283,9 @@ class DynamicRaggedShapeSpec(CompositeSpec):
 # ---- ops ---------------------------------------------------------------------------------------
 
 
-def _make_shape(input: PyTree, out_type: DTypeLike | None = None, name: str | None = None) -> DynamicRaggedShape:
+def _make_shape(
+    input: PyTree, out_type: DTypeLike | None = None, name: str | None = None
+) -> DynamicRaggedShape:
     return DynamicRaggedShape.from_tensor(input, out_type)
 
 
@@ -312,7 +325,9 @@ def _broadcast_shapes(shape_x: PyTree, shape_y: PyTree) -> DynamicRaggedShape:
     return DynamicRaggedShape.from_tensor(make(flat[0] + flat[1]), shapes[0].dtype)
 
 
-def _make_filled(public: Callable[..., Any], shape: DynamicRaggedShape, *args: Any, **kwargs: Any) -> PyTree:
+def _make_filled(
+    public: Callable[..., Any], shape: DynamicRaggedShape, *args: Any, **kwargs: Any
+) -> PyTree:
     return shape.wrap(public(shape._get_inner_sizes(), *args, **kwargs))
 
 

@@ -50,7 +50,7 @@ def constant(
     if ragged_rank is not None and ragged_rank < 0:
         raise ValueError(f"Invalid ragged_rank={ragged_rank}: must be >= 0")
     if _is_scalar(pylist):
-        if ragged_rank is not None:
+        if ragged_rank:
             raise ValueError(
                 f"Invalid pylist={pylist!r}: incompatible with ragged_rank={ragged_rank}"
             )
@@ -65,6 +65,10 @@ def constant(
     if scalar_depth is not None and depth > scalar_depth:
         raise ValueError(
             f"Invalid pylist={pylist!r}: empty list nesting is greater than scalar value nesting"
+        )
+    if ragged_rank is not None and ragged_rank >= depth:
+        raise ValueError(
+            f"Invalid pylist={pylist!r}: ragged_rank={ragged_rank} must be less than its depth {depth}"
         )
     if inner_shape is not None and ragged_rank is not None:
         expected = ragged_rank + 1 + len(inner_shape)
@@ -175,7 +179,9 @@ def range(
     tensors = [convert_to_tensor(v, dtype_hint=hint) for v in (first, last, deltas)]
     bounds = [t.require_value("bounds of tf.ragged.range") for t in tensors]
     if any(b.ndim > 1 for b in bounds):
-        raise ValueError("tf.ragged.range: starts, limits and deltas must be scalars or vectors.")
+        raise InvalidValueError(
+            "tf.ragged.range: starts, limits and deltas must be scalars or vectors."
+        )
     common = np.result_type(*bounds) if dtype is None else as_dtype(dtype).dtype
     sizes = {len(b) for b in bounds if b.ndim}
     if len(sizes) > 1:

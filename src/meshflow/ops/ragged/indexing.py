@@ -27,8 +27,10 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
         return _get_inner(_slice_rows(rows, first), rest)
     index = int(to_static_value(first, "index"))
     count = rows.partition.static_nrows
-    if not -count <= index < count:
+    if index >= count > 0 or (index >= 0 and not count):
         raise IndexError(f"Row key {index} out of bounds")
+    if index < -count:
+        raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
     if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
         raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
     splits = rows.partition.read_splits()
@@ -73,7 +75,7 @@ def _is_full(key: slice) -> bool:
 def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     if _is_full(key):
         return rows
-    result = take_rows(rows, np.arange(rows.partition.static_nrows)[_to_slice(key)])
+    result = take_rows(rows, np.arange(rows.partition.static_nrows)[_to_slice(key)], True)
     length = rows.partition.static_uniform_row_length
     if length is None:
         return result
@@ -81,11 +83,11 @@ def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     return type(rows).from_uniform_row_length(result.values, _match(rows, length), count)
 
 
-def take_rows(rows: PyTree, indices: np.ndarray) -> PyTree:
-    """Return some rows."""
+def take_rows(rows: PyTree, indices: np.ndarray, is_slice: bool = False) -> PyTree:
+    """Return some rows; rows of one length are a ragged dimension of the result unless it is a slice."""
     splits = rows.partition.read_splits()
     lengths = np.diff(splits)[indices]
-    if indices.size and (np.diff(indices) == 1).all():
+    if is_slice and indices.size and (np.diff(indices) == 1).all():
         values = rows.values[int(splits[indices[0]]) : int(splits[indices[-1] + 1])]
     else:
         values = gather_values(rows.values, concatenate_ranges(splits[:-1][indices], lengths))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.shapes import TensorShape
@@ -37,13 +38,13 @@ def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -
     if requested is None:
         requested = [None] * rank
     elif len(requested) != rank:
-        raise ValueError(
+        raise InvalidValueError(
             f"to_tensor: shape {shape} has rank {len(requested)}, expected rank {rank} of the ragged tensor."
         )
     if default_value is not None:
         default_value = convert_to_tensor(default_value, rows.dtype)
         if len(default_value.shape) > len(rows.flat_values.shape) - 1 and len(default_value.shape):
-            raise ValueError(
+            raise InvalidValueError(
                 f"to_tensor: default_value of shape {default_value.shape} must have at most the rank of the "
                 f"innermost values, {rows.flat_values.shape[1:]}."
             )
@@ -54,8 +55,12 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
     values, partition = rows.values, rows.partition
     if hasattr(values, "row_splits"):
         values = _pad(values, default_value, [None, *requested[2:]])
-    elif any(n is not None for n in requested[2:]):
-        values = _resize(values, default_value, requested[2:])
+    elif any(
+        n not in (None, p) for n, p in zip(requested[2:], values.shape.as_list()[1:], strict=True)
+    ):
+        raise InvalidValueError(
+            f"to_tensor: shape {requested} is incompatible with the innermost values of shape {values.shape[1:]}."
+        )
     width = requested[1]
     if width is None:
         width = partition.static_uniform_row_length
@@ -72,17 +77,6 @@ def _make_fill(default_value: Tensor | None, dtype: Any) -> Tensor:
     if default_value is not None:
         return default_value
     return Tensor(np.full((), b"" if dtype is string else 0, dtype.dtype))
-
-
-def _resize(values: Tensor, default_value: Tensor | None, sizes: list[Any]) -> Tensor:
-    """Cut or pad the inner dimensions of values."""
-    present = values.shape.as_list()[1:]
-    sizes = [p if n is None else n for n, p in zip(sizes, present, strict=True)]
-    kept = tuple(slice(min(n, p)) for n, p in zip(sizes, present, strict=True))
-    values = values[(slice(None), *kept)]
-    amounts = [[0, 0], *[[0, max(n - p, 0)] for n, p in zip(sizes, present, strict=True)]]
-    fill = _make_fill(default_value, values.dtype)
-    return array.pad(values, amounts, constant_values=fill) if np.any(amounts) else values
 
 
 @define_array_function

@@ -302,9 +302,8 @@ class RowPartition(CompositeTensor):
         _check_rank(starts, 1, "row_starts")
         count = _read_count(nvals, "nvals")
         splits = _append(starts, static=(count,))
-        known = find_value(starts)
-        if known is not None and not known.size and not has_symbolic_size([count]) and count:
-            raise _make_error(f"there are no row_starts for {count} values")
+        if not starts.array.shape[0]:
+            return cls(Tensor(np.zeros(1, starts.array.dtype)), None, count, internal=True)
         return cls.from_row_splits(splits, validate, num_values=count)
 
     @classmethod

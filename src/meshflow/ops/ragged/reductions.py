@@ -15,20 +15,25 @@ from meshflow.ops import array, math
 from meshflow.ops.ragged.partition import find_largest
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
-__all__ = ["REDUCTIONS", "reduce"]
+__all__ = ["REDUCTIONS", "SEGMENT_OPS", "DENSE_OPS", "parse_axes", "reduce", "reduce_axes"]
 
-_SEGMENT_OPS: dict[str, Callable[..., Any]] = {
+# Reduce values with equal ids: (values, ids, number of ids) -> results.
+SEGMENT_OPS: dict[str, Callable[..., Any]] = {
     "sum": math.unsorted_segment_sum,
     "prod": math.unsorted_segment_prod,
     "max": math.unsorted_segment_max,
     "min": math.unsorted_segment_min,
+}
+# Reduce dense tensors along an axis, or along all.
+DENSE_OPS: dict[str, Callable[..., Any]] = {
+    kind: getattr(math, f"reduce_{kind}") for kind in SEGMENT_OPS
 }
 
 
 def _reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTree:
     """Reduce values, or rows by position, with equal ids."""
     if not isinstance(values, RaggedTensor):
-        return _SEGMENT_OPS[kind](values, ids, count)
+        return SEGMENT_OPS[kind](values, ids, count)
     known = ids.require_value("rows of a reduction of nested ragged tensors")
     splits = values.partition.read_splits()
     lengths = np.zeros(count, splits.dtype)
@@ -43,7 +48,7 @@ def _reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTr
 
 def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
     if not isinstance(rows, RaggedTensor):
-        return getattr(math, f"reduce_{kind}")(rows, axis)
+        return DENSE_OPS[kind](rows, axis)
     if axis > 1:
         return rows.with_values(_reduce_axis(kind, rows.values, axis - 1))
     partition = rows.partition
@@ -56,7 +61,7 @@ def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
     return _reduce_segments(kind, rows.values, partition.offsets_in_rows(), length)
 
 
-def _parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
+def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
     axes = to_static_value(axis, "axis")
     if isinstance(axis, Tensor | np.ndarray):
         axes = np.asarray(axis).tolist()
@@ -67,9 +72,9 @@ def _parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
     return sorted({get_positive_axis(int(a), rank) for a in items})
 
 
-def _reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
+def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
     if axes is None:
-        return getattr(math, f"reduce_{kind}")(rows.flat_values)
+        return DENSE_OPS[kind](rows.flat_values, None)
     # The last axis is reduced first, which preserves the meaning of the others.
     for a in reversed(axes):
         rows = _reduce_axis(kind, rows, a)
@@ -85,7 +90,7 @@ def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False)
       axis: The axes; None for all.
       keepdims: Whether reduced axes remain, with size 1.
     """
-    axes = _parse_axes(rows, axis)
+    axes = parse_axes(rows, axis)
     if axes == []:
         return rows
     result = _REDUCTIONS[name](rows, axes)
@@ -99,10 +104,10 @@ def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False)
 
 
 def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
-    if axes is None:
+    if axes is None and not rows.dtype.is_integer:
         return math.reduce_mean(rows.flat_values)
-    counts = _reduce_axes("sum", array.ones_like(rows), axes)
-    total = _reduce_axes("sum", rows, axes)
+    counts = reduce_axes("sum", array.ones_like(rows), axes)
+    total = reduce_axes("sum", rows, axes)
     return total / counts
 
 
@@ -117,6 +122,14 @@ def _reduce_std(rows: PyTree, axes: list[int] | None) -> PyTree:
     return math.sqrt(math.maximum(variance, math.cast(0, variance.dtype)))
 
 
+def _reduce_logsumexp(rows: PyTree, axes: list[int] | None) -> PyTree:
+    largest = array.stop_gradient(reduce_axes("max", rows, axes))
+    spread = largest
+    for a in axes or ():
+        spread = array.expand_dims(spread, a)
+    return math.log(reduce_axes("sum", math.exp(rows - spread), axes)) + largest
+
+
 def _make_logical(kind: str) -> Callable[..., PyTree]:
     def compute(rows: PyTree, axes: list[int] | None) -> PyTree:
         if not rows.dtype.is_bool:
@@ -125,21 +138,22 @@ def _make_logical(kind: str) -> Callable[..., PyTree]:
             )
         flags = math.cast(rows, int32)
         if kind == "any":
-            return math.greater(_reduce_axes("sum", flags, axes), 0)
-        return math.equal(_reduce_axes("sum", 1 - flags, axes), 0)
+            return math.greater(reduce_axes("sum", flags, axes), 0)
+        return math.equal(reduce_axes("sum", 1 - flags, axes), 0)
 
     return compute
 
 
 def _make_reduction(kind: str) -> Callable[..., PyTree]:
-    return lambda rows, axes: _reduce_axes(kind, rows, axes)
+    return lambda rows, axes: reduce_axes(kind, rows, axes)
 
 
 _REDUCTIONS: dict[str, Callable[..., PyTree]] = {
-    **{f"reduce_{kind}": _make_reduction(kind) for kind in _SEGMENT_OPS},
+    **{f"reduce_{kind}": _make_reduction(kind) for kind in tuple(SEGMENT_OPS)},
     "reduce_mean": _reduce_mean,
     "reduce_variance": _reduce_variance,
     "reduce_std": _reduce_std,
+    "reduce_logsumexp": _reduce_logsumexp,
     "reduce_any": _make_logical("any"),
     "reduce_all": _make_logical("all"),
 }

@@ -66,7 +66,7 @@ def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
 
 def _count_rows(values: PyTree) -> Any:
     if not len(values.shape):
-        raise ValueError(f"values: shape {values.shape} must have rank at least 1")
+        raise InvalidValueError(f"values: shape {values.shape} must have rank at least 1")
     return values.shape[0]
 
 
