@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
@@ -193,7 +193,7 @@ def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> PyTr
 
 def _stack(parts: list[Any], axis: int) -> PyTree:
     if axis == 0:
-        dtype = next((p.partition.dtype for p in parts if isinstance(p, RaggedTensor)), int64)
+        dtype = next((p.partition.dtype for p in parts if isinstance(p, RaggedTensor)), int32)
         if len(parts) == 1 and not isinstance(parts[0], RaggedTensor):
             return array.expand_dims(parts[0], 0)
         counts = array.stack([make_size(p.shape[0], dtype) for p in parts])
@@ -232,7 +232,7 @@ def squeeze(input: RaggedTensor, axis: PyTree = None, name: str | None = None) -
     result: PyTree = input
     for a in reversed(items):
         result = _squeeze(result, a)
-    return result
+    return drop_uniform(result)
 
 
 def _squeeze(rows: PyTree, axis: int) -> PyTree:
@@ -395,7 +395,7 @@ def gather_nd(
             return _restore_outer(flat, index.shape[:-1])
         return array.reshape(flat, [*index.shape[:-1], *flat.shape.as_list()[1:]])
     if index.ndim == 1:
-        return params[tuple(index.tolist())] if index.size else params
+        index = index[None]
     if index.shape[1] == 0:
         return stack([params] * len(index))
     if index.shape[1] > len(params.shape):
@@ -487,7 +487,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> PyTree:
     data, mask = to_ragged(data, rank - 1, dtype), to_ragged(mask, rank - 1, dtype)
     _check_lengths(data, mask)
     if rank > 2:
-        return data.with_values(boolean_mask(data.values, mask.values))
+        return drop_uniform(data.with_values(boolean_mask(data.values, mask.values)))
     flags = mask.flat_values.require_value("a mask of tf.ragged.boolean_mask")
     if data.partition.require_num_values() != len(flags):
         raise InvalidValueError("data and mask have different row lengths")
@@ -584,7 +584,8 @@ def stack_dynamic_partitions(
         rank = len(partitions.shape)
         data = to_ragged(data, partitions.ragged_rank) if rank > 1 else data
         _check_lengths(data, partitions)
-        return stack_dynamic_partitions(data.values, partitions.values, num_partitions)
+        grouped = stack_dynamic_partitions(data.values, partitions.values, num_partitions)
+        return grouped.with_row_splits_dtype(partitions.partition.dtype)
     rank = len(partitions.shape)
     if rank > 1:
         data = _merge_leading(data, rank)
@@ -598,7 +599,7 @@ def stack_dynamic_partitions(
     if groups.size and (groups.min() < 0 or groups.max() >= count):
         raise InvalidValueError(f"partitions {groups.tolist()} must be in [0, {count})")
     order = np.argsort(groups, kind="stable")
-    dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.int64
+    dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.int32
     lengths = np.bincount(groups, minlength=count).astype(dtype)
     return RaggedTensor.from_row_lengths(gather_values(data, order), lengths)
 

@@ -135,7 +135,7 @@ def _apply_to_rows(
 ) -> PyTree:
     if isinstance(x.values, RaggedTensor):
         return x.with_values(public(x.values, *args, **kwargs))
-    return arrays.stack([public(row, *args, **kwargs) for row in x])
+    return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
 
 
 def _reduce_join(
@@ -186,13 +186,9 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
             f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ."
         )
     products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
-    return _stack_matrices(products, dtype) if products else a
-
-
-def _stack_matrices(products: list[Tensor], dtype: Any) -> RaggedTensor:
-    rows = arrays.stack(products)
-    is_uniform = len({p.shape[1] for p in products}) == 1
-    return rows if is_uniform else arrays.stack([arrays.to_ragged(p, 1, dtype) for p in products])
+    if isinstance(b, RaggedTensor) and b.ragged_rank > 1:
+        products = [arrays.to_ragged(p, 1, dtype) for p in products]
+    return arrays.pack_rows(products) if products else a
 
 
 def _to_matrix(value: PyTree) -> PyTree:
@@ -241,9 +237,8 @@ def _cumsum(
     if axis > x.ragged_rank:
         return x.with_flat_values(public(x.flat_values, axis - x.ragged_rank, exclusive, reverse))
     sums = public(x.to_tensor(), axis, exclusive, reverse)
-    return arrays.drop_uniform(x).with_flat_values(
-        array.gather_nd(sums, padding.list_row_coordinates(x))
-    )
+    values = array.gather_nd(sums, padding.list_row_coordinates(x))
+    return (x if axis == x.ragged_rank else arrays.drop_uniform(x)).with_flat_values(values)
 
 
 def _dynamic_partition(

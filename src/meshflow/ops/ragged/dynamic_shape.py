@@ -11,7 +11,7 @@ import numpy as np
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
@@ -286,7 +286,7 @@ class DynamicRaggedShapeSpec(CompositeSpec):
 def _make_shape(
     input: PyTree, out_type: DTypeLike | None = None, name: str | None = None
 ) -> DynamicRaggedShape:
-    return DynamicRaggedShape.from_tensor(input, out_type)
+    return DynamicRaggedShape.from_tensor(input, out_type or int32)
 
 
 def _make_zeros(shape: DynamicRaggedShape) -> PyTree:

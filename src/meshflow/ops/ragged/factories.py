@@ -66,7 +66,7 @@ def constant(
         raise ValueError(
             f"Invalid pylist={pylist!r}: empty list nesting is greater than scalar value nesting"
         )
-    if ragged_rank is not None and ragged_rank >= depth:
+    if ragged_rank is not None and scalar_depth is not None and ragged_rank >= depth:
         raise ValueError(
             f"Invalid pylist={pylist!r}: ragged_rank={ragged_rank} must be less than its depth {depth}"
         )
@@ -86,6 +86,8 @@ def constant(
         else:
             total = depth if scalar_depth is None else scalar_depth
             ragged_rank = total - 1 - len(inner_shape)
+    if ragged_rank < 0:
+        return convert_to_tensor(pylist, dtype)
     if inner_shape is None:
         inner_shape = _find_inner_shape(pylist, ragged_rank)
     splits: list[np.ndarray] = []
@@ -117,7 +119,13 @@ def _to_values(level: list[Any], dtype: DTypeLike | None, shape: tuple[int, ...]
 
 
 def _to_item(item: Any) -> Any:
-    return item.numpy() if isinstance(item, Tensor) else item
+    return (
+        item.tolist()
+        if isinstance(item, np.ndarray | np.generic)
+        else item.numpy()
+        if isinstance(item, Tensor)
+        else item
+    )
 
 
 def _is_scalar(value: object) -> bool:
