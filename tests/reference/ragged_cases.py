@@ -171,11 +171,54 @@ def expressions():
     ):  # fmt: skip
         for key in STRINGS:
             add(text, make(key))
+    for text in MORE:
+        for key in ("r2", "u2", "r3", "i3", "f3"):
+            add(text, make(key))
+    for text in INTEGERS:
+        for key in ("r2", "r3", "u2"):
+            add(text, make(key, "tf.int32"))
     for text in CONSTRUCTORS:
         add(text)
     return cases
 
 
+MORE = [
+    *(f"tf.math.unsorted_segment_{k}(x, C([0, 1, 0]), 2)" for k in ("sum", "prod", "max", "min", "mean", "sqrt_n")),
+    *("tf.math.unsorted_segment_sum(x, tf.cast(x > 2, tf.int32), 2)", "tf.math.unsorted_segment_sum(x, C([5, 0, 1]), 2)"),
+    *("tf.complex(x, x)", "tf.dtypes.complex(x, x * 0).dtype", "tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=x)"),
+    *("tf.image.adjust_brightness(x, 0.5)", "tf.image.adjust_gamma(x, 2.)", "tf.image.convert_image_dtype(x, tf.uint8)"),
+    *("tf.nn.leaky_relu(x - 3, 0.5)", "tf.nn.softmax(x, axis=1)", "tf.nn.softmax(x, axis=0)", "tf.clip_by_value(x, C(2.), C(3.))"),
+    *("tf.one_hot(tf.cast(x, tf.int32), 4, axis=0)", "tf.one_hot(tf.cast(x, tf.int32), 4, on_value=5., off_value=-1.)"),
+    *("tf.cumsum(x, axis=-1)", "tf.cumsum(x, axis=1, reverse=True)", "tf.cumsum(x, axis=1, exclusive=True)", "tf.cumsum(x, axis=9)"),
+    *("tf.reduce_sum(x, axis=9)", "tf.reduce_sum(x, axis=C(1))", "tf.reduce_sum(x, axis=C([0, 1]))", "tf.reduce_max(x, axis=[])", "tf.reduce_sum(x, axis='a')"),
+    *("tf.expand_dims(tf.expand_dims(x, 0), 0)", "tf.squeeze(tf.expand_dims(x, -1), -1)", "tf.squeeze(x)", "tf.squeeze(x, 9)"),
+    *("tf.concat([x, tf.expand_dims(x[0], 0)], 0)", "tf.concat([x, x, x], 1)", "tf.concat(x, 0)", "tf.concat([x, 1.], 0)", "tf.stack([x, x, x], axis=5)"),
+    *("tf.tile(x, [1])", "tf.tile(x, [0] * len(x.shape))", "tf.split(x, 2)", "tf.split(x, [1, 1])", "tf.split(x, 1, axis=1)", "tf.unstack(x)"),
+    *("tf.gather(x, [2, 0, 1])", "tf.gather(x, [0], axis=1)", "tf.gather(x, [-1])", "tf.gather(x, [0.5])", "tf.gather(x, [[0]], batch_dims=1)"),
+    *("tf.where(x > 2, x, -1.)", "tf.where(x > 2, 1., 0.)", "tf.where(x, x, x)", "tf.where(x > 2, x)", "tf.ragged.boolean_mask(x, [True, False, True])"),
+    *("tf.ragged.map_flat_values(lambda v: v * 2, x)", "tf.ragged.map_flat_values(tf.add, x, x)", "tf.ragged.map_flat_values(lambda v: v[:1], x)"),
+    *("list(x)", "x.consumers()", "x.get_shape()", "x.numpy().shape", "x.flat_values.shape", "x.merge_dims(0, -1)", "x.merge_dims(5, 6)"),
+    *("x.with_values(1.)", "x.with_flat_values(C([1.]))", "x.to_tensor(shape=[None, 2] + [None] * (len(x.shape) - 2))", "x.to_tensor(shape=[2])"),
+    *("x.to_tensor(default_value='a')", "x.bounding_shape(axis=7)", "x.row_lengths(axis='a')", "x.with_row_splits_dtype(tf.float32)", "-x + x * x / 2"),
+    *("tf.reduce_sum(x * x)", "tf.reduce_sum(tf.exp(-x), axis=1)", "tf.reduce_mean(tf.concat([x, x], 1), axis=1)", "tf.reduce_sum(x[1:], axis=0)", "tf.reduce_sum(x[:, :1])"),
+    *("tf.reduce_sum(x.to_tensor() ** 2)", "tf.reduce_sum(tf.gather(x, [2, 2, 0]) ** 2)", "tf.reduce_sum(tf.stack([x, x]) ** 2)", "tf.reduce_sum(tf.ragged.boolean_mask(x, x > 1) ** 2)"),
+    *("tf.function(lambda v: [v, {'a': v + 1}])(x)", "tf.function(lambda v, n: v * n)(x, 3.)", "tf.function(lambda v: tf.reduce_sum(v))(x)", "tf.function(lambda v: v.to_sparse())(x)"),
+    *("tf.function(lambda v: tf.nn.relu(v - 2))(x)", "tf.function(lambda v: tf.reduce_max(v, axis=1))(x)", "tf.function(lambda v: tf.gather(v, [1, 0]))(x)", "tf.function(lambda v: tf.shape(v.flat_values))(x)"),
+    *("tf.function(lambda v: v.value_rowids())(x)", "tf.function(lambda v: tf.nn.softmax(v))(x)", "tf.function(lambda v: tf.reduce_sum(v, axis=0))(x)", "tf.function(lambda v: tf.map_fn(tf.reduce_sum, v, fn_output_signature=tf.float32))(x)"),
+    *("tf.function(lambda: x * 2)()", "tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), [C(0), x])[1]", "tf.function(lambda v: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), [C(0), v])[1])(x)"),
+    *("tf.function(lambda v: tf.cond(tf.reduce_sum(v) > 3, lambda: v + 1, lambda: v - 1))(x)", "tf.switch_case(C(1), [lambda: x, lambda: x * 3])", "tf.nest.map_structure(lambda t: t, x, expand_composites=True)"),
+    *("tf.nest.pack_sequence_as(x, tf.nest.flatten(x, expand_composites=True), expand_composites=True)", "tf.nest.flatten(x._type_spec, expand_composites=True)", "tf.nest.assert_same_structure(x, x, expand_composites=True)"),
+    *("tf.nest.is_nested(x)", "len(tf.nest.flatten([x, x]))", "tf.function(lambda v: v)(x)._type_spec", "tf.function(lambda v: v, input_signature=[x._type_spec])(x)", "tf.map_fn(lambda r: tf.reduce_sum(r), x, fn_output_signature=tf.float32)"),
+    *("tf.map_fn(lambda r: r, x, fn_output_signature=tf.RaggedTensorSpec([None] * (len(x.shape) - 1), tf.float32, max(x.ragged_rank - 1, 0)))", "tf.foldl(lambda a, r: a + tf.reduce_sum(r), x, initializer=0.)", "tf.math.count_nonzero(x)"),
+    *("tf.experimental.DynamicRaggedShape.from_tensor(x).static_lengths()", "tf.experimental.DynamicRaggedShape.from_tensor(x).rank", "tf.reshape(x.flat_values, tf.shape(x))", "tf.broadcast_to(C(1.), tf.shape(x))"),
+]
+INTEGERS = [
+    *("tf.bitwise.bitwise_and(x, x)", "tf.bitwise.bitwise_or(x, 8)", "tf.bitwise.bitwise_xor(x, x)", "tf.bitwise.invert(x)", "tf.bitwise.left_shift(x, x)"),
+    *("tf.bitwise.right_shift(x, C(1))", "x // 2", "x / 2", "x % 3", "tf.reduce_mean(x, 1)", "tf.reduce_sum(x, 0)", "tf.reduce_prod(x, -1)", "tf.nn.embedding_lookup(tf.reshape(tf.range(14.), [7, 2]), x)"),
+    *("tf.gather(tf.range(10), x)", "tf.gather(tf.reshape(tf.range(20), [10, 2]), x)", "tf.gather(R([[1], [2, 3], [], [4], [5], [6], []]), x)", "tf.one_hot(x, 3, dtype=tf.int32)", "tf.strings.as_string(x)"),
+    *("x.to_tensor(-1)", "x.to_sparse()", "tf.cast(x, tf.float64)", "tf.cast(x, tf.bool)", "tf.reduce_any(tf.cast(x, tf.bool), 1)", "tf.math.squared_difference(x, x)", "tf.zeros_like(x, tf.string)", "x == 3", "x != x", "str(x * 1000)"),
+    *("tf.RaggedTensor.from_tensor(x.to_tensor(), padding=0)", "tf.ragged.stack_dynamic_partitions(x, x % 2, 2)", "tf.math.abs(-x)", "tf.sign(x - 2)", "tf.maximum(x, 2)", "tf.pow(x, 2)", "tf.math.floormod(x, 2)", "tf.saturate_cast(x * 100, tf.uint8)"),
+]
 CONSTRUCTORS = [
     *(f"R({p}{o})" for p in ("[]", "[[]]", "[[1, 2], [3]]", "[[], [1]]", "[[[1], []], []]", "[[1], 2]", "1", "[1, 2]",
         "[[1, 2], [3, 4]]", "[[[1, 2], [3, 4]], [[5, 6]]]", "[[[1, 2], [3]], [[4, 5]]]", "[['a'], []]", "[[1.5], [2]]",

@@ -91,8 +91,6 @@ def _check_annotation(kind: Any, name: str) -> None:
         for part in arguments:
             _check_annotation(part, name)
         return
-    if isinstance(kind, TensorSpec | CompositeSpec):
-        return
     if kind in (list, dict, set, tuple) or origin in (list, dict, set):
         raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
     if isinstance(kind, type):
@@ -140,18 +138,6 @@ def _convert(value: Any, kind: Any, name: str, is_spec: bool) -> Any:
                 for k, v in value.items()
             }
         )
-    if isinstance(kind, TypeSpec):
-        if is_spec:
-            return (
-                value
-                if isinstance(value, TypeSpec) and kind.is_compatible_with(value)
-                else _fail(name, f"a spec compatible with {kind}", value)
-            )
-        if isinstance(kind, TensorSpec) and not isinstance(value, Tensor):
-            value = _to_tensor(value, name, kind.dtype)
-        if not kind.is_compatible_with(value):
-            raise TypeError(f"{name}: expected a value compatible with {kind}, got {value!r}")
-        return value
     if kind is None or kind is type(None):
         return value if value is None else _fail(name, "None", value)
     if is_spec and issubclass(kind, Tensor | CompositeTensor):
@@ -169,11 +155,8 @@ def _convert(value: Any, kind: Any, name: str, is_spec: bool) -> Any:
         return value if isinstance(value, TensorShape) else TensorShape(value)
     if kind is float and type(value) is int:
         return _fail(name, "a value of type 'float'", value)
-    is_bool_int = kind is int and isinstance(value, bool)
-    if isinstance(value, kind) and not is_bool_int:
+    if isinstance(value, kind):
         return value
-    if hasattr(kind, "from_tensor") and isinstance(value, Tensor):
-        return _fail(name, f"a value of type {kind.__name__!r}", value)
     return _fail(name, f"a value of type {kind.__name__!r}", value)
 
 
@@ -193,7 +176,7 @@ def _convert_union(value: Any, kind: Any, options: Sequence[Any], name: str, is_
     return _fail(name, f"a value of {kind}", value)
 
 
-def _to_tensor(value: Any, name: str, dtype: DType | None = None) -> Any:
+def _to_tensor(value: Any, name: str) -> Any:
     if (
         isinstance(value, Tensor | Variable)
         or hasattr(value, "_keras_history")
@@ -203,7 +186,7 @@ def _to_tensor(value: Any, name: str, dtype: DType | None = None) -> Any:
     if isinstance(value, CompositeTensor):
         return _fail(name, "a Tensor", value)
     try:
-        return convert_to_tensor(value, dtype_hint=dtype)
+        return convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}") from error
 
@@ -345,27 +328,26 @@ class ExtensionType(CompositeTensor):
             }
             cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
 
+    def __init__(self) -> None:
+        raise AssertionError(
+            "Cannot create an instance of ExtensionType because ExtensionType is an abstract base class."
+        )
+
     def __validate__(self) -> None:
         """Check the fields after construction; subclasses raise errors for invalid values."""
 
     def _convert_fields(self) -> None:
         state = self.__dict__
-        for field in type(self)._fields or ():
-            if field.name not in state:
-                raise AttributeError(
-                    f"ExtensionType {type(self).__name__!r}: missing value for field {field.name!r} after the constructor"
-                )
+        fields = type(self)._fields or ()
+        missing = {field.name for field in fields} - state.keys()
+        if missing:
+            raise ValueError(f"Missing required fields: {missing}")
+        for field in fields:
             state[field.name] = _convert(state[field.name], field.kind, field.name, False)
-        extra = sorted(
-            state.keys() - {f.name for f in type(self)._fields or ()} - {"_is_initialized"}
-        )
-        if extra:
-            raise ValueError(
-                f"Unexpected field(s) {extra} of ExtensionType {type(self).__name__!r}."
-            )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_initialized:
+        is_field = any(field.name == name for field in type(self)._fields or ())
+        if self._is_initialized or not is_field:
             raise AttributeError(
                 f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionType."
             )
@@ -418,7 +400,7 @@ class ExtensionType(CompositeTensor):
     def __repr__(self) -> str:
         names = [field.name for field in type(self)._fields or ()]
         fields = ", ".join(f"{n}={v!r}" for n, v in zip(names, self._list_values(), strict=True))
-        return f"{type(self).__name__}({fields})"
+        return f"{type(self).__qualname__}({fields})"
 
     def _components(self) -> list[Tensor]:
         method = getattr(type(self), "__composite_gradient__", None)
