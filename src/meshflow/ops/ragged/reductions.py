@@ -16,9 +16,9 @@ from meshflow.ops.ragged.partition import find_largest
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
 __all__ = [
+    "DENSE_OPS",
     "REDUCTIONS",
     "SEGMENT_OPS",
-    "DENSE_OPS",
     "parse_axes",
     "reduce",
     "reduce_axes",
@@ -70,6 +70,7 @@ def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
 
 
 def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
+    """Return nonnegative axes in ascending order; None for all axes."""
     axes = to_static_value(axis, "axis")
     if isinstance(axis, Tensor | np.ndarray):
         axes = np.asarray(axis).tolist()
@@ -81,6 +82,7 @@ def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
 
 
 def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
+    """Reduce a ragged tensor along axes in ascending order."""
     if axes is None:
         return DENSE_OPS[kind](rows.flat_values, None)
     # The last axis is reduced first, which preserves the meaning of the others.

@@ -18,7 +18,6 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
-from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
