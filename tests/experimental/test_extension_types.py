@@ -136,10 +136,10 @@ def test_values_and_specs():
     assert repr(Options(3)) == "Options(a=3, b='x', c=None, u=1)"
     assert repr(Options(True, c=[1.0])).startswith("Options(a=True, b='x', c=<tf.Tensor")
     assert Derived(1, 2).total().numpy() == 3 and Counted(3).x.numpy().tolist() == [0, 1, 2]
-    assert bool(M == Masked([1.0, 2.0], [True, False])) and bool(
-        M != Masked([1.0, 3.0], [True, False])
+    assert bool(Masked([1.0, 2.0], [True, False]) == M) and bool(
+        Masked([1.0, 3.0], [True, False]) != M
     )
-    assert (M == Masked([1.0], [True])) is False and (M == 1) is False
+    assert (Masked([1.0], [True]) == M) is False and (M == 1) is False
     spec = Masked.Spec(tf.TensorSpec([None]), tf.TensorSpec([None], tf.bool))
     assert spec.is_compatible_with(M) and spec.shape.as_list() == [None]
     assert not Masked.Spec(tf.TensorSpec([3]), tf.TensorSpec([None], tf.bool)).is_compatible_with(M)
@@ -209,7 +209,7 @@ def test_gradients():
         x: tf.Tensor
         scale: float
 
-        class __composite_gradient__:  # noqa: N801
+        class __composite_gradient__:
             @staticmethod
             def get_gradient_components(value):
                 return value.x

@@ -197,7 +197,7 @@ def _to_tensor(value: PyTree, name: str) -> PyTree:
 
 
 def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind: Annotation = inspect.Parameter.POSITIONAL_OR_KEYWORD
     has_default, parameters = False, []
     for field in fields:
         # A field without a default after one with a default is a keyword.
@@ -216,7 +216,7 @@ def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
 class _Slot(typing.NamedTuple):
     """Placeholder of a tensor, or of the parts of a composite tensor, in the static part of a value."""
 
-    count: int
+    num_parts: int
     cls: type | None = None
     static: Hashable = None
 
@@ -249,7 +249,7 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
     if isinstance(static, _Slot):
         if static.cls is None:
             return next(parts)
-        return static.cls._join([next(parts) for _ in range(static.count)], static.static)  # type: ignore[attr-defined]
+        return static.cls._join([next(parts) for _ in range(static.num_parts)], static.static)  # type: ignore[attr-defined]
     if isinstance(static, _Constant):
         if static.kind is ImmutableDict:
             return ImmutableDict([(k, _join_field(v, parts)) for k, v in static.value])

@@ -210,6 +210,6 @@ def _flatten_pytree(value: CompositeTensor) -> tuple[Sequence[Any], Hashable]:
 
 
 def _unflatten_pytree(
-    cls: type[CompositeTensor], static: tuple[Any, _Content | None], parts: Sequence[Any]
+    cls: type[CompositeTensor], static: PyTree, parts: Sequence[Any]
 ) -> CompositeTensor:
     return cls._join(list(parts if static[1] is None else static[1].parts), static[0])

@@ -165,7 +165,9 @@ def _interleave(xp: Namespace, *arrays: Array) -> Array:
 
 def _check_lengths(first: RaggedTensor, second: RaggedTensor) -> None:
     known = find_value(first.row_splits), find_value(second.row_splits)
-    if known[0] is not None and known[1] is not None and not np.array_equal(*known):
+    if known[0] is None or known[1] is None:
+        return
+    if not np.array_equal(known[0], known[1]):
         raise InvalidValueError(
             "Input tensors have incompatible shapes: the lengths of rows differ."
         )
@@ -286,7 +288,7 @@ def gather(
 
 
 def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
-    for k in np.arange(len(shape) - 1, 0, -1):
+    for k in range(len(shape) - 1, 0, -1):
         size = np.asarray(shape[k], rows.partition.dtype.dtype)
         rows = RaggedTensor.from_uniform_row_length(rows, size, int(np.prod(shape[:k])))
     return rows

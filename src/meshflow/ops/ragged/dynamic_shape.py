@@ -214,7 +214,7 @@ class DynamicRaggedShape(CompositeTensor):
             raise ValueError(f"Index {start} is not uniform")
         return DynamicRaggedShape.from_lengths(lengths, dtype=self._dtype)
 
-    def wrap(self, values: Tensor) -> PyTree:
+    def wrap(self, values: PyTree) -> PyTree:
         """Return a tensor of this shape with some innermost values."""
         return functools.reduce(RaggedTensor.from_partition, reversed(self._partitions), values)
 

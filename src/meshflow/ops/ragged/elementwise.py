@@ -181,7 +181,10 @@ def _broadcast_rows(
 
 
 def apply_elementwise(
-    public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
+    public: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str | None],
 ) -> PyTree:
     """Apply an elementwise op to operands with broadcasting.
 

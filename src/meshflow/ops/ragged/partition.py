@@ -147,8 +147,8 @@ def _sum_lengths(xp: Namespace, lengths: Array) -> Array:
 def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
     """Return the row of each value."""
     if xp is np:
-        lengths = splits[1:] - splits[:-1]
-        return np.repeat(np.arange(len(lengths), dtype=splits.dtype), lengths)
+        ids = np.arange(splits.shape[0] - 1, dtype=splits.dtype)
+        return np.repeat(ids, np.diff(np.asarray(splits)))
     ends = jnp.zeros((num_values,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
     return jnp.cumsum(ends, dtype=splits.dtype)
 
@@ -342,7 +342,7 @@ class RowPartition(CompositeTensor):
         length = _convert(uniform_row_length, dtype)
         _check_rank(length, 0, "uniform_row_length")
         size = int(length.require_value("uniform_row_length of a RaggedTensor"))
-        values = None if nvals is None else _read_count(nvals, "nvals")
+        values: Size = None if nvals is None else _read_count(nvals, "nvals")
         if size < 0:
             raise _make_error(f"uniform_row_length={size} must not be negative")
         if nrows is not None:

@@ -276,13 +276,13 @@ class RaggedTensor(CompositeTensor, _Operators):
             ):
                 values = cls.from_uniform_row_length(values, convert_integers(size, dtype), count)
             return values
-        rows, columns = sizes[:2]
-        flat = array.reshape(dense, [rows * columns, *sizes[2:]])
+        num_rows, columns = sizes[:2]
+        flat = array.reshape(dense, [num_rows * columns, *sizes[2:]])
         if padding is not None:
             lengths = padding_lengths(dense, padding)
         if lengths is None:
             partition = RowPartition.from_uniform_row_length(
-                convert_integers(columns, dtype), rows * columns, rows
+                convert_integers(columns, dtype), num_rows * columns, num_rows
             )
             return cls.from_partition(flat, partition)
         counts = read_integers(lengths, "lengths of RaggedTensor.from_tensor")
@@ -444,7 +444,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         sizes += [find_largest(p.row_lengths()) for p in partitions]
         sizes += [make_size(n) for n in self.flat_values.shape.as_list()[1:]]
         if isinstance(axis, int | np.integer):
-            return convert_integers(sizes[get_positive_axis(axis, len(sizes))], dtype)
+            return convert_integers(sizes[get_positive_axis(int(axis), len(sizes))], dtype)
         vector = array.stack([convert_integers(s, dtype) for s in sizes])
         return vector if axis is None else array.gather(vector, axis)
 
