@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from meshflow.core.dispatch.api_dispatch import get_origin
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
@@ -78,7 +79,7 @@ class _Field(typing.NamedTuple):
 
 def _check_annotation(kind: Annotation, name: str) -> None:
     """Raise a TypeError for annotations that extension types do not support."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, python_types.UnionType):
         for part in arguments:
             _check_annotation(part, name)
@@ -113,7 +114,7 @@ def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTre
     Raises:
       TypeError: If the value does not have the type.
     """
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, python_types.UnionType):
         return _convert_union(value, kind, arguments, name, is_spec)
     if origin is tuple:
@@ -266,7 +267,7 @@ def _list_fields(cls: type) -> list[_Field]:
         hints = typing.get_type_hints(base)
         for name in inspect.get_annotations(base):
             kind = hints[name]
-            if typing.get_origin(kind) is ClassVar:
+            if get_origin(kind) is ClassVar:
                 continue
             if name in _RESERVED or name.startswith("_tf_extension_type"):
                 raise ValueError(f"The field name {name!r} is reserved.")
@@ -397,9 +398,9 @@ class ExtensionType(CompositeTensor):
         if type(self) is not type(other):
             return False
         spec: PyTree = self._type_spec
-        if spec != type_spec_from_value(other):  # type: ignore[attr-defined]
+        if spec != type_spec_from_value(other):
             return False
-        pairs = zip(self._split()[0], other._split()[0], strict=True)  # type: ignore[attr-defined]
+        pairs = zip(self._split()[0], other._split()[0], strict=True)
         checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
         return math.reduce_all(array.stack(checks)) if checks else True
 
@@ -531,7 +532,7 @@ def _are_compatible(spec: PyTree, other: PyTree) -> bool:
 class ExtensionTypeSpec(CompositeSpec):
     """Base class of the specs of extension types: `MyType.Spec(field=spec, ...)`."""
 
-    value_type: ClassVar[type[ExtensionType]]  # type: ignore[assignment]
+    value_type: ClassVar[type[ExtensionType]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         fields = get_fields(self.value_type)

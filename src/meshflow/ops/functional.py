@@ -90,7 +90,7 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     count = counts.pop()
     outputs = [fn(nest.pack_sequence_as(elems, [x[i] for x in leaves])) for i in range(count)]
     if not outputs:
-        return leaves[0]  # type: ignore[return-value]
+        return leaves[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
         parts = [convert_values(row) for row in rows]

@@ -48,13 +48,18 @@ def set_classifier(classify: Callable[[Callable[..., Any]], str | None]) -> None
     _classify = classify
 
 
+def get_origin(annotation: Annotation) -> Annotation:
+    """Return the class of a generic alias, or None for other annotations."""
+    return typing.get_origin(annotation)
+
+
 def _list_classes(annotation: Annotation) -> list[type]:
     """List the classes in a type annotation.
 
     Raises:
       TypeError: If the annotation is neither a class, a union nor a list.
     """
-    origin = typing.get_origin(annotation)
+    origin = get_origin(annotation)
     if origin in (typing.Union, python_types.UnionType, list, tuple, Sequence):
         parts = [p for p in typing.get_args(annotation) if p is not Ellipsis]
         return [cls for part in parts for cls in _list_classes(part)]
@@ -66,7 +71,7 @@ def _list_classes(annotation: Annotation) -> list[type]:
 
 
 def _matches(value: object, annotation: Annotation) -> bool:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin, arguments = get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, python_types.UnionType):
         return any(_matches(value, part) for part in arguments)
     if origin in (list, Sequence):

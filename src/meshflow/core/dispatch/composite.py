@@ -183,7 +183,7 @@ def split_dense_shape(
 ) -> tuple[list[Tensor], tuple[bool, np.dtype]]:
     """Return parts with an empty array of the dense shape, so that its sizes remain static."""
     if isinstance(dense_shape, TensorSpec):
-        return [*parts, dense_shape], (False, dense_shape.dtype.dtype)  # type: ignore[list-item]
+        return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
     sizes = get_sizes(dense_shape)
     if sizes is None and not isinstance(dense_shape.array, jax.core.Tracer):
         sizes = np.asarray(dense_shape.array)

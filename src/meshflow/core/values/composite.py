@@ -147,7 +147,7 @@ class CompositeSpec(TypeSpec):
         """
         if type(other) is not type(self):
             raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
-        return self._deserialize(_generalize(self._serialize(), other._serialize()))  # type: ignore[attr-defined]
+        return self._deserialize(_generalize(self._serialize(), other._serialize()))
 
     def most_specific_common_supertype(self, others: Sequence[Any]) -> Self | None:
         """Return the most specific spec that covers this and others, or None."""
@@ -163,7 +163,7 @@ class CompositeSpec(TypeSpec):
     is_subtype_of = _check_subtype
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._serialize() == other._serialize()  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._serialize() == other._serialize()
 
     def __hash__(self) -> int:
         return hash((type(self), str(self._serialize())))

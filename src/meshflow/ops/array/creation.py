@@ -193,6 +193,8 @@ def zeros_like(
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
             return zeros(input.shape, dtypes.string)
+    if dtype is not None and as_dtype(dtype) is dtypes.string:
+        return zeros(convert_to_tensor(input).shape, dtypes.string)
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 0), layout, input
     )

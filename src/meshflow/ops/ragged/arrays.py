@@ -511,7 +511,7 @@ def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | Non
         return array.gather(from_all, np.flatnonzero(flags.reshape(-1)))
     x, y = convert_values(x), convert_values(y)
     if not condition.dtype.is_bool:
-        raise TypeError(f"condition must be bool, got {condition.dtype.name}.")
+        raise InvalidValueError(f"condition must be bool, got {condition.dtype.name}.")
     flat, make = broadcast([condition, x, y])
     return make(array.where(*flat))
 
@@ -550,6 +550,8 @@ def split(
     """Split a ragged tensor along its rows, or along a uniform axis."""
     axis = get_positive_axis(int(to_static_value(axis, "axis")), len(value.shape))
     total = value.shape[axis]
+    if to_static_value(num_or_size_splits, "num_or_size_splits") == 1:
+        return [value]
     if total is None:
         raise ValueError(
             f"ragged split: axis {axis} is a ragged dimension. Split along a uniform dimension."

@@ -66,7 +66,7 @@ _ELEMENTWISE_OPS = frozenset(
             "encode_base64",
             "decode_base64",
             "identity_n",
-            "ensure_finite",
+            "sigmoid_cross_entropy_with_logits",
         ),
         *("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"),
     ]
@@ -256,6 +256,9 @@ def _reduce_by_ids(
             raise InvalidValueError("data and segment_ids must have the same row lengths")
         return public(data.values, ids.values, num_segments)
     count = int(read_integers(num_segments, "num_segments"))
+    known = read_integers(ids, "segment_ids")
+    if known.size and (known.min() < 0 or known.max() >= count):
+        raise InvalidValueError(f"segment_ids {known.tolist()} are not in [0, {count})")
     if kind in SEGMENT_OPS:
         return reduce_segments(kind, data, ids, count)
     ones = array.ones_like(data)

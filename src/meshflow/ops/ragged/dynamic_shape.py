@@ -262,7 +262,7 @@ class DynamicRaggedShape(CompositeTensor):
 class DynamicRaggedShapeSpec(CompositeSpec):
     """The spec of a `DynamicRaggedShape`."""
 
-    value_type = DynamicRaggedShape  # type: ignore[assignment]
+    value_type = DynamicRaggedShape
 
     def __init__(
         self, row_partitions: Sequence[Any], static_inner_shape: TensorShape, dtype: DTypeLike

@@ -200,7 +200,7 @@ def apply_elementwise(
     pairs = [(filled, i, names[i]) for i in range(min(len(filled), len(names)))]
     pairs += [(named, key, key if key in names else None) for key in named]  # type: ignore[misc]
     for holder, key, name in pairs:
-        value = holder[key]  # type: ignore[index]
+        value = holder[key]
         if name is None or value is None:
             continue
         if isinstance(value, list | tuple) and contains_ragged(value):

@@ -157,10 +157,11 @@ def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
 def _find_splits(xp: Namespace, ids: Array, num_rows: Size) -> Array:
     """Return the row splits for the ascending rows of values."""
     if xp is np:
-        counts = np.bincount(ids, minlength=num_rows) if ids.size else np.zeros(num_rows, ids.dtype)
+        host = np.asarray(ids)
+        counts = np.bincount(host, minlength=num_rows) if host.size else np.zeros(num_rows, int)
         return np.concatenate([[0], np.cumsum(counts)]).astype(ids.dtype)
-    counts = jnp.zeros((num_rows,), ids.dtype).at[ids].add(1, mode="drop")
-    return jnp.concatenate([jnp.zeros((1,), ids.dtype), jnp.cumsum(counts, dtype=ids.dtype)])
+    sums = jnp.cumsum(jnp.zeros((num_rows,), ids.dtype).at[ids].add(1, mode="drop"))
+    return jnp.concatenate([jnp.zeros((1,), ids.dtype), sums.astype(ids.dtype)])
 
 
 @define_array_function
@@ -493,7 +494,7 @@ class RowPartitionSpec(CompositeSpec):
       dtype: Dtype of the row splits.
     """
 
-    value_type = RowPartition  # type: ignore[assignment]
+    value_type = RowPartition
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
         return None
     rank = len(rows.shape)
     items = list(axes) if isinstance(axes, tuple | list) else [axes]
-    return sorted({get_positive_axis(int(a), rank) for a in items})
+    return sorted({get_positive_axis(a, rank) for a in items})
 
 
 def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:

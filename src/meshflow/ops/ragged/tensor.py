@@ -444,6 +444,8 @@ class RaggedTensor(CompositeTensor, _Operators):
         sizes += [find_largest(p.row_lengths()) for p in partitions]
         sizes += [make_size(n) for n in self.flat_values.shape.as_list()[1:]]
         if isinstance(axis, int | np.integer):
+            if not -len(sizes) <= axis < len(sizes):
+                raise InvalidValueError(f"axis={axis} out of bounds of {len(sizes)} dimensions")
             return convert_integers(sizes[get_positive_axis(int(axis), len(sizes))], dtype)
         vector = array.stack([convert_integers(s, dtype) for s in sizes])
         return vector if axis is None else array.gather(vector, axis)
