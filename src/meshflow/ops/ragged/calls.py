@@ -266,6 +266,12 @@ def _reduce_by_ids(
     return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
 
 
+def _look_up_sparse(public: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
+    """Apply a lookup of sparse ids to ragged ids."""
+    to_sparse = lambda x: x.to_sparse() if isinstance(x, RaggedTensor) else x
+    return public(*map(to_sparse, args), **{k: to_sparse(v) for k, v in kwargs.items()})
+
+
 def _dynamic_partition(
     data: PyTree, partitions: PyTree, num_partitions: int, name: str | None = None
 ) -> list[Any]:
@@ -302,8 +308,10 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "cumsum": _cumsum,
     "matmul": _matmul,
     "ngrams": _apply_to_rows,
+    "embedding_lookup_sparse": _look_up_sparse,
     "log_softmax": _log_softmax,
     "reduce_join": _reduce_join,
+    "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
     **{
         f"unsorted_segment_{kind}": _reduce_by_ids

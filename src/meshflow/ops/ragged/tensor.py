@@ -570,6 +570,9 @@ class RaggedTensor(CompositeTensor, _Operators):
     def __iter__(self) -> Iterator[Any]:
         return (self[int(i)] for i in np.arange(self._partition.static_nrows))
 
+    def __autograph_for__(self) -> None:
+        """Let Python iterate over the rows, which have different sizes."""
+
     def __getitem__(self, key: PyTree) -> PyTree:
         return indexing.get_item(self, list(key) if isinstance(key, tuple | list) else [key])
 
