@@ -19,6 +19,7 @@ from meshflow.experimental.extension_types import (
     ExtensionTypeBatchEncoder,
     ExtensionTypeSpec,
 )
+from meshflow.experimental.structured_tensor import StructuredTensor
 from meshflow.ops.ragged import DynamicRaggedShape, RowPartition
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "ExtensionTypeSpec",
     "Optional",
     "RowPartition",
+    "StructuredTensor",
     "dispatch_for_api",
     "dispatch_for_binary_elementwise_apis",
     "dispatch_for_binary_elementwise_assert_apis",

@@ -290,7 +290,7 @@ def list_values(value: PyTree) -> list[Any]:
 
 def get_fields(value: PyTree) -> list[_Field]:
     """Return the fields of an extension type or of a value of one."""
-    return value._fields or []
+    return value._extension_fields or []
 
 
 class ExtensionType(CompositeTensor):
@@ -313,7 +313,7 @@ class ExtensionType(CompositeTensor):
 
     _is_dispatched_extension = True
     Spec: ClassVar[type[ExtensionTypeSpec]]
-    _fields: ClassVar[list[_Field] | None] = None
+    _extension_fields: ClassVar[list[_Field] | None] = None
     _is_initialized = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -321,13 +321,13 @@ class ExtensionType(CompositeTensor):
         if cls.__module__ == __name__ and cls.__name__ == "BatchableExtensionType":
             _BASES.append(cls)
             return
-        cls._fields = _list_fields(cls)
-        for field in cls._fields:
+        cls._extension_fields = _list_fields(cls)
+        for field in cls._extension_fields:
             if field.name in cls.__dict__:
                 delattr(cls, field.name)
         own_init = cls.__dict__.get("__init__")
         if own_init is None:
-            own_init = _make_constructor(_make_signature(cls._fields))
+            own_init = _make_constructor(_make_signature(cls._extension_fields))
         cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
         nested: PyTree = cls.__dict__.get("Spec")
         if nested is None or not issubclass(nested, ExtensionTypeSpec):

@@ -14,7 +14,7 @@ from meshflow.ops.ragged.factories import (
     split_strings,
 )
 from meshflow.ops.ragged.partition import RowPartition, RowPartitionSpec, concatenate_ranges
-from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, merge_dims
 
 __all__ = [
     "DynamicRaggedShape",
@@ -31,6 +31,7 @@ __all__ = [
     "cross_hashed",
     "make_spec",
     "map_flat_values",
+    "merge_dims",
     "range",
     "row_splits_to_segment_ids",
     "segment_ids_to_row_splits",

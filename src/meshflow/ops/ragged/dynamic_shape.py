@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch import symbolic_calls
+from meshflow.core.dispatch.composite import join_dense_shape, split_dense_shape
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
@@ -222,20 +223,24 @@ class DynamicRaggedShape(CompositeTensor):
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
         lengths = tuple(p.static_uniform_row_length for p in self._partitions)
-        return [self._inner_shape, *[p.row_splits() for p in self._partitions]], (
-            lengths,
-            self._dtype,
+        parts, static = split_dense_shape(
+            [p.row_splits() for p in self._partitions], self._inner_shape
         )
+        return parts, (lengths, self._dtype, static)
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: Any) -> DynamicRaggedShape:
-        inner_shape, *splits = parts
-        lengths, dtype = static
+        *splits, inner_shape = parts
+        lengths, dtype, shape_static = static
         partitions = [
             RowPartition(s, n, internal=True) for s, n in zip(splits, lengths, strict=True)
         ]
         shape = cls.__new__(cls)
-        vars(shape).update(_inner_shape=inner_shape, _dtype=dtype, _partitions=tuple(partitions))
+        shape.__dict__.update(
+            _inner_shape=join_dense_shape(inner_shape, shape_static),
+            _dtype=dtype,
+            _partitions=tuple(partitions),
+        )
         return shape
 
     @property

@@ -41,7 +41,14 @@ if TYPE_CHECKING:
 else:
     _Operators = object
 
-__all__ = ["RaggedTensor", "RaggedTensorSpec", "Values", "convert_values", "get_positive_axis"]
+__all__ = [
+    "RaggedTensor",
+    "RaggedTensorSpec",
+    "Values",
+    "convert_values",
+    "get_positive_axis",
+    "merge_dims",
+]
 
 Values: TypeAlias = "Tensor | RaggedTensor"
 
@@ -482,7 +489,7 @@ class RaggedTensor(CompositeTensor, _Operators):
             raise ValueError(
                 f"Expected outer_axis ({outer_axis}) to be less than or equal to inner_axis ({inner_axis})"
             )
-        return _merge_dims(self, outer, inner)
+        return merge_dims(self, outer, inner)
 
     # ---- composite -------------------------------------------------------------------------
 
@@ -635,7 +642,8 @@ def padding_lengths(dense: Tensor, value: PyTree) -> np.ndarray:
     return np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)
 
 
-def _merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:
+def merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:
+    """Merge the dimensions from `outer` to `inner` of a ragged or dense tensor."""
     if outer == inner:
         return value
     if not isinstance(value, RaggedTensor):
@@ -643,9 +651,9 @@ def _merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:
         merged = functools.reduce(lambda a, b: a * b, sizes[outer : inner + 1])
         return array.reshape(value, [*sizes[:outer], merged, *sizes[inner + 1 :]])
     if outer == 0:
-        return _merge_dims(value.values, 0, inner - 1)
+        return merge_dims(value.values, 0, inner - 1)
     if outer > 1:
-        return value.with_values(_merge_dims(value.values, outer - 1, inner - 1))
+        return value.with_values(merge_dims(value.values, outer - 1, inner - 1))
     values, splits = value.values, value.row_splits
     for axis in range(outer, inner):
         if not isinstance(values, RaggedTensor):
@@ -653,7 +661,7 @@ def _merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:
                 lambda a, b: a * b, values.shape.as_list()[1 : inner - axis + 1]
             )
             splits = splits * factor
-            values = _merge_dims(values, 0, inner - axis)
+            values = merge_dims(values, 0, inner - axis)
             break
         splits = array.gather(values.row_splits, splits)
         values = values.values
