@@ -1,6 +1,6 @@
 """`tf.nest`: nested structures.
 
-Values of replicas, such as `tf.distribute.DistributedValues`, are leaves here unless
+With `expand_composites`, the components of composite tensors are leaves. Values of replicas, such as `tf.distribute.DistributedValues`, are leaves here unless
 `expand_composites` is True, while the functions of `core.values.nest` find the tensors in them.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from meshflow.core.values import nest as _nest
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.environment.types import PyTree
 
 __all__ = ["assert_same_structure", "flatten", "is_nested", "map_structure", "pack_sequence_as"]
@@ -44,8 +45,37 @@ def _unwrap(leaf: PyTree) -> PyTree:
     return leaf.value if isinstance(leaf, _Leaf) else leaf
 
 
+def _expand(structure: PyTree) -> PyTree:
+    """Replace composite tensors and specs of them by structures of their components."""
+
+    def expand(leaf: PyTree) -> PyTree:
+        if isinstance(leaf, CompositeTensor):
+            return _expand(leaf._type_spec._to_components(leaf))  # type: ignore[attr-defined]
+        if isinstance(leaf, CompositeSpec):
+            return _expand(leaf._component_specs)
+        return leaf
+
+    return _nest.map_structure(expand, structure)
+
+
+def _contract(structure: PyTree, components: PyTree) -> PyTree:
+    """Undo `_expand`."""
+
+    def contract(leaf: PyTree, value: PyTree) -> PyTree:
+        if isinstance(leaf, CompositeTensor):
+            spec: Any = leaf._type_spec
+            return spec._from_components(_contract(spec._to_components(leaf), value))
+        if isinstance(leaf, CompositeSpec):
+            return leaf._from_components(_contract(leaf._component_specs, value))
+        return value
+
+    leaves = _nest.flatten(structure)
+    values = map(contract, leaves, _nest.flatten_up_to(structure, components))
+    return _nest.pack_sequence_as(structure, values)
+
+
 def _prepare(structure: PyTree, expand_composites: bool) -> PyTree:
-    return structure if expand_composites else _wrap_leaves(structure)
+    return _expand(structure) if expand_composites else _wrap_leaves(structure)
 
 
 @functools.wraps(_nest.is_nested)
@@ -60,7 +90,8 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 
 @functools.wraps(_nest.pack_sequence_as)
 def pack_sequence_as(structure: PyTree, flat_sequence: Any, expand_composites: bool = False) -> PyTree:  # fmt: skip
-    return _nest.pack_sequence_as(_prepare(structure, expand_composites), flat_sequence)
+    packed = _nest.pack_sequence_as(_prepare(structure, expand_composites), flat_sequence)
+    return _contract(structure, packed) if expand_composites else packed
 
 
 @functools.wraps(_nest.map_structure)
@@ -71,7 +102,8 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
         return func(*[_unwrap(leaf) for leaf in leaves])
 
     call = call_unwrapped if callable(func) else func
-    return _nest.map_structure(call, *[_prepare(s, expand) for s in structure], **kwargs)
+    result = _nest.map_structure(call, *[_prepare(s, expand) for s in structure], **kwargs)
+    return _contract(structure[0], result) if expand else result
 
 
 @functools.wraps(_nest.assert_same_structure)

@@ -1,5 +1,8 @@
 """`tf.RaggedTensor` and `tf.ragged`, with values of TensorFlow 2.21 and tf-keras."""
 
+import pickle
+import sys
+
 import numpy as np
 import pytest
 
@@ -84,6 +87,10 @@ def to_lists(value):
         (lambda: [tf.ragged.map_flat_values(tf.add, A, 1), tf.ragged.stack([[1, 2], [3]])],
          [[[2, 3, 4], [], [5, 6]], [[1, 2], [3]]]),
         (lambda: tf.ragged.row_splits_to_segment_ids([0, 2, 3]), [0, 0, 1]),
+        (lambda: tf.ragged.segment_ids_to_row_splits([0, 0, 2], 4), [0, 2, 2, 3, 3]),
+        (lambda: [tf.ragged.cross([S, S]), tf.ragged.cross_hashed([S, S], num_buckets=10)],
+         [[[b"a_X_a", b"a_X_bb", b"bb_X_a", b"bb_X_bb"], [b"ccc_X_ccc"]], [[5, 6, 1, 5], [0]]]),
+        (lambda: tf.ragged.stack_dynamic_partitions([1, 2, 3], [1, 0, 1], 2), [[2], [1, 3]]),
         (lambda: tf.map_fn(tf.reduce_sum, A), [6, 0, 9]),
         (lambda: tf.map_fn(lambda r: r * 2, A, fn_output_signature=tf.RaggedTensorSpec([None], tf.int32)),
          [[2, 4, 6], [], [8, 10]]),
@@ -177,13 +184,88 @@ def test_layers():
             tf.errors.InvalidArgumentError,
             "valid Ragged",
         ),
-        (lambda: A + R([[1], [2], [3]]), tf.errors.InvalidArgumentError, "same row lengths"),
+        (lambda: A + R([[1], [2], [3]]), tf.errors.InvalidArgumentError, "mismatch"),
         (lambda: A[5], IndexError, "out of bounds"),
         (lambda: A[:, 0], ValueError, "inner ragged dimension"),
         (lambda: tf.convert_to_tensor(A), TypeError, "to_tensor"),
-        (lambda: tf.sort(A), tf.errors.UnimplementedError, "use to_tensor"),
+        (lambda: tf.sort(A), ValueError, "convert it with to_tensor"),
     ],
 )
 def test_errors(use, error, match):
     with pytest.raises(error, match=match):
         use()
+
+
+BIG = RT.from_row_lengths(tf.ones([5000]), np.full(100, 50))
+GROWTH = [tf.TensorShape([]), tf.RaggedTensorSpec([None, None])]
+
+
+@tf.function
+def grow(rows):
+    return tf.while_loop(
+        lambda i, r: i < 3,
+        lambda i, r: (i + 1, tf.concat([r, r], 0)),
+        [tf.constant(0), rows],
+        GROWTH,
+    )[1]
+
+
+@tf.function
+def add_rows(rows):
+    total = 0.0
+    for row in rows:
+        total += tf.reduce_sum(row)
+    return total
+
+
+@tf.function
+def double_thrice(rows):
+    for _ in tf.range(3):
+        rows = rows * 2
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: grow(B), [[1, 2], [3]] * 8),
+        (lambda: add_rows(B), 6),
+        (lambda: double_thrice(B), [[8, 16], [24]]),
+        (lambda: tf.function(lambda a, b: a + b)(B, B * 2), [[3, 6], [9]]),
+        (lambda: tf.function(lambda d: {"y": d["x"] * 2})({"x": B})["y"], [[2, 4], [6]]),
+        (lambda: tf.reduce_sum(tf.function(lambda x: tf.reduce_sum(BIG * x, 1))(tf.constant(2.0))), 10000),
+        (lambda: tf.function(lambda a: tf.function(lambda b: b * 2)(a) + 1)(B), [[3, 5], [7]]),
+        (lambda: tf.function(lambda a: tf.reduce_sum(a, 1), jit_compile=True)(B), [3, 3]),
+        (lambda: tf.function(lambda p: tf.cond(p, lambda: B, lambda: R([[1.0]])))(tf.constant(False)), [[1]]),
+        (lambda: tf.function(lambda s: tf.strings.upper(s), [tf.RaggedTensorSpec([None, None], tf.string)])(S),
+         [[b"A", b"BB"], [b"CCC"]]),
+        (lambda: tf.nn.embedding_lookup_sparse(tf.ones([6, 2]), R([[1, 2], [3]]), None, combiner="sum"), [[2, 2], [1, 1]]),
+        (lambda: tf.strings.format("{}|{}", [B, S]), b"[[1.000000, 2.000000], [3.000000]]|[['a', 'bb'], ['ccc']]"),
+        (lambda: pickle.loads(pickle.dumps(B)), [[1, 2], [3]]),
+    ],
+)  # fmt: skip
+def test_programs(make, expected):
+    assert to_lists(make()) == expected
+
+
+def test_one_trace_for_all_sizes():
+    traces = []
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.float32)])
+    def average(rows):
+        traces.append(rows)
+        return tf.reduce_mean(tf.concat([rows * 2, rows], 1), 1)
+
+    for lengths in ([1, 2], [3, 1], [4, 4, 1], [2] * 9, [5, 7, 1]):
+        rows = RT.from_row_lengths(tf.range(float(sum(lengths))), lengths)
+        expected = [1.5 * np.mean(row) for row in rows.to_list()]
+        np.testing.assert_allclose(average(rows), expected, rtol=1e-6)
+    assert len(traces) <= 3
+
+
+def test_printing(capsys):
+    tf.print("rows", B, [S], output_stream=sys.stdout)
+    tf.function(lambda r: tf.print(r, output_stream=sys.stdout))(B)
+    lines = capsys.readouterr().out.splitlines()
+    rows = "[[1.000000, 2.000000], [3.000000]]"
+    assert lines == [f"rows {rows} [[['a', 'bb'], ['ccc']]]", rows]

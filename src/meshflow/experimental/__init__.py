@@ -1,4 +1,4 @@
-"""`tf.experimental`: the NumPy API, DTensor, optional values, DLPack, and TensorRT."""
+"""`tf.experimental`: extension types, the NumPy API, DTensor, optional values, DLPack, and TensorRT."""
 
 import contextlib
 import importlib
@@ -6,18 +6,44 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshflow import numpy
+from meshflow.core.dispatch.api_dispatch import (
+    dispatch_for_api,
+    dispatch_for_binary_elementwise_apis,
+    dispatch_for_binary_elementwise_assert_apis,
+    dispatch_for_unary_elementwise_apis,
+    unregister_dispatch_for,
+)
 from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.dtypes import float8_e4m3fn, float8_e5m2, int4, uint4
 from meshflow.data.optional import Optional
 from meshflow.experimental import dlpack, dtensor
+from meshflow.experimental.extension_types import (
+    BatchableExtensionType,
+    ExtensionType,
+    ExtensionTypeBatchEncoder,
+    ExtensionTypeSpec,
+)
+from meshflow.experimental.structured_tensor import StructuredTensor
+from meshflow.ops.ragged import DynamicRaggedShape, RowPartition
 
 if TYPE_CHECKING:
     from meshflow.experimental import tensorrt
 
 __all__ = [
+    "BatchableExtensionType",
+    "DynamicRaggedShape",
+    "ExtensionType",
+    "ExtensionTypeBatchEncoder",
+    "ExtensionTypeSpec",
     "Optional",
+    "RowPartition",
+    "StructuredTensor",
     "async_clear_error",
     "async_scope",
+    "dispatch_for_api",
+    "dispatch_for_binary_elementwise_apis",
+    "dispatch_for_binary_elementwise_assert_apis",
+    "dispatch_for_unary_elementwise_apis",
     "dlpack",
     "dtensor",
     "enable_strict_mode",
@@ -28,6 +54,7 @@ __all__ = [
     "numpy",
     "tensorrt",
     "uint4",
+    "unregister_dispatch_for",
 ]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor, make_elementwise_row_rule
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
@@ -37,6 +38,7 @@ cast_tensor.op.row_gradient = make_elementwise_row_rule(  # type: ignore[attr-de
 )
 
 
+@dispatch_composites
 def cast(x: TensorLike, dtype: Any, name: str | None = None) -> Tensor:
     """Convert a tensor to another dtype; floats are truncated toward zero to integers.
 
@@ -97,6 +99,7 @@ def _get_common_range(source: jnp.dtype, target: DType) -> tuple[float | None, f
     return ends[0], ends[1]
 
 
+@dispatch_composites
 def saturate_cast(value: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """Convert a tensor to another dtype after clipping it to the range of that dtype.
 

@@ -15,6 +15,7 @@ import numpy as np
 from meshflow.core.autograph.runtime.logical_operators import register_assertion
 from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operation import clear_op_caches
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsChecking
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, NotFiniteError
@@ -200,7 +201,7 @@ def _make_comparison_check(
         ...
       InvalidArgumentError: Condition x {sign} y did not hold element-wise
     """
-    return check
+    return dispatch_composites(check)
 
 
 assert_equal = _make_comparison_check(
@@ -208,6 +209,7 @@ assert_equal = _make_comparison_check(
 )
 
 
+@dispatch_composites
 def assert_none_equal(
     x: TensorLike,
     y: TensorLike,
@@ -273,7 +275,7 @@ def _make_sign_check(
         ...
       InvalidArgumentError: Condition x {sign} 0 did not hold element-wise
     """
-    return check
+    return dispatch_composites(check)
 
 
 assert_positive = _make_sign_check("assert_positive", math.greater, ">", "[1, 2]", "[0, 2]")
@@ -286,6 +288,7 @@ assert_non_positive = _make_sign_check(
 )
 
 
+@dispatch_composites
 def assert_near(
     x: TensorLike,
     y: TensorLike,
@@ -325,6 +328,7 @@ def assert_near(
     )
 
 
+@dispatch_composites
 def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
     """Return a tensor after checking that it contains no NaN or infinity.
 
@@ -361,6 +365,7 @@ def make_numerics_message(message: str) -> Callable[[np.ndarray], str]:
     return format_message
 
 
+@dispatch_composites
 def assert_all_finite(x: TensorLike, message: str, name: str | None = None) -> Tensor:
     """Return a tensor after checking that it is finite, like `check_numerics`."""
     return check_numerics(x, message)
@@ -603,6 +608,7 @@ def assert_same_float_dtype(
     return next(iter(dtypes), float32)
 
 
+@dispatch_composites
 def assert_shapes(
     shapes: Mapping[TensorLike, ShapeLike | str] | Iterable[tuple[TensorLike, ShapeLike | str]],
     data: Iterable[TensorLike] | None = None,

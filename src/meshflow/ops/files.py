@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshflow.core.dispatch.operands import get_strings
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import (
     DataLossError,
     InvalidArgumentError,
@@ -146,6 +147,7 @@ def matching_files(pattern: TensorLike, name: str | None = None) -> Tensor:
     return Tensor(np.array(sorted(paths), object))
 
 
+@dispatch_composites
 def decode_raw(
     input_bytes: TensorLike,
     out_type: DTypeLike,
@@ -196,6 +198,7 @@ def decode_raw(
     return convert_python_value(array.reshape(*words.shape, size // dtype.size), dtype)
 
 
+@dispatch_composites
 @defer_strings(string)
 def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None) -> Tensor:
     """Encode strings in the web-safe base64 alphabet.
@@ -217,6 +220,7 @@ def encode_base64(input: TensorLike, pad: bool = False, name: str | None = None)
     return Tensor(result)
 
 
+@dispatch_composites
 @defer_strings(string)
 def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     """Decode strings from the web-safe base64 alphabet, padded or not.
@@ -247,6 +251,7 @@ def _decode_word(word: bytes) -> bytes:
         ) from None
 
 
+@dispatch_composites
 def decode_compressed(
     bytes: TensorLike, compression_type: str = "", name: str | None = None
 ) -> Tensor:

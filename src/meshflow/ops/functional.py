@@ -13,6 +13,7 @@ from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, ValueNeededError
 from meshflow.core.staging import loops
@@ -27,8 +28,8 @@ from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariableInvariants
-from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
-from meshflow.ops.ragged import stack as stack_rows
+from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
 __all__ = ["foldl", "foldr", "map_fn", "scan", "vectorized_map"]
 
@@ -81,6 +82,29 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
+def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
+    """Map over rows, or to rows, of ragged tensors."""
+    leaves = [convert_values(x) for x in nest.flatten(elems)]
+    counts = {int(x.shape[0]) for x in leaves}
+    if len(counts) != 1:
+        raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
+    count = counts.pop()
+    outputs = [fn(nest.pack_sequence_as(elems, [x[i] for x in leaves])) for i in range(count)]
+    if not outputs:
+        return leaves[0]
+
+    def stack_results(spec: Any, *rows: Any) -> Any:
+        parts = [convert_values(row) for row in rows]
+        is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
+        if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
+            return pack_rows(parts)
+        return stack(parts)
+
+    specs = nest.map_structure(lambda _: None, outputs[0]) if signature is None else signature
+    return nest.map_structure(stack_results, specs, *outputs)
+
+
+@dispatch_composites
 def map_fn(
     fn: Callable[..., T],
     elems: PyTree,
@@ -121,15 +145,13 @@ def map_fn(
     """
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
-    if isinstance(elems, RaggedTensor):
-        rows = [fn(row) for row in elems]
-        if isinstance(fn_output_signature or dtype, RaggedTensorSpec):
-            return stack_rows(rows)
-        outputs = [_to_tensors(row) for row in rows]
-        return nest.map_structure(lambda *parts: stack(list(parts)), *outputs)
+    signature = dtype if fn_output_signature is None else fn_output_signature
+    if any(isinstance(x, RaggedTensor) for x in nest.flatten(elems)) or any(
+        isinstance(x, RaggedTensorSpec) for x in nest.flatten(signature)
+    ):
+        return _map_rows(fn, elems, signature)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
-    signature = dtype if fn_output_signature is None else fn_output_signature
     if not is_unknown_size(count) and count == 0:
         specs = trace_shapes(function, (_get_element_specs(tensors),), {})
         result = nest.map_structure(_make_empty, specs)
@@ -207,6 +229,7 @@ def scan(
     return _accumulate("scan", fn, elems, initializer, reverse, keep=True)[1]
 
 
+@dispatch_composites
 def foldl(
     fn: Callable[..., T],
     elems: PyTree,
@@ -237,6 +260,7 @@ def foldl(
     return _accumulate("foldl", fn, elems, initializer, False, keep=False)[0]
 
 
+@dispatch_composites
 def foldr(
     fn: Callable[..., T],
     elems: PyTree,

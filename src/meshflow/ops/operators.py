@@ -173,7 +173,9 @@ def _make_equality_method(function: Callable[..., Any], default: bool) -> Callab
         try:
             return function(*_promote(self, other))
         except (TypeError, ValueError):
-            if not isinstance(other, (Tensor, Variable, np.ndarray)):
+            if hasattr(self, "_is_composite") or not isinstance(
+                other, (Tensor, Variable, np.ndarray)
+            ):
                 return default
             if self.dtype == other.dtype and not _can_broadcast(self.shape, other.shape):
                 return Tensor(np.array(default))

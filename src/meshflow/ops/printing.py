@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.host_callbacks import are_callbacks_ordered, store_errors
 from meshflow.core.values import nest
+from meshflow.core.values.composite import split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
@@ -63,6 +65,29 @@ def _format_element(value: Any) -> str:
     return text if value.dtype.type(float(text)) == value else full % float(value)
 
 
+def format_rows(flat: np.ndarray, splits: Sequence[np.ndarray], summarize: int) -> str:
+    """Format ragged rows; strings are quoted, and numbers have 6 decimals."""
+
+    def format_item(item: object) -> str:
+        if isinstance(item, list):
+            texts = [format_item(part) for part in item]
+            if 0 <= summarize < len(texts) / 2:
+                texts = [*texts[:summarize], "...", *texts[len(texts) - summarize :]]
+            return f"[{', '.join(texts)}]"
+        if isinstance(item, bytes):
+            return repr(item.decode(errors="replace"))
+        return f"{item:.6f}" if isinstance(item, float) else str(item).lower()
+
+    rows: list[object] = flat.tolist()
+    for split in reversed(splits):
+        rows = [rows[a:b] for a, b in itertools.pairwise(split.tolist())]
+    return format_item(rows)
+
+
+def _is_ragged(value: object) -> bool:
+    return hasattr(value, "nested_row_splits")
+
+
 class _UnquotedText(str):
     """String that containers print without quotes."""
 
@@ -108,7 +133,8 @@ def print(
             f"tf.print: output_stream must be sys.stderr, sys.stdout or 'file://path', got {output_stream!r}."
         )
     leaves = [v for item in inputs for v in nest.flatten(item) if is_tensor(v)]
-    tensors = [convert_to_tensor(v) for v in leaves]
+    parts = [t for v in leaves for t in (split_value(v) if _is_ragged(v) else [v])]
+    tensors = [convert_to_tensor(v) for v in parts]
     tracing = context.trace is not None
     constants = [_get_constant(t) if tracing else np.asarray(t.array) for t in tensors]
 
@@ -117,6 +143,9 @@ def print(
         values = iter([next(runtime_arrays) if v is None else v for v in constants])
 
         def format_leaf(leaf: Any) -> Any:
+            if _is_ragged(leaf):
+                flat, *splits = [next(values) for _ in split_value(leaf)]
+                return _UnquotedText(format_rows(flat, splits, summarize))
             return _UnquotedText(format_value(next(values), summarize)) if is_tensor(leaf) else leaf
 
         formatted = [nest.map_structure(format_leaf, item) for item in inputs]

@@ -12,14 +12,15 @@ from meshflow.core.dispatch.operands import get_strings
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values.composite import split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int32, string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
 from meshflow.ops.deferred_host_values import UnrecordableError, defer_host_values, defer_strings
-from meshflow.ops.printing import format_value
-from meshflow.ops.ragged import split_strings
+from meshflow.ops.printing import format_rows, format_value
+from meshflow.ops.ragged import RaggedTensor, split_strings
 
 __all__ = [
     "as_string",
@@ -540,8 +541,18 @@ def format(
         raise ValueError(
             f"{_len(parts) - 1} placeholder(s) in template does not match {_len(values)} tensor(s) provided as input"
         )
-    texts = [format_value(get_host_array(v), summarize) for v in values]
+    texts = [
+        format_rows(*_split_ragged(v), summarize)
+        if isinstance(v, RaggedTensor)
+        else format_value(get_host_array(v), summarize)
+        for v in values
+    ]
     return convert_to_tensor("".join(p + t for p, t in zip(parts, [*texts, ""], strict=True)))
+
+
+def _split_ragged(value: RaggedTensor) -> tuple[np.ndarray, list[np.ndarray]]:
+    flat, *splits = [t.require_value("values to format") for t in split_value(value)]
+    return flat, splits
 
 
 @accept_symbolic

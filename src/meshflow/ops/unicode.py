@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -56,6 +57,7 @@ def _make_encoding_error(encoding: str) -> InvalidArgumentError:
     )
 
 
+@dispatch_composites
 def unicode_decode(
     input: TensorLike,
     input_encoding: str,
@@ -91,6 +93,7 @@ def unicode_decode(
     return split_strings(texts, decode_one, lambda points: Tensor(np.array(points, np.int32)))
 
 
+@dispatch_composites
 def unicode_encode(
     input: TensorLike,
     output_encoding: str,
@@ -126,6 +129,7 @@ def _to_character(point: int, errors: str, replacement: int) -> str:
     return "" if errors == "ignore" else chr(replacement)
 
 
+@dispatch_composites
 def unicode_split(
     input: TensorLike,
     input_encoding: str,
@@ -157,6 +161,7 @@ def unicode_split(
     return split_each(input, "unicode_split", split_one)
 
 
+@dispatch_composites
 @defer_strings(string)
 def unicode_transcode(
     input: TensorLike,
@@ -201,6 +206,7 @@ def _compute_offsets(text: str, encoding: str) -> Tensor:
     return Tensor(np.cumsum([0, *sizes[:-1]], dtype=np.int64)[: len(text)])
 
 
+@dispatch_composites
 def unicode_decode_with_offsets(
     input: TensorLike,
     input_encoding: str,
@@ -231,6 +237,7 @@ def unicode_decode_with_offsets(
     return points, _compute_offsets(text, input_encoding)
 
 
+@dispatch_composites
 def unicode_split_with_offsets(
     input: TensorLike,
     input_encoding: str,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -20,12 +20,14 @@ from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import dtypes
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,10 +54,12 @@ def _gather_broadcast(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 
 _gather_elements = Op("gather_nd", _gather_broadcast)
 
+# Attributes of `IndexedSlices` and `SparseTensor`.
+_PART_NAMES = ("_values", "_indices", "_dense_shape")
 _OUT_OF_BOUNDS = "indices[{index}] = [{values}] is out of bounds: need 0 <= index < [{sizes}]"
 
 
-class IndexedSlices:
+class IndexedSlices(CompositeTensor):
     """Some rows of a tensor, by index. Rows with the same index are added.
 
     Args:
@@ -72,8 +76,6 @@ class IndexedSlices:
     """
 
     _is_tensor_like = True
-    # Functions can return such values.
-    _is_composite = True
 
     def __init__(
         self, values: TensorLike, indices: TensorLike, dense_shape: TensorLike = None
@@ -127,15 +129,26 @@ class IndexedSlices:
     def _components(self) -> list[Tensor]:
         return [self._values]
 
+    def _with_components(self, components: Sequence[Any]) -> IndexedSlices:
+        return self.with_values(components[0])
+
     def _state_parts(self) -> list[Tensor]:
         parts = [self._values, self._indices]
         return parts if self._dense_shape is None else [*parts, self._dense_shape]
 
+    def _get_state_builder(self) -> Callable[[Sequence[Any]], IndexedSlices]:
+        return _build_rows
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        if self._dense_shape is None:
+            return self._state_parts(), None
+        return split_dense_shape([self._values, self._indices], self._dense_shape)
+
     @classmethod
-    def _with_state_parts(cls, parts: Sequence[Any]) -> IndexedSlices:
-        rows = cls.__new__(cls)
-        rows._values, rows._indices, rows._dense_shape = (*parts, None)[:3]
-        return rows
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> IndexedSlices:
+        values, indices, *rest = parts
+        dense_shape = None if static is None else join_dense_shape(rest[0], static)
+        return _build_rows([values, indices, dense_shape])
 
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
@@ -165,7 +178,41 @@ class IndexedSlices:
         return f"IndexedSlices(indices={self._indices!s}, values={self._values!s}{shape})"
 
 
-class IndexedSlicesSpec(TypeSpec):
+def split_dense_shape(
+    parts: list[Tensor], dense_shape: Tensor
+) -> tuple[list[Tensor], tuple[bool, np.dtype]]:
+    """Return parts with an empty array of the dense shape, so that its sizes remain static."""
+    if isinstance(dense_shape, TensorSpec):
+        return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
+    sizes = get_sizes(dense_shape)
+    if sizes is None and not isinstance(dense_shape.array, jax.core.Tracer):
+        sizes = np.asarray(dense_shape.array)
+    if sizes is None:
+        return [*parts, dense_shape], (False, dense_shape.array.dtype)
+    empty = (jnp if has_symbolic_size(sizes) else np).empty((*sizes.tolist(), 0), np.int8)
+    return [*parts, Tensor(empty)], (True, dense_shape.array.dtype)
+
+
+def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
+    """Return the dense shape from the part that holds it."""
+    holds_sizes, dtype = static
+    if not holds_sizes:
+        return part
+    sizes = tuple(part.shape)[:-1]
+    return (
+        make_sizes_tensor(sizes, dtype)
+        if has_symbolic_size(sizes)
+        else Tensor(np.array(sizes, dtype))
+    )
+
+
+def _build_rows(parts: Sequence[Any]) -> IndexedSlices:
+    rows = IndexedSlices.__new__(IndexedSlices)
+    vars(rows).update(zip(_PART_NAMES, (*parts, None), strict=False))
+    return rows
+
+
+class IndexedSlicesSpec(CompositeSpec):
     """Shapes and dtypes of `tf.IndexedSlices`.
 
     Args:
@@ -220,6 +267,7 @@ class IndexedSlicesSpec(TypeSpec):
         """Return the class that the spec describes."""
         return IndexedSlices
 
+    @property
     def _component_specs(self) -> list[TensorSpec]:
         values, indices, dense_shape = self._dtypes
         rest = None if self._shape.rank is None else self._shape.as_list()[1:]
@@ -232,7 +280,10 @@ class IndexedSlicesSpec(TypeSpec):
         )
 
     def _to_components(self, value: IndexedSlices) -> list[Tensor | None]:
-        return [value.values, value.indices, value.dense_shape][: len(self._component_specs())]
+        return [value.values, value.indices, value.dense_shape][: len(self._component_specs)]
+
+    def _from_components(self, components: Sequence[Any]) -> IndexedSlices:
+        return _build_rows(components)
 
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a value, or the spec of one, has these dtypes and compatible shapes."""
@@ -244,20 +295,8 @@ class IndexedSlicesSpec(TypeSpec):
             and self._indices_shape.is_compatible_with(other._indices_shape)
         )
 
-    def _comparison_key(self) -> tuple[Any, ...]:
+    def _serialize(self) -> tuple[Any, ...]:
         return self._shape, *self._dtypes, self._indices_shape
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, IndexedSlicesSpec)
-            and self._comparison_key() == other._comparison_key()
-        )
-
-    def __hash__(self) -> int:
-        return hash(self._comparison_key())
-
-    def __repr__(self) -> str:
-        return f"IndexedSlicesSpec{self._comparison_key()!r}"
 
 
 def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> IndexedSlices:
@@ -317,7 +356,7 @@ CAST.row_gradient = make_elementwise_row_rule(
 )
 
 
-class SparseTensorSpec(TypeSpec):
+class SparseTensorSpec(CompositeSpec):
     """Shape and dtype of a sparse tensor, for example in the `element_spec` of a dataset.
 
     Args:
@@ -353,6 +392,7 @@ class SparseTensorSpec(TypeSpec):
         """Return the class that the spec describes."""
         return SparseTensor
 
+    @property
     def _component_specs(self) -> list[TensorSpec]:
         rank = self._shape.rank
         return [
@@ -364,6 +404,13 @@ class SparseTensorSpec(TypeSpec):
     def _to_components(self, value: SparseTensor) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
 
+    def _from_components(self, components: Sequence[Any]) -> SparseTensor:
+        indices, values, dense_shape = components
+        return _build_sparse([values, indices, dense_shape])
+
+    def _serialize(self) -> tuple[Any, ...]:
+        return self._shape, self._dtype
+
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (
@@ -372,20 +419,8 @@ class SparseTensorSpec(TypeSpec):
             and self._shape.is_compatible_with(value.shape)
         )
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SparseTensorSpec) and (self._shape, self._dtype) == (
-            other.shape,
-            other.dtype,
-        )
 
-    def __hash__(self) -> int:
-        return hash((self._shape, self._dtype))
-
-    def __repr__(self) -> str:
-        return f"SparseTensorSpec({self._shape!r}, {self._dtype!r})"
-
-
-class SparseTensor:
+class SparseTensor(CompositeTensor):
     """The nonzero elements of a tensor.
 
     `tf.sparse`, `Dense` layers and `fit` compute with the elements only. Other layers and ops take
@@ -407,8 +442,6 @@ class SparseTensor:
       array([[0., 5., 0.]], dtype=float32)
     """
 
-    _is_composite = True
-
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
         self._indices = _as_int64(indices)
         self._values = convert_to_tensor(values)
@@ -425,6 +458,16 @@ class SparseTensor:
         """Convert an object with the attributes `indices`, `values` and `dense_shape`."""
         value = sparse_tensor_value
         return cls(value.indices, value.values, value.dense_shape)
+
+    @classmethod
+    def from_specs(cls, shape: tuple[int, ...], dtype: DType, count: int) -> SparseTensor:
+        """Create a placeholder of specs, for traces that determine shapes."""
+        parts = [
+            TensorSpec([count], dtype),
+            TensorSpec([count, len(shape)], dtypes.int64),
+            np.empty((*shape, 0), np.int8),
+        ]
+        return cls._join(parts, (True, np.dtype(np.int64)))
 
     @property
     def indices(self) -> Tensor:
@@ -487,14 +530,22 @@ class SparseTensor:
     def _components(self) -> list[Tensor]:
         return [self._values]
 
+    def _with_components(self, components: Sequence[Any]) -> SparseTensor:
+        return self.with_values(components[0])
+
     def _state_parts(self) -> list[Tensor]:
         return [self._values, self._indices, self._dense_shape]
 
+    def _get_state_builder(self) -> Callable[[Sequence[Any]], SparseTensor]:
+        return _build_sparse
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        return split_dense_shape([self._values, self._indices], self._dense_shape)
+
     @classmethod
-    def _with_state_parts(cls, parts: Sequence[Any]) -> SparseTensor:
-        sparse = cls.__new__(cls)
-        sparse._values, sparse._indices, sparse._dense_shape = parts
-        return sparse
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> SparseTensor:
+        values, indices, shape = parts
+        return _build_sparse([values, indices, join_dense_shape(shape, static)])
 
     def _combine_elements(
         self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
@@ -527,6 +578,12 @@ class SparseTensor:
             f"SparseTensor(indices={self._indices!s}, values={self._values!s}, "
             f"dense_shape={self._dense_shape!s})"
         )
+
+
+def _build_sparse(parts: Sequence[Any]) -> SparseTensor:
+    sparse = SparseTensor.__new__(SparseTensor)
+    vars(sparse).update(zip(_PART_NAMES, parts, strict=True))
+    return sparse
 
 
 def _as_int64(value: TensorLike) -> Tensor:

@@ -428,7 +428,9 @@ def op(
     def public(*args: Any, **kwargs: Any) -> Any:
         try:
             if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
-                return symbolic_calls.call_symbolically(public, args, kwargs)
+                result = symbolic_calls.call_symbolically(public, args, kwargs)
+                if result is not NotImplemented:
+                    return result
             if context.host_recorder is not None and context.host_recorder.should_record(
                 args, kwargs
             ):
@@ -482,6 +484,7 @@ def op(
                 raise
             raise translated from (None if is_filtering() else error)
 
+    public.is_dispatchable = True  # type: ignore[attr-defined]
     public.op = the_op  # type: ignore[attr-defined]
     public.static_defaults = tuple(defaults[i] for i in static_indices)  # type: ignore[attr-defined]
     return op_names.register_name(public)

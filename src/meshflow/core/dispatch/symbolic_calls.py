@@ -12,8 +12,8 @@ from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# The symbolic tensor types of Keras and ragged tensors, and the function that handles calls with such
-# arguments.
+# The symbolic tensor types of Keras, ragged tensors and types of the user, and the function that handles
+# calls with such arguments.
 types: tuple[type, ...] = ()
 handler: Callable[..., Any] | None = None
 
@@ -25,16 +25,19 @@ def register_symbolic_type(symbolic_type: type, call: Callable[..., Any]) -> Non
 
     Args:
       symbolic_type: The type of symbolic tensors.
-      call: The handler.
+      call: The handler. If it returns NotImplemented, an earlier one or the function itself is called.
     """
     global types, handler
     types = (symbolic_type, *types)
     inner = handler
 
     def choose(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if inner is None or has_symbolic(args, kwargs, symbolic_type):
-            return call(function, args, kwargs)
-        return inner(function, args, kwargs)
+        result = NotImplemented
+        if has_symbolic(args, kwargs, symbolic_type):
+            result = call(function, args, kwargs)
+        if result is NotImplemented and inner is not None:
+            result = inner(function, args, kwargs)
+        return result
 
     handler = choose
 
@@ -61,12 +64,15 @@ def accept_symbolic_unnamed(function: F) -> F:
     def public(*args: Any, **kwargs: Any) -> Any:
         try:
             if types and has_symbolic(args, kwargs):
-                return handler(public, args, kwargs)  # type: ignore[misc]
+                result = handler(public, args, kwargs)  # type: ignore[misc]
+                if result is not NotImplemented:
+                    return result
             return function(*args, **kwargs)
         except Exception as error:
             hide_frames(error)
             raise
 
+    public.is_dispatchable = True  # type: ignore[attr-defined]
     return mark_boundary(public)  # type: ignore[return-value]
 
 
@@ -79,7 +85,9 @@ def call_symbolically(
 
 
 def has_symbolic(
-    args: Iterable[Any], kwargs: dict[str, Any], symbolic_type: type | None = None
+    args: Iterable[Any],
+    kwargs: dict[str, Any],
+    symbolic_type: type | tuple[type, ...] | None = None,
 ) -> bool:
     """Check whether the arguments of a call contain a symbolic tensor.
 
@@ -88,7 +96,7 @@ def has_symbolic(
     Args:
       args: Positional arguments.
       kwargs: Keyword arguments.
-      symbolic_type: The type to search; by default all registered ones.
+      symbolic_type: The type or types to search; by default all registered ones.
     """
     searched = symbolic_type or types
     for value in args:
@@ -101,6 +109,51 @@ def has_symbolic(
     return bool(kwargs) and has_symbolic(kwargs.values(), {}, symbolic_type)
 
 
-def has_ragged(*values: object) -> bool:
-    """Check whether one of the values is a ragged tensor."""
-    return any(hasattr(value, "nested_row_splits") for value in values)
+# The types without those of Keras, and the function that handles calls with such arguments.
+composite_types: tuple[type, ...] = ()
+composite_handler: Callable[..., Any] | None = None
+
+
+def register_composite_type(composite_type: type, call: Callable[..., Any]) -> None:
+    """Redirect calls of ops and of functions that are composed of ops; see `register_symbolic_type`."""
+    global composite_types, composite_handler
+    register_symbolic_type(composite_type, call)
+    composite_types = (composite_type, *composite_types)
+    inner = composite_handler
+
+    def choose(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = call(function, args, kwargs)
+        return (
+            result
+            if result is not NotImplemented or inner is None
+            else inner(function, args, kwargs)
+        )
+
+    composite_handler = choose
+
+
+def dispatch_composites(function: F) -> F:
+    """Make a function that is composed of ops dispatch on the types of its arguments, like an op.
+
+    Args:
+      function: A public function. Symbolic Keras tensors are not dispatched.
+    """
+
+    @functools.wraps(function)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if composite_types and has_symbolic(args, kwargs, composite_types):
+            result = call_composite(public, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return function(*args, **kwargs)
+
+    public.is_dispatchable = True  # type: ignore[attr-defined]
+    return public  # type: ignore[return-value]
+
+
+@hide_frames_of_errors
+def call_composite(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PyTree:
+    """Call the handlers of composite types; return NotImplemented if none of them handles the call."""
+    return composite_handler(function, args, kwargs)  # type: ignore[misc]

@@ -5,74 +5,24 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import NumpyRules
 from meshflow.core.functions.signatures import Args, Kwargs
 from meshflow.core.iterators.iterator_captures import IteratorSource
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
-from meshflow.environment.types import Array, PyTree
-
-
-class CompositeArgument(Exception):
-    """Signal that arguments contain composite tensors, which `split_composites` must split."""
-
-
-class _SplitComposite(NamedTuple):
-    """A composite tensor as a nested structure with a shape that is known during tracing."""
-
-    values: Tensor
-    indices: Tensor
-    shape: tuple[int, ...] | None
-    is_sparse: bool
-
-
-def split_composites(arguments: PyTree) -> PyTree:
-    """Split the `tf.IndexedSlices` and `tf.SparseTensor`s in a nested value into their parts."""
-
-    def split(leaf: Any) -> Any:
-        if not isinstance(leaf, (IndexedSlices, SparseTensor)):
-            return leaf
-        shape = None if leaf.dense_shape is None else tuple(leaf.shape.as_list())
-        return _SplitComposite(leaf.values, leaf.indices, shape, isinstance(leaf, SparseTensor))
-
-    return nest.map_structure(split, arguments)
-
-
-def join_composites(arguments: PyTree) -> PyTree:
-    """Undo `split_composites`."""
-
-    def join(leaf: Any) -> Any:
-        if type(leaf) is not _SplitComposite:
-            return leaf
-        if leaf.is_sparse:
-            return SparseTensor(leaf.indices, leaf.values, np.array(leaf.shape, np.int64))
-        shape = None if leaf.shape is None else np.array(leaf.shape, np.int32)
-        return IndexedSlices(leaf.values, leaf.indices, shape)
-
-    atoms = (_SplitComposite, Tensor, Variable)
-    return jax.tree.map(join, arguments, is_leaf=lambda leaf: isinstance(leaf, atoms))
-
-
-def _holds_strings(leaf: IndexedSlices | SparseTensor) -> bool:
-    return leaf.dtype is dtypes.string
-
-
-def make_sparse_placeholder(shape: tuple[int, ...], dtype: dtypes.DType, count: int) -> PyTree:
-    """Create a split `tf.SparseTensor` of specs, for traces that determine shapes."""
-    indices = TensorSpec([count, len(shape)], dtypes.int64)
-    return _SplitComposite(TensorSpec([count], dtype), indices, shape, True)  # type: ignore[arg-type]
+from meshflow.environment.types import Array
 
 
 class CallArguments:
@@ -132,8 +82,6 @@ class CallArguments:
             return leaf
         if isinstance(leaf, IteratorSource):
             return leaf_type, leaf._make_cache_key()
-        if isinstance(leaf, (IndexedSlices, SparseTensor)) and not _holds_strings(leaf):
-            raise CompositeArgument
         if leaf_type in (set, weakref.ref):
             raise TypeError(
                 f"{self._name} got the argument {leaf!r}, which may change without being traced again. Pass a "
@@ -167,7 +115,7 @@ class CallArguments:
         for leaf in nest.flatten((args, kwargs)):
             if (
                 leaf is not None
-                and not isinstance(leaf, Tensor)
+                and not isinstance(leaf, (Tensor, CompositeTensor))
                 and not jax.tree_util.all_leaves([leaf])
             ):
                 raise TypeError(
@@ -317,4 +265,6 @@ def _to_argument(leaf: Any) -> Any:
 
 def to_spec(leaf: Any) -> Any:
     """Return the spec of an argument that becomes a tensor, or the argument itself."""
+    if isinstance(leaf, CompositeTensor):
+        return leaf._type_spec
     return TensorSpec.from_tensor(leaf) if is_tensor_argument(leaf) else leaf

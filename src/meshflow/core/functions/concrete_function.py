@@ -19,12 +19,12 @@ import jax
 import numpy as np
 from jax.export import is_symbolic_dim
 
-from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.tiers import (
     RARE_RUNS,
     InterpretedProgram,
     is_interpreter_enabled,
 )
+from meshflow.core.functions.call_arguments import convert_to_spec
 from meshflow.core.functions.early_checks import EarlyChecks, has_bounds_checks
 from meshflow.core.functions.executable_cache import CachedProgram, cache_program
 from meshflow.core.functions.file_variables import FileVariables, is_in_file
@@ -61,6 +61,7 @@ from meshflow.core.tracing.pass_pipeline import (
 )
 from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
@@ -120,6 +121,7 @@ class SignedFunction:
 
     @property
     def _specs(self) -> list[Any]:
+        """List the specs of the tensor arguments and composite ones."""
         return [s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TypeSpec)]
 
     @property
@@ -469,7 +471,7 @@ class ConcreteFunction(SignedFunction):
         structure = self.traced.rebuild_result(self.traced.out_specs)
 
         def to_type_spec(leaf: Any) -> Any:
-            if isinstance(leaf, (IndexedSlices, SparseTensor)):
+            if isinstance(leaf, CompositeTensor):
                 return leaf._type_spec
             if isinstance(leaf, TensorSpec) and self.traced.has_unknown_sizes:
                 shape = [None if is_symbolic_dim(n) else n for n in leaf.shape]
@@ -487,6 +489,9 @@ class ConcreteFunction(SignedFunction):
         values = self._match_arguments(self._specs, args, kwargs)
         tensors = []
         for spec, value in zip(self._specs, values, strict=True):
+            if isinstance(spec, CompositeSpec):
+                tensors += split_value(convert_to_spec(self.name, spec, value))
+                continue
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             if not spec.is_compatible_with(tensor):
                 raise DtypeMismatchError(

@@ -25,10 +25,7 @@ from meshflow.core.dispatch.tiers import is_interpreter_enabled
 from meshflow.core.functions import retracing
 from meshflow.core.functions.call_arguments import (
     CallArguments,
-    CompositeArgument,
     is_tensor_argument,
-    join_composites,
-    split_composites,
     to_spec,
 )
 from meshflow.core.functions.concrete_function import ConcreteFunction, FunctionSettings
@@ -104,11 +101,11 @@ class Function:
         self._jit_compile = jit_compile
         self._runs_op_by_op = False
         self._converted_function: Callable[..., Any] | None = None
-        self._split_function: Function | None = None
         # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
-        specs = [s for s in nest.flatten(self.input_signature or ()) if isinstance(s, TensorSpec)]
+        leaves = nest.flatten_parts(self.input_signature or ())
+        specs = [s for s in leaves if isinstance(s, TensorSpec)]
         self._has_unknown_sizes = not jit_compile and (
             reduce_retracing or any(not s.shape.is_fully_defined() for s in specs)
         )
@@ -184,10 +181,7 @@ class Function:
         if self.input_signature is not None:
             args, kwargs = self._arguments.convert_to_signature(args, kwargs)
         self._history.calls += 1
-        try:
-            arrays, key = self._arguments.make_key(args, kwargs)
-        except CompositeArgument:
-            return self._get_split_function()(*split_composites((args, kwargs)))
+        arrays, key = self._arguments.make_key(args, kwargs)
         concrete = self._cache.get(key)
         if concrete is None:
             args, kwargs = self._arguments.canonicalize(args, kwargs)
@@ -234,7 +228,7 @@ class Function:
             concrete = self._fetch_elements(concrete, args, kwargs, key)
         if context.trace is None and not context.tapes:
             return concrete.run_arrays(arrays)
-        tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
+        tensors = [leaf for leaf in nest.flatten_parts((args, kwargs)) if is_tensor_argument(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
 
     def _run_variants(
@@ -280,25 +274,14 @@ class Function:
                 self._families.pop(next(iter(tuple(self._families))), None)
 
         def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
-            specs = iter(map(jax.ShapeDtypeStruct, sizes.shapes, [a.dtype for a in arrays]))
-            general_args, general_kwargs = nest.map_structure(
+            specs = iter(map(TensorSpec, sizes.shapes, [a.dtype for a in arrays]))
+            general_args, general_kwargs = nest.map_parts(
                 lambda leaf: next(specs) if is_tensor_argument(leaf) else leaf, (args, kwargs)
             )
             return self._trace(general_args, general_kwargs, None)
 
         with self._trace_lock:
             return family.find(shapes, trace_sizes)
-
-    def _get_split_function(self) -> Function:
-        """Return the function that takes split composite tensors."""
-        if self._split_function is None:
-            converted = self._get_converted()
-
-            def call(args: Args, kwargs: Kwargs) -> PyTree:
-                return self._call_python(converted, *join_composites((args, kwargs)))
-
-            self._split_function = Function(call, autograph=False, name=self._name)
-        return self._split_function
 
     # ---- tracing ---------------------------------------------------------------------------
 
@@ -506,7 +489,7 @@ class Function:
     def get_concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
         """Return the concrete function for exactly these arguments, also with an input signature."""
         args, kwargs = self._arguments.canonicalize(args, kwargs)
-        specs = [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
+        specs = [s for s in nest.flatten_parts((args, kwargs)) if isinstance(s, TensorSpec)]
         if any(not s.shape.is_fully_defined() for s in specs):
             return self._get_polymorphic(args, kwargs)  # type: ignore[return-value]
         _, key = self._arguments.make_key(args, kwargs)

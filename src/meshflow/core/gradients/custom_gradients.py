@@ -80,7 +80,9 @@ class _CustomGradientFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         if symbolic_calls.types and symbolic_calls.has_symbolic(args, kwargs):
             handler: Any = symbolic_calls.handler
-            return handler(self, args, kwargs)
+            result = handler(self, args, kwargs)
+            if result is not NotImplemented:
+                return result
         call = _Call(self._f, args, kwargs)
         if context.trace is not None and not context.tapes:
             return _run_traced(call)

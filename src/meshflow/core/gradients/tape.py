@@ -31,6 +31,7 @@ from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropa
 from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -269,10 +270,12 @@ class GradientTape(JacobianMethods):
         unconnected: UnconnectedGradients,
         stopped: Collection[int] = (),
     ) -> PyTree:
-        flat_sources = nest.flatten(sources)
+        leaves = nest.flatten(sources)
+        flat_sources = _list_components(leaves)
         source_ids = {id(s) for s in flat_sources}
         # A variable that is both target and source is differentiated as itself.
-        targets = [t if id(t) in source_ids else convert_target(t) for t in nest.flatten(target)]
+        target_parts = _list_components(nest.flatten(target))
+        targets = [t if id(t) in source_ids else convert_target(t) for t in target_parts]
         for source in flat_sources:
             if not (isinstance(source, Tensor) or hasattr(source, "_watch_on")):
                 raise ValueError(
@@ -283,7 +286,7 @@ class GradientTape(JacobianMethods):
             seeds: list[Any] = [None] * len(targets)
         else:
             nest.assert_same_structure(target, output_gradients)
-            seeds = nest.flatten(output_gradients)
+            seeds = _list_components(nest.flatten(output_gradients))
         gradients = self._backpropagate(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:
@@ -291,7 +294,8 @@ class GradientTape(JacobianMethods):
             if gradient is None and unconnected is UnconnectedGradients.ZERO:
                 gradient = zeros_like(source)
             results.append(gradient)
-        return nest.pack_sequence_as(sources, results)
+        remaining = iter(results)
+        return nest.pack_sequence_as(sources, [_take_gradient(leaf, remaining) for leaf in leaves])
 
     def _backpropagate(
         self, targets: list[Tensor], seeds: list[Any], sources: list[Any], stopped: Collection[int]
@@ -357,3 +361,20 @@ def suspend_tapes() -> Iterator[None]:
         yield
     finally:
         context.tapes = saved
+
+
+def _list_components(leaves: Sequence[Any]) -> list[Any]:
+    """Replace composite tensors by their parts with gradients."""
+    return [
+        part
+        for leaf in leaves
+        for part in (leaf._components() if isinstance(leaf, CompositeTensor) else [leaf])
+    ]
+
+
+def _take_gradient(source: Any, gradients: Iterator[Any]) -> Any:
+    """Return the next gradient, or the composite gradient of a composite tensor."""
+    if not isinstance(source, CompositeTensor):
+        return next(gradients)
+    parts = [next(gradients) for _ in source._components()]
+    return None if all(part is None for part in parts) else source._with_components(parts)

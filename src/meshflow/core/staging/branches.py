@@ -172,6 +172,7 @@ def _plan_outputs(
                     raise merge.make_missing_error(position, branch_index)
                 options.append(None)
                 continue
+            model.check_composite_sizes(template)
             if model.describe_difference(template) is not None:
                 if model.has_grown() or template.has_grown():
                     raise ArrayGrowth

@@ -192,6 +192,7 @@ class LoopState:
             raise ArrayGrowth
         if not isinstance(value, Undefined):
             carried.template.check_array_sizes(after)
+            carried.template.check_composite_sizes(after)
         if isinstance(value, Undefined) or carried.template.describe_difference(after) is not None:
             raise self.invariants.make_change_error(
                 position, "structure", describe_template(carried.template), describe_template(after)

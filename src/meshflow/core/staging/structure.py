@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import TensorSlot
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor
@@ -110,6 +111,21 @@ class NestedTemplate:
                         "The size of a TensorArray with dynamic_size=True depends on values. Pass `size=` "
                         "without dynamic_size to keep the function compiled."
                     )
+
+    def check_composite_sizes(self, other: NestedTemplate) -> None:
+        """Raise a ValueNeededError if a composite tensor has parts of other sizes in `other`."""
+        slots = zip(nest.flatten(self._structure), nest.flatten(other._structure), strict=False)
+        for a, b in slots:
+            if not isinstance(a, _CompositeSlot) or not isinstance(b, _CompositeSlot):
+                continue
+            shapes = [
+                [tuple(leaf.shape) for leaf in t.leaves[s.first : s.first + s.count]]
+                for t, s in ((self, a), (other, b))
+            ]
+            if isinstance(a.template, CompositeTensor) and shapes[0] != shapes[1]:
+                raise ValueNeededError(
+                    f"The number of values of a {type(a.template).__name__} in a branch or loop depends on values."
+                )
 
     def describe(self, describe_leaf: Callable[[Any], str]) -> str:
         """Describe the value for error messages, such as `[float32[2], 'text']`."""

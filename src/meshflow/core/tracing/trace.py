@@ -43,6 +43,7 @@ from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_passes
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
@@ -558,7 +559,8 @@ def trace(
       The traced function.
     """
     kwargs = kwargs or {}
-    leaves = nest.flatten((args, kwargs))
+    split = nest.split_composites((args, kwargs))
+    leaves = nest.flatten(split)
     symbolic = [
         i for i, leaf in enumerate(leaves) if is_array_like(leaf) and not _holds_strings(leaf)
     ]
@@ -570,7 +572,8 @@ def trace(
         full = list(leaves)
         for i, tracer in zip(symbolic, tracers, strict=True):
             full[i] = Tensor(tracer)
-        positional, named = nest.pack_sequence_as((args, kwargs), full)
+        parts = nest.pack_sequence_as(split, full)
+        positional, named = nest.join_composites((args, kwargs), parts)
         outputs = fn(*positional, **named)
         tensors: list[Any] = []
         result["structure"] = nest.map_structure(
@@ -656,10 +659,10 @@ def _to_abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _replace_by_slot(tensors: list[Any], leaf: Any) -> Any:
     """Replace a tensor leaf of a result by a slot, and append the tensor to `tensors`."""
-    if hasattr(leaf, "_is_composite"):
+    if isinstance(leaf, CompositeTensor):
         parts = leaf._state_parts()
         slots = [p if type(p.array) is np.ndarray else _replace_by_slot(tensors, p) for p in parts]
-        return CompositeResultSlot(leaf._with_state_parts, slots)
+        return CompositeResultSlot(leaf._get_state_builder(), slots)
     leaf = read_tensor(leaf)
     if isinstance(leaf, (np.ndarray, jax.Array)):
         leaf = Tensor(leaf)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from meshflow.core.values.composite import CompositeTensor, can_split, split_value
 from meshflow.environment.types import PyTree
 
 
@@ -37,7 +38,7 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 
     Args:
       structure: Any structure; a single leaf results in a list of one item.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Returns:
       A list.
@@ -61,6 +62,53 @@ def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
             _flatten_into(structure[key], leaves)
     else:
         leaves.append(structure)
+
+
+def split_composites(structure: PyTree) -> PyTree:
+    """Replace each composite tensor, and each spec of one, by a list of its parts.
+
+    Composite tensors with strings remain, because they are constants of programs.
+    """
+
+    def split(leaf: PyTree) -> PyTree:
+        if not can_split(leaf):
+            return leaf
+        if isinstance(leaf, CompositeTensor):
+            return split_value(leaf)
+        return map_structure(split, leaf._component_specs)
+
+    return map_structure(split, structure) if any(map(can_split, flatten(structure))) else structure
+
+
+def join_composites(structure: PyTree, parts: PyTree) -> PyTree:
+    """Undo `split_composites`, with other parts.
+
+    Args:
+      structure: The argument of `split_composites`.
+      parts: Its result, with other leaves.
+    """
+    if not any(map(can_split, flatten(structure))):
+        return parts
+    values = []
+    for leaf, value in zip(flatten(structure), flatten_up_to(structure, parts), strict=True):
+        if can_split(leaf):
+            if isinstance(leaf, CompositeTensor):
+                value = leaf.join_parts(value)
+            else:
+                value = leaf._from_components(join_composites(leaf._component_specs, value))
+        values.append(value)
+    return pack_sequence_as(structure, values)
+
+
+def flatten_parts(structure: PyTree) -> list[Any]:
+    """Return the leaves of a structure, with the parts of composite tensors instead of these."""
+    return flatten(split_composites(structure))
+
+
+def map_parts(func: Callable[[Any], Any], structure: PyTree) -> PyTree:
+    """Apply a function to the leaves of a structure and to the parts of its composite tensors."""
+    parts = map_structure(func, split_composites(structure))
+    return join_composites(structure, parts)
 
 
 def flatten_up_to(shallow: PyTree, structure: PyTree, path: str = "the root") -> list[Any]:
@@ -95,7 +143,7 @@ def pack_sequence_as(
     Args:
       structure: The structure to copy.
       flat_sequence: As many values as `structure` has leaves.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Returns:
       A structure like `structure` with the given leaves.
@@ -197,7 +245,7 @@ def assert_same_structure(
       nest1: A structure.
       nest2: A structure.
       check_types: Whether a list and a tuple count as different.
-      expand_composites: Whether the parts of a strategy's values are leaves, instead of the values.
+      expand_composites: Whether the components of composite tensors, and the parts of a strategy's values, are leaves.
 
     Raises:
       ValueError: If the structures differ in form; the message contains the path of the difference.

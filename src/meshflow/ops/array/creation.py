@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.autograph.runtime.calls import register_range
-from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operands import check_integers, to_static_value
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values import convert, dtypes
@@ -171,6 +170,7 @@ def _fill_like(input: TensorLike, dtype: DType | None, value: int) -> Tensor:
     return jnp.full(input.shape, value, input.dtype if dtype is None else dtype.dtype)
 
 
+@dispatch_composites
 def zeros_like(
     input: TensorLike,
     dtype: DTypeLike | None = None,
@@ -190,17 +190,18 @@ def zeros_like(
       >>> tf.zeros_like([1, 2], dtype=tf.float16).dtype
       tf.float16
     """
-    if symbolic_calls.has_ragged(input):
-        return input.with_flat_values(zeros_like(input.flat_values, dtype))
     if dtype is None and not hasattr(input, "_keras_history"):
         input = convert_to_tensor(input)
         if input.dtype is dtypes.string:
             return zeros(input.shape, dtypes.string)
+    if dtype is not None and as_dtype(dtype) is dtypes.string:
+        return zeros(convert_to_tensor(input).shape, dtypes.string)
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 0), layout, input
     )
 
 
+@dispatch_composites
 def ones_like(
     input: TensorLike,
     dtype: DTypeLike | None = None,
@@ -217,8 +218,6 @@ def ones_like(
       >>> print(tf.ones_like([2.5, 3.5]).numpy())
       [1. 1.]
     """
-    if symbolic_calls.has_ragged(input):
-        return input.with_flat_values(ones_like(input.flat_values, dtype))
     return _apply_layout(
         _fill_like(input, None if dtype is None else as_dtype(dtype), 1), layout, input
     )
@@ -419,6 +418,7 @@ def _one_hot(
     return jnp.where(jnp.expand_dims(indices, axis) == positions, on_value, off_value)
 
 
+@dispatch_composites
 def one_hot(
     indices: TensorLike,
     depth: StaticInts,
@@ -468,6 +468,7 @@ def one_hot(
     return _one_hot(indices, on, off, to_static_value(depth, "depth"), -1 if axis is None else axis)
 
 
+@dispatch_composites
 def sequence_mask(
     lengths: TensorLike,
     maxlen: StaticInts | None = None,

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.composite import IndexedSlices, make_gather_gradient
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import is_inexact
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import (
     BoundsCheck,
     check_bounds,
@@ -80,6 +79,7 @@ def _compute_gather_row_gradient(
 _gather.op.row_gradient = _compute_gather_row_gradient  # type: ignore[attr-defined]
 
 
+@dispatch_composites
 @defer_host_values()
 def gather(
     params: TensorLike,
@@ -114,8 +114,6 @@ def gather(
       array([30, 10], dtype=int32)
     """
     axis = None if axis is None else int(to_static_value(axis, "axis"))
-    if symbolic_calls.has_ragged(params, indices):
-        return _gather(params, indices, axis or 0, batch_dims)
     symbolic = hasattr(indices, "_keras_history")
     if getattr(params, "_is_sharded", False) and not axis and not batch_dims and not symbolic:
         return gather_from_shards(params.variables, indices)
@@ -179,6 +177,7 @@ def _compute_gather_nd_row_gradient(
 _gather_nd.op.row_gradient = _compute_gather_nd_row_gradient  # type: ignore[attr-defined]
 
 
+@dispatch_composites
 def gather_nd(
     params: TensorLike, indices: TensorLike, batch_dims: int = 0, name: str | None = None
 ) -> Tensor:
@@ -230,6 +229,7 @@ def _scatter_nd(indices: TensorLike, updates: TensorLike, shape: Any) -> Tensor:
     return updater.max(updates) if updates.dtype == jnp.bool_ else updater.add(updates)
 
 
+@dispatch_composites
 def scatter_nd(
     indices: TensorLike, updates: TensorLike, shape: StaticInts, name: str | None = None
 ) -> Tensor:
@@ -326,6 +326,7 @@ def _select(condition: TensorLike, x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.where(condition, x, y)
 
 
+@dispatch_composites
 def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
     """Select elements of two tensors by a condition, or find the indices of true elements.
 
@@ -347,8 +348,6 @@ def where(condition: TensorLike, x: Any = None, y: Any = None, name: str | None 
       >>> tf.where([True, False], [1, 2], 0).numpy()
       array([1, 0], dtype=int32)
     """
-    if symbolic_calls.has_ragged(condition, x, y):
-        return symbolic_calls.handler(where, (condition, x, y), {})  # type: ignore[misc]
     if (x is None) != (y is None):
         raise ValueError("x and y must both be non-None or both be None.")
     if x is None:
@@ -421,6 +420,7 @@ def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
     return gather(tensor, find_true_indices(mask)[:, 0], axis=axis)
 
 
+@dispatch_composites
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:

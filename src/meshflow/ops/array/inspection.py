@@ -9,13 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.composite import (
     accept_composites,
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
@@ -49,6 +48,7 @@ def _get_shape(value: Any) -> TensorShape:
     return convert_to_tensor(value).shape
 
 
+@dispatch_composites
 def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the shape as a vector of integers, which is static while a function is traced.
 
@@ -89,6 +89,7 @@ def shape_n(
     return [shape(t, out_type) for t in input]
 
 
+@dispatch_composites
 def rank(input: Any, name: str | None = None) -> Tensor:
     """Return the number of dimensions as an int32 scalar.
 
@@ -100,6 +101,7 @@ def rank(input: Any, name: str | None = None) -> Tensor:
     return Tensor(np.array(_get_shape(input).rank, np.int32))
 
 
+@dispatch_composites
 def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None) -> Tensor:
     """Return the number of elements as a scalar.
 
@@ -108,8 +110,6 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
       >>> tf.size([[1, 2, 3], [4, 5, 6]]).numpy().item()
       6
     """
-    if symbolic_calls.has_ragged(input):
-        input = input.flat_values
     if hasattr(input, "_keras_history") and not input.shape.is_fully_defined():
         return get_symbolic_size(input, as_dtype(out_type))
     sizes = _get_shape(input).as_list()
@@ -138,6 +138,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 identity.op.row_gradient = make_elementwise_row_rule(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
+@dispatch_composites
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     """Apply `identity` to each tensor of a list, which keeps its shape.
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
@@ -28,6 +29,7 @@ def _concat(values: Sequence[TensorLike], axis: int) -> Tensor:
     return jnp.concatenate(values, axis)
 
 
+@dispatch_composites
 def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     """Join tensors along an existing dimension.
 
@@ -66,6 +68,7 @@ def _move_first_axis(tensor: TensorLike, axis: int) -> Tensor:
     return jnp.moveaxis(tensor, 0, normalize_axis(axis, tensor.ndim, "stack"))
 
 
+@dispatch_composites
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     """Join tensors of one shape along a new dimension.
 
@@ -130,6 +133,7 @@ def _unstack(value: TensorLike, axis: int) -> Any:
     return [jax.lax.index_in_dim(value, i, axis, keepdims=False) for i in range(value.shape[axis])]
 
 
+@dispatch_composites
 def unstack(
     value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack"
 ) -> list[Tensor]:
@@ -179,6 +183,7 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
     return jnp.split(value, list(itertools.accumulate(sizes[:-1])), axis)
 
 
+@dispatch_composites
 def split(
     value: TensorLike,
     num_or_size_splits: StaticInts,

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
@@ -120,6 +121,7 @@ def _search_sorted(
     return indices.reshape(shape).astype(out_type.dtype)
 
 
+@dispatch_composites
 def searchsorted(
     sorted_sequence: TensorLike,
     values: TensorLike,
@@ -227,6 +229,7 @@ def count_unique_values(x: TensorLike, values: TensorLike, out_idx: DTypeLike = 
     return _find_unique(x, out_idx)[2]
 
 
+@dispatch_composites
 def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
     """Find the unique values of a vector, in the order of their first occurrences.
 
@@ -248,6 +251,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     return Unique(*_find_unique(x, out_idx)[:2])
 
 
+@dispatch_composites
 def unique_with_counts(
     x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
 ) -> UniqueWithCounts:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
@@ -132,6 +132,7 @@ def _pad_mirror(tensor: TensorLike, paddings: Sequence[Sequence[int]], mode: str
     return jnp.pad(tensor, paddings, mode=mode)
 
 
+@dispatch_composites
 def pad(
     tensor: TensorLike,
     paddings: StaticInts,
@@ -196,6 +197,7 @@ def reverse(tensor: TensorLike, axis: int | Sequence[int], name: str | None = No
     return jnp.flip(tensor, axis)
 
 
+@dispatch_composites
 def roll(
     input: Any, shift: StaticInts, axis: int | Sequence[int], name: str | None = None
 ) -> Tensor:
@@ -319,6 +321,7 @@ def broadcast_static_shape(shape_x: TensorShape, shape_y: TensorShape) -> Tensor
     )
 
 
+@dispatch_composites
 def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     """Return the broadcast shape of two shapes that are integer tensors.
 

@@ -11,6 +11,7 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.dispatch.operation import Op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_begin
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -34,6 +35,7 @@ def _compute_slice(
 _SLICE = Op("slice", _compute_slice, strings="moves")
 
 
+@dispatch_composites
 def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = None) -> Tensor:
     """Extract a block of a tensor; `begin` may be computed at run time, `size` must be static.
 
@@ -96,6 +98,7 @@ def slice(input_: TensorLike, begin: Any, size: StaticInts, name: str | None = N
     )
 
 
+@dispatch_composites
 def strided_slice(
     input_: TensorLike,
     begin: StaticInts,

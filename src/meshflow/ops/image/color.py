@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, float32
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -38,6 +39,7 @@ __all__ = [
 ]
 
 
+@dispatch_composites
 @defer_host_values()
 def convert_image_dtype(
     image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
@@ -89,6 +91,7 @@ def _apply_in_float(image: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
     )
 
 
+@dispatch_composites
 def adjust_brightness(image: TensorLike, delta: float | Tensor) -> Tensor:
     """Add a value to all pixels, where floats have the range [0, 1].
 
@@ -127,6 +130,7 @@ def adjust_contrast(images: TensorLike, contrast_factor: float | Tensor) -> Tens
     return _apply_in_float(images, lambda x: _scale_contrast(x, cast(contrast_factor, x.dtype)))
 
 
+@dispatch_composites
 def adjust_gamma(image: TensorLike, gamma: float = 1, gain: float = 1) -> Tensor:
     """Compute `gain * image ^ gamma`.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -138,6 +139,7 @@ def _check_delta(value: float, name: str, limit: float = float("inf")) -> float:
     return float(value)
 
 
+@dispatch_composites
 def random_brightness(image: TensorLike, max_delta: float, seed: int | None = None) -> Tensor:
     """Adjust the brightness by a random value in [-max_delta, max_delta).
 
@@ -204,6 +206,7 @@ def random_hue(image: TensorLike, max_delta: float, seed: int | None = None) -> 
     return color.adjust_hue(image, _sample_uniform(_make_key(seed), [], -d, d))
 
 
+@dispatch_composites
 def stateless_random_brightness(image: TensorLike, max_delta: float, seed: Seed) -> Tensor:
     """Adjust the brightness as `random_brightness` does, determined only by the seed.
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
@@ -31,6 +32,7 @@ def _einsum(inputs: Sequence[TensorLike], equation: str) -> Tensor:
     return jnp.einsum(equation, *inputs)
 
 
+@dispatch_composites
 def einsum(equation: str, *inputs: Any, **kwargs: object) -> Tensor:
     """Compute sums of products over dimensions by Einstein's convention.
 
@@ -68,6 +70,7 @@ def _have_ellipsis_dimensions(terms: str, inputs: Sequence[Any]) -> bool:
     return False
 
 
+@dispatch_composites
 def matvec(
     a: TensorLike,
     b: TensorLike,
@@ -162,6 +165,7 @@ def norm(
     return jnp.sum(magnitudes**ord, axis=axis, keepdims=keepdims) ** (1 / ord)
 
 
+@dispatch_composites
 def normalize(
     tensor: TensorLike, ord: str | float = "euclidean", axis: Axes = None, name: str | None = None
 ) -> tuple[Tensor, Tensor]:

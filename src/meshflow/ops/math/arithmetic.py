@@ -11,6 +11,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_exponent
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values.convert import convert_to_tensor
@@ -108,6 +109,7 @@ def multiply_no_nan(x: TensorLike, y: TensorLike, name: str | None = None) -> Te
     )
 
 
+@dispatch_composites
 def scalar_mul(scalar: TensorLike, x: TensorLike, name: str | None = None) -> Tensor:
     """Multiply a tensor or `tf.IndexedSlices` by a scalar.
 
@@ -205,6 +207,7 @@ def _pow(x: TensorLike, y: TensorLike) -> Tensor:
     return _compute_power(*jnp.broadcast_arrays(x, y))
 
 
+@dispatch_composites
 def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Raise `x` to the power of `y` elementwise.
 

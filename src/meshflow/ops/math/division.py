@@ -10,6 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operation import is_inexact
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_divisor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -52,6 +53,7 @@ def _promote_integers(x: jax.Array, y: jax.Array) -> tuple[Any, Any]:
     return x.astype(dtype), y.astype(dtype)
 
 
+@dispatch_composites
 def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide elementwise as `truediv` does, with broadcasting to a common shape.
 
@@ -90,6 +92,7 @@ def _floordiv(x: TensorLike, y: TensorLike) -> Tensor:
     return divide_and_round_down(x, y)
 
 
+@dispatch_composites
 def floordiv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide and round down elementwise, with broadcasting to a common shape.
 
@@ -106,6 +109,7 @@ def _floormod(x: TensorLike, y: TensorLike) -> Tensor:
     return jnp.mod(x, y)
 
 
+@dispatch_composites
 def floormod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Compute the remainder with the sign of the divisor, as in Python.
 
@@ -130,6 +134,7 @@ def _truncatediv(x: TensorLike, y: TensorLike) -> Tensor:
     return jax.lax.div(*jnp.broadcast_arrays(x, y)) if is_integer(x) else jnp.trunc(x / y)
 
 
+@dispatch_composites
 def truncatediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Divide and round towards zero elementwise, with broadcasting to a common shape.
 
@@ -146,6 +151,7 @@ def _truncatemod(x: TensorLike, y: TensorLike) -> Tensor:
     return jax.lax.rem(*jnp.broadcast_arrays(x, y))
 
 
+@dispatch_composites
 def truncatemod(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     """Compute the remainder of `truncatediv`, which has the sign of `x`.
 

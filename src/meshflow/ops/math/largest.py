@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -26,6 +27,7 @@ def _top_k(input: TensorLike, k: int) -> tuple[Tensor, Tensor]:
     return jnp.take_along_axis(input, indices, axis=-1), indices
 
 
+@dispatch_composites
 def top_k(
     input: TensorLike,
     k: int = 1,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -382,6 +382,7 @@ def cumulative_logsumexp(
     return _accumulate(scan, x, axis, exclusive, reverse, -jnp.inf)
 
 
+@dispatch_composites
 def count_nonzero(
     input: TensorLike,
     axis: Axes = None,

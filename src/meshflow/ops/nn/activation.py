@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -305,6 +306,7 @@ def count_dropout_counters(x: Tensor, noise_shape: StaticInts = None) -> int | j
     return count_counters(*(1 if n is None else n for n in sizes))
 
 
+@dispatch_composites
 def dropout(
     x: TensorLike,
     rate: TensorLike,
@@ -358,6 +360,7 @@ def dropout(
     )
 
 
+@dispatch_composites
 def general_dropout(
     x: TensorLike,
     rate: TensorLike,
@@ -393,6 +396,7 @@ def general_dropout(
     return where(mask, x * (1.0 / (1.0 - rate)), zeros_like(x))
 
 
+@dispatch_composites
 def stateless_dropout(
     x: TensorLike,
     rate: TensorLike,

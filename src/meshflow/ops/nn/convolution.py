@@ -14,6 +14,7 @@ import jax
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -220,6 +221,7 @@ def convolution(
     )
 
 
+@dispatch_composites
 def conv1d(
     input: TensorLike,
     filters: TensorLike,
@@ -244,6 +246,7 @@ def conv1d(
     return convolution(input, filters, stride, padding, data_format, dilations)
 
 
+@dispatch_composites
 def conv2d(
     input: TensorLike,
     filters: TensorLike,
@@ -267,6 +270,7 @@ def conv2d(
     return convolution(input, filters, strides, padding, data_format, dilations)
 
 
+@dispatch_composites
 def conv3d(
     input: TensorLike,
     filters: TensorLike,

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidArgumentError, InvalidValueError
@@ -41,6 +42,7 @@ def _softmax_cross_entropy(labels: TensorLike, logits: TensorLike, axis: int) ->
     return -jnp.sum(labels * jax.nn.log_softmax(logits, axis=axis), axis=axis)
 
 
+@dispatch_composites
 def softmax_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, axis: int = -1, name: str | None = None
 ) -> Tensor:
@@ -107,6 +109,7 @@ def _negative_log_jvp(
     return value, cross_entropy.compute_tangents(logits, index, high, total, tangents[0])
 
 
+@dispatch_composites
 def sparse_softmax_cross_entropy_with_logits(
     labels: TensorLike, logits: TensorLike, name: str | None = None
 ) -> Tensor:
@@ -167,6 +170,7 @@ def _sigmoid_cross_entropy(labels: TensorLike, logits: TensorLike) -> Tensor:
     return jax.nn.softplus(logits) - logits * labels
 
 
+@dispatch_composites
 def sigmoid_cross_entropy_with_logits(
     labels: TensorLike = None, logits: TensorLike = None, name: str | None = None
 ) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
 from meshflow.ops.array import gather
@@ -16,6 +17,7 @@ from meshflow.ops.math import clip_by_norm
 __all__ = ["embedding_lookup", "embedding_lookup_sparse", "safe_embedding_lookup_sparse"]
 
 
+@dispatch_composites
 def embedding_lookup(
     params: TensorLike | Sequence[TensorLike],
     ids: TensorLike,
@@ -56,6 +58,7 @@ def embedding_lookup(
     return clip_by_norm(rows, float(max_norm), axes=list(range(rank - inner, rank)))
 
 
+@dispatch_composites
 def embedding_lookup_sparse(
     params: TensorLike | Sequence[TensorLike],
     sp_ids: SparseTensor,
@@ -111,6 +114,7 @@ def embedding_lookup_sparse(
     return math.divide_no_nan(total, math.sqrt(math.segment_sum(column * column, segments)))
 
 
+@dispatch_composites
 def safe_embedding_lookup_sparse(
     embedding_weights: TensorLike | Sequence[TensorLike],
     sparse_ids: SparseTensor,

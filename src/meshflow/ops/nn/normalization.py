@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -51,6 +52,7 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
     return mean.astype(x.dtype), variance.astype(x.dtype)
 
 
+@dispatch_composites
 def moments(
     x: TensorLike,
     axes: int | Sequence[int],
@@ -198,6 +200,7 @@ def _normalize_batch(
     return (x * factor.astype(x.dtype) + shift.astype(x.dtype)).astype(x.dtype)
 
 
+@dispatch_composites
 def batch_normalization(
     x: TensorLike,
     mean: TensorLike,

@@ -18,7 +18,6 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
-from meshflow.core.functions.call_arguments import join_composites, make_sparse_placeholder
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
@@ -191,13 +190,7 @@ def _trace_specs(
         if isinstance(v, KerasTensor) and v._keras_mask is not None
     }
 
-    has_sparse = any(
-        isinstance(v, KerasTensor) and v.is_sparse for v in nest.flatten((args, kwargs))
-    )
-
     def run(input_masks: dict[str, Any], args: PyTree, kwargs: PyTree) -> PyTree:
-        if has_sparse:
-            args, kwargs = join_composites((args, kwargs))
         leaves = nest.flatten((args, kwargs))
         for index, mask in input_masks.items():
             leaves[int(index)]._keras_mask = mask
@@ -245,7 +238,7 @@ def _make_placeholder(value: Any, size: int) -> Any:
         return value
     if value.is_sparse:
         sizes = tuple(size if d is None else d for d in value.shape)
-        return make_sparse_placeholder(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
+        return SparseTensor.from_specs(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
     if size in value.known_values:
         return _KnownValue(value.known_values[size])
     if value.dtype is string:

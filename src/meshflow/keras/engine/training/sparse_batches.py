@@ -121,7 +121,7 @@ class RaggedRows:
         self.dtype = value.flat_values.numpy().dtype
 
     def __len__(self) -> int:
-        return len(self._value)
+        return int(self._value.partition.static_nrows)
 
     def __getitem__(self, key: slice) -> RaggedBatch:
         return self.take(np.arange(*key.indices(len(self))))

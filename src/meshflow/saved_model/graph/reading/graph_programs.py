@@ -51,7 +51,7 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
             return TensorSlot(len(specs) - 1)
         if not isinstance(leaf, COMPOSITES):
             return leaf
-        parts = [make_slot(part) for part in leaf._component_specs()]
+        parts = [make_slot(part) for part in leaf._component_specs]
         return CompositeResultSlot(lambda tensors: leaf.value_type(*tensors), parts)
 
     slots = [make_slot(leaf) for leaf in nest.flatten(structure)]

@@ -1,0 +1,215 @@
+"""Composite tensors: values that consist of several tensors, such as ragged and sparse tensors.
+
+A composite tensor splits into *parts* (tensors) and a hashable *static* part, and its class joins them
+again. All code that passes values through programs uses these two methods: arguments, results and
+captures of functions, loops, branches, keys of caches and nested structures. Every subclass is a JAX
+pytree, so keys of `tf.function` contain the static part, and the shapes and dtypes of the parts. Sizes
+of parts may be symbols (`trace_families.py`), so that one trace serves values of any size.
+
+A composite tensor with strings is a constant of a trace, like a tensor of strings.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Self
+
+import jax
+
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+
+__all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
+
+
+class _Content:
+    """The parts of a constant composite tensor, compared by their values."""
+
+    __slots__ = ("_key", "parts")
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self.parts = parts
+        arrays = [part.require_value("a part of a composite tensor of strings") for part in parts]
+        self._key = tuple([(a.shape, tuple(a.ravel().tolist())) for a in arrays])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+class CompositeTensor:
+    """Base class of values that consist of tensors.
+
+    A subclass defines `_split`, `_join` and `_type_spec`; if its parts have gradients, also `_components`
+    and `_with_components`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.nest.flatten(tf.ragged.constant([[1], []]), expand_composites=True)[1].numpy()
+      array([0, 1, 1])
+    """
+
+    _is_composite = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        jax.tree_util.register_pytree_node(
+            cls, _flatten_pytree, lambda static, parts: _unflatten_pytree(cls, static, parts)
+        )
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        """Return the parts and the static part."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _split.")
+
+    @classmethod
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
+        """Return a value from its parts and its static part, without checks."""
+        raise NotImplementedError(f"{cls.__name__} does not define _join.")
+
+    def join_parts(self, parts: Sequence[Any]) -> Self:
+        """Return a value with the static part of this one and other parts."""
+        return self._join(parts, self._split()[1])
+
+    @property
+    def _type_spec(self) -> TypeSpec:
+        raise NotImplementedError(f"{type(self).__name__} does not define _type_spec.")
+
+    def _state_parts(self) -> list[Tensor]:
+        """Return the parts that results of functions and variables of loops consist of."""
+        return self._split()[0]
+
+    def _get_state_builder(self) -> Callable[[Sequence[Any]], Self]:
+        """Return a function that creates values from `_state_parts`, and holds none of these."""
+        return functools.partial(self._join, static=self._split()[1])
+
+    def _with_state_parts(self, parts: Sequence[Any]) -> Self:
+        return self._get_state_builder()(parts)
+
+    def _components(self) -> list[Tensor]:
+        """Return the parts with gradients.
+
+        Raises:
+          ValueError: If the class has no gradients.
+        """
+        raise ValueError(
+            f"Type {type(self).__name__} is not supported as a gradient source or gradient target."
+        )
+
+    def _with_components(self, components: Sequence[Any]) -> PyTree:
+        """Return the gradient of a value from the gradients of its `_components`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _with_components.")
+
+
+class CompositeSpec(TypeSpec):
+    """Base class of the specs of composite tensors.
+
+    A subclass defines `value_type`, `_component_specs`, `_to_components`, `_from_components` and
+    `_serialize`, like in TensorFlow.
+    """
+
+    @property
+    def value_type(self) -> type:
+        """Return the class that the spec describes."""
+        raise NotImplementedError(f"{type(self).__name__} does not define value_type.")
+
+    @property
+    def _component_specs(self) -> PyTree:
+        """Return a nested structure of specs."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _component_specs.")
+
+    def _to_components(self, value: PyTree) -> PyTree:
+        """Return the components of a value, in the structure of `_component_specs`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _to_components.")
+
+    def _from_components(self, components: PyTree) -> PyTree:
+        """Return a value from its components."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
+
+    def _serialize(self) -> tuple[Any, ...]:
+        """Return the arguments of the constructor."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _serialize.")
+
+    @classmethod
+    def _deserialize(cls, serialization: tuple[Any, ...]) -> Self:
+        """Return a spec from the result of `_serialize`."""
+        return cls(*serialization)
+
+    def most_specific_compatible_type(self, other: TypeSpec) -> Self:
+        """Return the most specific spec that covers both.
+
+        Raises:
+          ValueError: If there is none.
+        """
+        if type(other) is not type(self):
+            raise ValueError(f"No TypeSpec is compatible with both {self} and {other}")
+        return self._deserialize(_generalize(self._serialize(), other._serialize()))
+
+    def most_specific_common_supertype(self, others: Sequence[Any]) -> Self | None:
+        """Return the most specific spec that covers this and others, or None."""
+        try:
+            return functools.reduce(lambda a, b: a.most_specific_compatible_type(b), others, self)
+        except ValueError:
+            return None
+
+    def _check_subtype(self, other: TypeSpec) -> bool:
+        """Check whether `other` describes every value that this spec describes."""
+        return self.most_specific_common_supertype([other]) == other
+
+    is_subtype_of = _check_subtype
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._serialize() == other._serialize()
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self._serialize())))
+
+    def __reduce__(self) -> Any:
+        return type(self), self._serialize()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self._serialize()!r}"
+
+
+def _generalize(first: PyTree, second: PyTree) -> PyTree:
+    """Combine the serializations of two specs."""
+    if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
+        return first.most_specific_compatible_type(second)  # type: ignore[attr-defined]
+    if isinstance(first, TensorShape) and isinstance(second, TensorShape):
+        return first.most_specific_compatible_shape(second)
+    if type(first) is tuple and type(second) is tuple and len(first) == len(second):
+        return tuple(map(_generalize, first, second))
+    if type(first) is not type(second) or first != second:
+        raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
+    return first
+
+
+def _is_constant(parts: Sequence[Any]) -> bool:
+    return any(type(p) is Tensor and p.array.dtype == object for p in parts)
+
+
+def split_value(value: CompositeTensor) -> list[Tensor]:
+    """Return the parts of a composite tensor."""
+    return value._split()[0]
+
+
+def can_split(leaf: object) -> bool:
+    """Check whether a leaf of the arguments of a program is split into parts."""
+    if isinstance(leaf, CompositeTensor):
+        return not _is_constant(split_value(leaf))
+    return isinstance(leaf, CompositeSpec)
+
+
+def _flatten_pytree(value: CompositeTensor) -> tuple[Sequence[Any], Hashable]:
+    parts, static = value._split()
+    return ((), (static, _Content(parts))) if _is_constant(parts) else (parts, (static, None))
+
+
+def _unflatten_pytree(
+    cls: type[CompositeTensor], static: PyTree, parts: Sequence[Any]
+) -> CompositeTensor:
+    return cls._join(list(parts if static[1] is None else static[1].parts), static[0])

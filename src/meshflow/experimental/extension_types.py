@@ -1,0 +1,678 @@
+"""`tf.experimental.ExtensionType`: classes of the user that consist of tensors and Python values.
+
+Annotations of a class define its fields, like in a data class. Extension types are composite tensors
+(`core/values/composite.py`): their tensors are parts, and their other values are static.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types as python_types
+import typing
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from meshflow.core.dispatch.api_dispatch import get_origin
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, as_dtype
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
+from meshflow.ops import array, math
+
+# A type annotation: a class, or a generic alias of `typing`.
+Annotation: TypeAlias = Any
+
+__all__ = [
+    "BatchableExtensionType",
+    "ExtensionType",
+    "ExtensionTypeBatchEncoder",
+    "ExtensionTypeSpec",
+    "ImmutableDict",
+]
+
+_SCALARS = (bool, int, float, str, bytes, type(None), DType, TensorShape, np.dtype)
+_RESERVED = frozenset(["self", "Spec", "value_type"])
+
+
+class ImmutableDict(Mapping[Any, Any]):
+    """A dictionary in a field of an extension type, which cannot change."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._dict = dict(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> PyTree:
+        return self._dict[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._dict
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._dict)
+
+    def __len__(self) -> int:
+        return len(self._dict)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._dict.items()))
+
+    def __repr__(self) -> str:
+        return f"ImmutableDict({self._dict!r})"
+
+
+# ---- fields ------------------------------------------------------------------------------------
+
+
+class _Field(typing.NamedTuple):
+    """A field: its name, the type of its values, and its default."""
+
+    name: str
+    kind: Annotation
+    default: PyTree = inspect.Parameter.empty
+
+
+def _check_annotation(kind: Annotation, name: str) -> None:
+    """Raise a TypeError for annotations that extension types do not support."""
+    origin, arguments = get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, python_types.UnionType):
+        for part in arguments:
+            _check_annotation(part, name)
+        return
+    if origin is tuple:
+        if not (len(arguments) == 2 and arguments[1] is Ellipsis) and not arguments:
+            raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
+        for part in arguments:
+            if part is not Ellipsis:
+                _check_annotation(part, name)
+        return
+    if origin in (Mapping, typing.Mapping):
+        for part in arguments:
+            _check_annotation(part, name)
+        return
+    if kind in (list, dict, set, tuple) or origin in (list, dict, set):
+        raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
+    if isinstance(kind, type):
+        is_supported = issubclass(kind, (Tensor, CompositeTensor, TypeSpec, *_SCALARS))
+        if is_supported or kind.__module__ != "builtins":
+            return
+    raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
+
+
+def _fail(name: str, expected: str, value: object) -> PyTree:
+    raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
+
+
+def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTree:
+    """Convert a value to the type of a field, or the spec of one.
+
+    Raises:
+      TypeError: If the value does not have the type.
+    """
+    origin, arguments = get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, python_types.UnionType):
+        return _convert_union(value, kind, arguments, name, is_spec)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return _fail(name, "a tuple", value)
+        kinds = (
+            [arguments[0]] * len(value)
+            if len(arguments) == 2 and arguments[1] is Ellipsis
+            else arguments
+        )
+        if len(kinds) != len(value):
+            raise TypeError(f"{name}: expected a tuple with length {len(kinds)}, got {len(value)}")
+        return tuple(
+            _convert(v, k, f"{name}[{i}]", is_spec)
+            for i, (v, k) in enumerate(zip(value, kinds, strict=True))
+        )
+    if origin in (Mapping, typing.Mapping):
+        if not isinstance(value, Mapping):
+            return _fail(name, "a mapping", value)
+        return ImmutableDict(
+            {
+                _convert(k, arguments[0], f"{name}.keys()", is_spec): _convert(
+                    v, arguments[1], f"{name}[{k!r}]", is_spec
+                )
+                for k, v in value.items()
+            }
+        )
+    if kind is None or kind is type(None):
+        return value if value is None else _fail(name, "None", value)
+    if is_spec and issubclass(kind, Tensor | CompositeTensor):
+        is_match = (
+            isinstance(value, TensorSpec)
+            if issubclass(kind, Tensor)
+            else isinstance(value, TypeSpec)
+        )
+        return value if is_match else _fail(name, f"a spec of {kind.__name__}", value)
+    if issubclass(kind, Tensor):
+        return _to_tensor(value, name)
+    if kind is DType:
+        return as_dtype(value)
+    if kind is TensorShape:
+        return value if isinstance(value, TensorShape) else TensorShape(value)
+    if kind is float and type(value) is int:
+        return _fail(name, "a value of type 'float'", value)
+    if isinstance(value, kind):
+        return value
+    return _fail(name, f"a value of type {kind.__name__!r}", value)
+
+
+def _convert_union(
+    value: PyTree, kind: Annotation, options: Sequence[Any], name: str, is_spec: bool
+) -> PyTree:
+    # Types that match without a conversion take precedence over tensors.
+    ordered = sorted(
+        options,
+        key=lambda k: (
+            isinstance(k, type) and issubclass(k, Tensor) and not isinstance(value, Tensor)
+        ),
+    )
+    for option in ordered:
+        try:
+            return _convert(value, option, name, is_spec)
+        except (TypeError, ValueError):
+            continue
+    return _fail(name, f"a value of {kind}", value)
+
+
+def _to_tensor(value: PyTree, name: str) -> PyTree:
+    if (
+        isinstance(value, Tensor | Variable)
+        or hasattr(value, "_keras_history")
+        or isinstance(value, TensorSpec)
+    ):
+        return value
+    if isinstance(value, CompositeTensor):
+        return _fail(name, "a Tensor", value)
+    try:
+        return convert_to_tensor(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}") from error
+
+
+def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
+    kind: Annotation = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    has_default, parameters = False, []
+    for field in fields:
+        # A field without a default after one with a default is a keyword.
+        has_default = has_default or field.default is not inspect.Parameter.empty
+        if has_default and field.default is inspect.Parameter.empty:
+            kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(field.name, kind, default=field.default, annotation=field.kind)
+        )
+    return inspect.Signature(parameters)
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+
+class _Slot(typing.NamedTuple):
+    """Placeholder of a tensor, or of the parts of a composite tensor, in the static part of a value."""
+
+    num_parts: int
+    cls: type | None = None
+    static: Hashable = None
+
+
+class _Constant(typing.NamedTuple):
+    """A Python value in the static part of a value; equal numbers of different types differ."""
+
+    kind: type
+    value: PyTree
+
+
+def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
+    if isinstance(value, CompositeTensor):
+        inner, static = value._split()
+        parts.extend(inner)
+        return _Slot(len(inner), type(value), static)
+    if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_as_tensor"):
+        parts.append(value if isinstance(value, Tensor | TensorSpec) else value._as_tensor())
+        return _Slot(1)
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple([_split_field(item, parts) for item in value])
+    if isinstance(value, ImmutableDict):
+        return _Constant(
+            ImmutableDict, tuple([(k, _split_field(v, parts)) for k, v in value.items()])
+        )
+    return _Constant(type(value), value)
+
+
+def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
+    if isinstance(static, _Slot):
+        if static.cls is None:
+            return next(parts)
+        return static.cls._join([next(parts) for _ in range(static.num_parts)], static.static)  # type: ignore[attr-defined]
+    if isinstance(static, _Constant):
+        if static.kind is ImmutableDict:
+            return ImmutableDict([(k, _join_field(v, parts)) for k, v in static.value])
+        return static.value
+    return tuple([_join_field(item, parts) for item in static])
+
+
+def _list_fields(cls: type) -> list[_Field]:
+    """List the fields of a class and of its base classes."""
+    fields: dict[str, _Field] = {}
+    for base in reversed(cls.__mro__):
+        if not isinstance(base, type) or not issubclass(base, ExtensionType) or base in _BASES:
+            continue
+        hints = typing.get_type_hints(base)
+        for name in inspect.get_annotations(base):
+            kind = hints[name]
+            if get_origin(kind) is ClassVar:
+                continue
+            if name in _RESERVED or name.startswith("_tf_extension_type"):
+                raise ValueError(f"The field name {name!r} is reserved.")
+            _check_annotation(kind, name)
+            default = base.__dict__.get(name, inspect.Parameter.empty)
+            if default is not inspect.Parameter.empty:
+                default = _convert(default, kind, f"default value for {name}", False)
+            fields[name] = _Field(name, kind, default)
+    return list(fields.values())
+
+
+_BASES: list[type] = []
+
+
+def list_values(value: PyTree) -> list[Any]:
+    """Return the values of the fields of an extension type, or of its spec."""
+    owner = value.value_type if isinstance(value, ExtensionTypeSpec) else value
+    return [vars(value)[field.name] for field in get_fields(owner)]
+
+
+def get_fields(value: PyTree) -> list[_Field]:
+    """Return the fields of an extension type or of a value of one."""
+    return value._extension_fields or []
+
+
+class ExtensionType(CompositeTensor):
+    """Base class of types that consist of tensors and Python values.
+
+    The annotations of a subclass define its fields, and parameters of its constructor. Values are
+    immutable. Functions, datasets and `tf.nest` accept them like tensors;
+    `tf.experimental.dispatch_for_api` defines ops on them.
+
+    Example:
+      >>> import meshflow as tf
+      >>> class Interval(tf.experimental.ExtensionType):
+      ...     low: tf.Tensor
+      ...     high: tf.Tensor
+      ...     def width(self):
+      ...         return self.high - self.low
+      >>> print(tf.function(lambda interval: interval.width())(Interval(1.0, 3.5)).numpy())
+      2.5
+    """
+
+    _is_dispatched_extension = True
+    Spec: ClassVar[type[ExtensionTypeSpec]]
+    _extension_fields: ClassVar[list[_Field] | None] = None
+    _is_initialized = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__ and cls.__name__ == "BatchableExtensionType":
+            _BASES.append(cls)
+            return
+        cls._extension_fields = _list_fields(cls)
+        for field in cls._extension_fields:
+            if field.name in cls.__dict__:
+                delattr(cls, field.name)
+        own_init = cls.__dict__.get("__init__")
+        if own_init is None:
+            own_init = _make_constructor(_make_signature(cls._extension_fields))
+        cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
+        nested: PyTree = cls.__dict__.get("Spec")
+        if nested is None or not issubclass(nested, ExtensionTypeSpec):
+            members = (
+                {}
+                if nested is None
+                else {
+                    k: v for k, v in nested.__dict__.items() if k not in ("__dict__", "__weakref__")
+                }
+            )
+            members |= {
+                "value_type": cls,
+                "__module__": cls.__module__,
+                "__qualname__": f"{cls.__qualname__}.Spec",
+            }
+            cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
+
+    def __init__(self) -> None:
+        raise AssertionError(
+            "Cannot create an instance of ExtensionType because ExtensionType is an abstract base class."
+        )
+
+    def __validate__(self) -> None:
+        """Check the fields after construction; subclasses raise errors for invalid values."""
+
+    def _convert_fields(self) -> None:
+        state = self.__dict__
+        fields = get_fields(self)
+        missing = {field.name for field in fields} - state.keys()
+        if missing:
+            raise ValueError(f"Missing required fields: {missing}")
+        for field in fields:
+            state[field.name] = _convert(state[field.name], field.kind, field.name, False)
+
+    def __setattr__(self, name: str, value: PyTree) -> None:
+        is_field = any(field.name == name for field in get_fields(self))
+        if self._is_initialized or not is_field:
+            raise AttributeError(
+                f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionType."
+            )
+        self.__dict__[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if self._is_initialized:
+            raise AttributeError(
+                f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionType."
+            )
+        del self.__dict__[name]
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        parts: list[Any] = []
+        return parts, tuple([_split_field(value, parts) for value in list_values(self)])
+
+    @classmethod
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> PyTree:
+        supply = iter(parts)
+        value = cls.__new__(cls)
+        for field, item in zip(get_fields(cls), static, strict=True):
+            value.__dict__[field.name] = _join_field(item, supply)
+        value.__dict__["_is_initialized"] = True
+        return value
+
+    @property
+    def _type_spec(self) -> ExtensionTypeSpec:
+        return type(self).Spec.from_value(self)
+
+    def __eq__(self, other: object) -> PyTree:
+        if type(self) is not type(other):
+            return False
+        spec: PyTree = self._type_spec
+        if spec != type_spec_from_value(other):
+            return False
+        pairs = zip(self._split()[0], other._split()[0], strict=True)
+        checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
+        return math.reduce_all(array.stack(checks)) if checks else True
+
+    def __ne__(self, other: object) -> PyTree:
+        is_equal = self.__eq__(other)
+        return not is_equal if isinstance(is_equal, bool) else math.logical_not(is_equal)
+
+    def __hash__(self) -> int:
+        raise TypeError(f"unhashable type: {type(self).__name__!r}")
+
+    def __repr__(self) -> str:
+        names = [field.name for field in get_fields(self)]
+        fields = ", ".join(f"{n}={v!r}" for n, v in zip(names, list_values(self), strict=True))
+        return f"{type(self).__qualname__}({fields})"
+
+    def _components(self) -> list[Tensor]:
+        method = getattr(type(self), "__composite_gradient__", None)
+        if method is None:
+            return super()._components()
+        parts: list[Any] = []
+        for item in _flatten(method.get_gradient_components(self)):
+            parts += item._components() if isinstance(item, CompositeTensor) else [item]
+        return parts
+
+    def _with_components(self, components: Sequence[Any]) -> PyTree:
+        method: PyTree = type(self).__composite_gradient__  # type: ignore[attr-defined]
+        return method.replace_gradient_components(
+            self, components[0] if len(components) == 1 else list(components)
+        )
+
+
+def _flatten(value: PyTree) -> list[Any]:
+    return [x for v in value for x in _flatten(v)] if isinstance(value, list | tuple) else [value]
+
+
+_BASES.append(ExtensionType)
+
+
+def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
+    def __init__(self: PyTree, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.__dict__.update(bound.arguments)
+
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    setattr(__init__, "__signature__", inspect.Signature([first, *signature.parameters.values()]))
+    return __init__
+
+
+def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(constructor)
+    def __init__(self: PyTree, *args: Any, **kwargs: Any) -> None:
+        is_outermost = "_depth" not in self.__dict__
+        self.__dict__["_depth"] = self.__dict__.get("_depth", 0) + 1
+        constructor(self, *args, **kwargs)
+        if is_outermost:
+            del self.__dict__["_depth"]
+            self._convert_fields()
+            self.__validate__()
+            self.__dict__["_is_initialized"] = True
+
+    return __init__
+
+
+# ---- specs -------------------------------------------------------------------------------------
+
+
+def _to_field_spec(value: PyTree) -> PyTree:
+    if isinstance(value, CompositeTensor):
+        return type_spec_from_value(value)
+    if isinstance(value, Tensor | Variable | TensorSpec) or hasattr(value, "_keras_history"):
+        return type_spec_from_value(value)
+    if type(value) is tuple:
+        return tuple(_to_field_spec(item) for item in value)
+    if isinstance(value, ImmutableDict):
+        return ImmutableDict({k: _to_field_spec(v) for k, v in value.items()})
+    return value
+
+
+def _list_specs(spec: PyTree) -> list[Any]:
+    """List the specs of the tensors in the spec of a field."""
+    if isinstance(spec, TypeSpec):
+        return [spec]
+    if type(spec) is tuple:
+        return [s for item in spec for s in _list_specs(item)]
+    if isinstance(spec, ImmutableDict):
+        return [s for item in spec.values() for s in _list_specs(item)]
+    return []
+
+
+def _list_tensors(spec: PyTree, value: PyTree) -> list[Any]:
+    if isinstance(spec, TypeSpec):
+        return [value]
+    if type(spec) is tuple:
+        return [t for s, v in zip(spec, value, strict=True) for t in _list_tensors(s, v)]
+    if isinstance(spec, ImmutableDict):
+        return [t for key, s in spec.items() for t in _list_tensors(s, value[key])]
+    return []
+
+
+def _build_field(spec: PyTree, components: Iterator[Any]) -> PyTree:
+    if isinstance(spec, TypeSpec):
+        return next(components)
+    if type(spec) is tuple:
+        return tuple([_build_field(item, components) for item in spec])
+    if isinstance(spec, ImmutableDict):
+        return ImmutableDict({k: _build_field(s, components) for k, s in spec.items()})
+    return spec
+
+
+def _are_compatible(spec: PyTree, other: PyTree) -> bool:
+    if isinstance(spec, TypeSpec):
+        return spec.is_compatible_with(other)
+    if type(spec) is tuple:
+        return (
+            type(other) is tuple
+            and len(spec) == len(other)
+            and all(map(_are_compatible, spec, other))
+        )
+    if isinstance(spec, ImmutableDict):
+        return (
+            isinstance(other, ImmutableDict)
+            and spec.keys() == other.keys()
+            and all(_are_compatible(spec[k], other[k]) for k in spec)
+        )
+    return bool(spec == other)
+
+
+class ExtensionTypeSpec(CompositeSpec):
+    """Base class of the specs of extension types: `MyType.Spec(field=spec, ...)`."""
+
+    value_type: ClassVar[type[ExtensionType]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        fields = get_fields(self.value_type)
+        # Fields without values get no default spec, except for Python values.
+        bound = _make_signature(fields).bind(*args, **kwargs)
+        bound.apply_defaults()
+        for field in fields:
+            value = bound.arguments[field.name]
+            if not isinstance(value, TypeSpec):
+                value = _to_field_spec(value)
+            self.__dict__[field.name] = _convert(value, field.kind, field.name, True)
+        vars(self)["_is_initialized"] = True
+
+    @classmethod
+    def from_value(cls, value: ExtensionType) -> PyTree:
+        """Return the spec of a value."""
+        spec = cls.__new__(cls)
+        for field in get_fields(cls.value_type):
+            spec.__dict__[field.name] = _to_field_spec(getattr(value, field.name))
+        vars(spec)["_is_initialized"] = True
+        return spec
+
+    def __setattr__(self, name: str, value: PyTree) -> None:
+        if self.__dict__.get("_is_initialized"):
+            raise AttributeError(
+                f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionTypeSpec."
+            )
+        self.__dict__[name] = value
+
+    @property
+    def _component_specs(self) -> list[Any]:
+        return [s for value in list_values(self) for s in _list_specs(value)]
+
+    def _to_components(self, value: ExtensionType) -> list[Any]:
+        pairs = zip(list_values(self), list_values(value), strict=True)
+        return [t for spec, item in pairs for t in _list_tensors(spec, item)]
+
+    def _from_components(self, components: Sequence[Any]) -> PyTree:
+        supply = iter(components)
+        value = self.value_type.__new__(self.value_type)
+        for field, spec in zip(get_fields(self.value_type), list_values(self), strict=True):
+            value.__dict__[field.name] = _build_field(spec, supply)
+        value.__dict__["_is_initialized"] = True
+        return value
+
+    def _serialize(self) -> tuple[Any, ...]:
+        names = [field.name for field in get_fields(self.value_type)]
+        return tuple(zip(names, list_values(self), strict=True))
+
+    @classmethod
+    def _deserialize(cls, serialization: tuple[Any, ...]) -> PyTree:
+        spec = cls.__new__(cls)
+        spec.__dict__.update(serialization)
+        vars(spec)["_is_initialized"] = True
+        return spec
+
+    def is_compatible_with(self, spec_or_value: PyTree) -> bool:
+        """Check whether a value, or a spec, has the same type and compatible fields."""
+        other = spec_or_value
+        if isinstance(other, self.value_type):
+            other = type_spec_from_value(other)
+        return type(other) is type(self) and all(
+            map(_are_compatible, list_values(self), list_values(other))
+        )
+
+    def __reduce__(self) -> PyTree:
+        return _make_spec, (self.value_type, dict(self._serialize()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._serialize())
+        return f"{type(self).__qualname__}({fields})"
+
+
+def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> ExtensionTypeSpec:
+    return value_type.Spec(**fields)
+
+
+# ---- batches -----------------------------------------------------------------------------------
+
+
+def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
+    if isinstance(spec, TensorSpec):
+        sizes = spec.shape.dims
+        if sizes is not None:
+            sizes = [size, *sizes] if is_batch else sizes[1:]
+        return TensorSpec(sizes, spec.dtype)
+    if isinstance(spec, ExtensionTypeSpec):
+        encoder: PyTree = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
+        return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
+    if isinstance(spec, TypeSpec):
+        parts: PyTree = spec
+        method = "_batch" if is_batch else "_unbatch"
+        if hasattr(parts, method):
+            return parts._batch(size) if is_batch else parts._unbatch()
+        raise TypeError(f"{type(spec).__name__} cannot be batched.")
+    if type(spec) is tuple:
+        return tuple(_change_rank(item, size, is_batch) for item in spec)
+    if isinstance(spec, ImmutableDict):
+        return ImmutableDict({k: _change_rank(v, size, is_batch) for k, v in spec.items()})
+    return spec
+
+
+class ExtensionTypeBatchEncoder:
+    """Encoder of the values of extension types in batches; by default, each field is batched."""
+
+    def batch(self, spec: ExtensionTypeSpec, batch_size: int | None) -> ExtensionTypeSpec:
+        """Return the spec of a batch of values."""
+        return self._change_fields(spec, batch_size, True)
+
+    def unbatch(self, spec: ExtensionTypeSpec) -> ExtensionTypeSpec:
+        """Return the spec of the values in a batch."""
+        return self._change_fields(spec, None, False)
+
+    def encode(
+        self, spec: ExtensionTypeSpec, value: ExtensionType, minimum_rank: int = 0
+    ) -> PyTree:
+        """Return a nested structure of tensors that can be batched."""
+        return spec._to_components(value)
+
+    def decode(self, spec: ExtensionTypeSpec, encoding: PyTree) -> PyTree:
+        """Return a value from an encoding."""
+        return spec._from_components(encoding)
+
+    def encoding_specs(self, spec: ExtensionTypeSpec) -> PyTree:
+        """Return specs of the encoding."""
+        return spec._component_specs
+
+    @staticmethod
+    def _change_fields(spec: ExtensionTypeSpec, size: int | None, is_batch: bool) -> PyTree:
+        result = type(spec).__new__(type(spec))
+        for name, value in spec._serialize():
+            result.__dict__[name] = _change_rank(value, size, is_batch)
+        vars(result)["_is_initialized"] = True
+        return result
+
+
+class BatchableExtensionType(ExtensionType):
+    """An extension type that datasets can batch and `tf.map_fn` can map over.
+
+    Its attribute `__batch_encoder__` defines how.
+    """
+
+    __batch_encoder__: ClassVar[ExtensionTypeBatchEncoder] = ExtensionTypeBatchEncoder()

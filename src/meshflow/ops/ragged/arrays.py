@@ -1,0 +1,615 @@
+"""Ops that join, select and rearrange the rows of ragged tensors."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Array, PyTree
+from meshflow.ops import array, math
+from meshflow.ops.ragged.elementwise import broadcast
+from meshflow.ops.ragged.indexing import gather_values, take_rows
+from meshflow.ops.ragged.partition import (
+    Namespace,
+    RowPartition,
+    concatenate_ranges,
+    convert_integers,
+    define_array_function,
+    find_value,
+    make_size,
+    read_integers,
+)
+from meshflow.ops.ragged.tensor import RaggedTensor, convert_values, get_positive_axis
+
+__all__ = [
+    "batch_gather",
+    "boolean_mask",
+    "concat",
+    "expand_dims",
+    "gather",
+    "gather_nd",
+    "pack_rows",
+    "reverse",
+    "size",
+    "split",
+    "squeeze",
+    "stack",
+    "stack_dynamic_partitions",
+    "tile",
+    "to_ragged",
+    "where",
+]
+
+
+def to_ragged(value: PyTree, ragged_rank: int, dtype: DType = int64) -> RaggedTensor:
+    """Return a value with at least some ragged dimensions."""
+    if isinstance(value, RaggedTensor):
+        missing = ragged_rank - value.ragged_rank
+        if missing <= 0:
+            return value
+        flat = to_ragged(value.flat_values, missing, value.partition.dtype)
+        partitions = value.nested_partitions
+        return functools.reduce(RaggedTensor.from_partition, reversed(partitions), flat)
+    return RaggedTensor.from_tensor(value, ragged_rank=ragged_rank, row_splits_dtype=dtype)
+
+
+def drop_uniform(rows: PyTree, keeps_first: bool = False) -> PyTree:
+    """Make all row lengths dynamic, as in the results of TensorFlow's functions."""
+    if not isinstance(rows, RaggedTensor):
+        return rows
+    partition = rows.partition
+    length = partition.static_uniform_row_length if keeps_first else None
+    partition = RowPartition(partition.row_splits(), length, partition.static_nvals, internal=True)
+    return RaggedTensor.from_partition(drop_uniform(rows.values), partition)
+
+
+def _convert_all(values: Sequence[Any]) -> list[Any]:
+    converted = [convert_values(v) for v in values]
+    ragged = [v for v in converted if isinstance(v, RaggedTensor)]
+    dtypes = {v.partition.dtype for v in ragged}
+    if len(dtypes) > 1:
+        converted = [
+            v.with_row_splits_dtype(int64) if isinstance(v, RaggedTensor) else v for v in converted
+        ]
+    return converted
+
+
+def _unify(values: Sequence[Any]) -> list[RaggedTensor]:
+    """Convert to ragged tensors with the same number of ragged dimensions."""
+    ranks = {len(v.shape) for v in values}
+    if len(ranks) > 1:
+        raise ValueError(f"all inputs must have the same rank, got ranks {sorted(ranks)}.")
+    rank = max([1, *[v.ragged_rank for v in values if isinstance(v, RaggedTensor)]])
+    dtype = next((v.partition.dtype for v in values if isinstance(v, RaggedTensor)), int64)
+    return [to_ragged(v, rank, dtype) for v in values]
+
+
+def concat(values: Sequence[Any], axis: PyTree, name: str | None = None) -> PyTree:
+    """Concatenate ragged and dense tensors."""
+    if isinstance(values, RaggedTensor):
+        return values
+    parts = _convert_all(values)
+    if not parts:
+        raise ValueError("tf.concat of ragged tensors: expected at least one value.")
+    axis = get_positive_axis(int(to_static_value(axis, "axis")), len(parts[0].shape))
+    return drop_uniform(_concat(parts, axis)) if len(parts) > 1 else parts[0]
+
+
+def _concat(parts: list[Any], axis: int) -> PyTree:
+    if len(parts) == 1:
+        return parts[0]
+    if not any(isinstance(p, RaggedTensor) for p in parts):
+        if axis == 0:
+            return array.concat(parts, 0)
+        if len(parts[0].shape) > 1 and len({p.shape[0] for p in parts}) == 1:
+            return array.concat(parts, axis)
+    rows = _unify(parts)
+    if axis > 1:
+        for other in rows[1:]:
+            _check_lengths(rows[0], other)
+        return rows[0].with_values(_concat([r.values for r in rows], axis - 1))
+    joined = _concat([r.values for r in rows], 0)
+    lengths = [r.partition.row_lengths() for r in rows]
+    if axis == 0:
+        uniform = {r.partition.static_uniform_row_length for r in rows}
+        if len(uniform) == 1 and None not in uniform:
+            count = sum(r.partition.static_nrows for r in rows)
+            length = rows[0].uniform_row_length
+            return RaggedTensor.from_uniform_row_length(joined, length, count)
+        return RaggedTensor.from_row_lengths(joined, array.concat(lengths, 0), validate=False)
+    if len({r.partition.static_nrows for r in rows}) > 1:
+        raise InvalidValueError(
+            "Input tensors have incompatible shapes: the numbers of rows differ."
+        )
+    total = functools.reduce(lambda a, b: a + b, lengths)
+    splits = [r.row_splits for r in rows]
+    ids = [r.partition.value_rowids() for r in rows]
+    order = _interleave(*splits, *ids)
+    if find_value(order) is not None:
+        values = gather_values(joined, order.numpy())
+    elif isinstance(joined, RaggedTensor):
+        values = gather_values(joined, order.require_value("positions of concatenated rows"))
+    else:
+        values = array.gather(joined, order)
+    return RaggedTensor.from_row_lengths(values, total, validate=False)
+
+
+@define_array_function
+def _interleave(xp: Namespace, *arrays: Array) -> Array:
+    """Return the order of concatenated values that joins the rows of several partitions."""
+    count = len(arrays) // 2
+    splits, ids = arrays[:count], arrays[count:]
+    # A value moves to the start of its row in all parts, after the values of the same row in earlier parts.
+    targets = []
+    total = sum(splits[1:], splits[0])
+    before = xp.zeros_like(splits[0][1:])
+    for split, rows in zip(splits, ids, strict=True):
+        start = total[:-1] + before - split[:-1]
+        targets.append(xp.arange(rows.shape[0], dtype=split.dtype) + start[rows])
+        before = before + split[1:] - split[:-1]
+    target = xp.concatenate(targets)
+    positions = xp.arange(target.shape[0], dtype=target.dtype)
+    if xp is np:
+        order = np.empty_like(target)
+        order[target] = positions
+        return order
+    return xp.zeros_like(target).at[target].set(positions)
+
+
+def _check_lengths(first: RaggedTensor, second: RaggedTensor) -> None:
+    known = find_value(first.row_splits), find_value(second.row_splits)
+    if known[0] is None or known[1] is None:
+        return
+    if not np.array_equal(known[0], known[1]):
+        raise InvalidValueError(
+            "Input tensors have incompatible shapes: the lengths of rows differ."
+        )
+
+
+def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> PyTree:
+    """Stack tensors of different sizes.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.ragged.stack([[1, 2], [3]]).to_list()
+      [[1, 2], [3]]
+    """
+    parts = _convert_all(values)
+    if not parts:
+        raise ValueError("tf.ragged.stack: expected at least one value.")
+    ranks = {len(p.shape) for p in parts}
+    if len(ranks) > 1:
+        raise ValueError(f"all inputs must have the same rank, got ranks {sorted(ranks)}.")
+    rank = ranks.pop()
+    axis = get_positive_axis(axis, rank + 1)
+    if rank == 0:
+        return array.stack(parts)
+    return drop_uniform(_stack(parts, axis), axis == 1)
+
+
+def _stack(parts: list[Any], axis: int) -> PyTree:
+    if axis == 0:
+        dtype = next((p.partition.dtype for p in parts if isinstance(p, RaggedTensor)), int32)
+        if len(parts) == 1 and not isinstance(parts[0], RaggedTensor):
+            return array.expand_dims(parts[0], 0)
+        counts = array.stack([make_size(p.shape[0], dtype) for p in parts])
+        joined = concat(parts, 0) if len(parts) > 1 else parts[0]
+        return RaggedTensor.from_row_lengths(joined, counts, validate=False)
+    expanded = [
+        expand_dims(p, axis) if isinstance(p, RaggedTensor) else array.expand_dims(p, axis)
+        for p in parts
+    ]
+    return _concat(expanded, axis)
+
+
+def expand_dims(input: PyTree, axis: PyTree, name: str | None = None) -> PyTree:
+    """Insert an axis of size 1."""
+    if not isinstance(input, RaggedTensor):
+        return array.expand_dims(input, axis)
+    axis = get_positive_axis(int(to_static_value(axis, "axis")), len(input.shape) + 1)
+    if axis == 0:
+        size = make_size(input.partition.static_nrows, input.partition.dtype)
+        return RaggedTensor.from_uniform_row_length(input, size, 1)
+    if axis == 1:
+        one = Tensor(np.ones((), input.partition.dtype.dtype))
+        return RaggedTensor.from_uniform_row_length(input, one, input.partition.static_nrows)
+    return input.with_values(expand_dims(input.values, axis - 1))
+
+
+def squeeze(input: RaggedTensor, axis: PyTree = None, name: str | None = None) -> PyTree:
+    """Remove axes of size 1."""
+    axes = to_static_value(axis, "axis")
+    if axes is None:
+        raise ValueError("Ragged.squeeze must have an axis argument.")
+    rank = len(input.shape)
+    items = sorted(
+        {get_positive_axis(int(a), rank) for a in (axes if isinstance(axes, tuple) else (axes,))}
+    )
+    result: PyTree = input
+    for a in reversed(items):
+        result = _squeeze(result, a)
+    return drop_uniform(result)
+
+
+def _squeeze(rows: PyTree, axis: int) -> PyTree:
+    if not isinstance(rows, RaggedTensor):
+        return array.squeeze(rows, axis)
+    if axis == 0:
+        if rows.partition.static_nrows != 1:
+            raise InvalidValueError(
+                f"squeeze: axis 0 has size {rows.partition.static_nrows}, expected 1."
+            )
+        return rows.values
+    if axis > 1:
+        return rows.with_values(_squeeze(rows.values, axis - 1))
+    if rows.partition.static_uniform_row_length != 1 and (np.diff(rows.host_splits) != 1).any():
+        raise InvalidValueError("squeeze: rows of axis 1 have lengths other than 1.")
+    return rows.values
+
+
+def gather(
+    params: PyTree,
+    indices: PyTree,
+    validate_indices: bool | None = None,
+    axis: PyTree = None,
+    batch_dims: int = 0,
+    name: str | None = None,
+) -> PyTree:
+    """Gather rows or values at indices; each of the two may be ragged."""
+    if batch_dims:
+        return _gather_batch(params, indices, axis, batch_dims)
+    axis = 0 if axis is None else int(to_static_value(axis, "axis"))
+    if isinstance(indices, RaggedTensor):
+        return (
+            indices.with_flat_values(gather(params, indices.flat_values, axis=axis))
+            if axis == 0
+            else _gather_inner(params, indices, axis)
+        )
+    if not isinstance(params, RaggedTensor):
+        return array.gather(params, indices, axis=axis)
+    axis = get_positive_axis(axis, len(params.shape))
+    if axis:
+        return _gather_inner(params, indices, axis)
+    positions = read_integers(indices, "indices of tf.gather")
+    count = params.partition.static_nrows
+    if positions.size and (positions.min() < 0 or positions.max() >= count):
+        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {count})")
+    if positions.ndim == 0:
+        return drop_uniform(params[int(positions)])
+    rows = take_rows(params, positions.reshape(-1))
+    return drop_uniform(_restore_outer(rows, positions.shape))
+
+
+def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
+    for k in range(len(shape) - 1, 0, -1):
+        size = np.asarray(shape[k], rows.partition.dtype.dtype)
+        rows = RaggedTensor.from_uniform_row_length(rows, size, int(np.prod(shape[:k])))
+    return rows
+
+
+def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
+    """Gather along an axis after the first one; every row takes the same indices."""
+    if not isinstance(params, RaggedTensor):
+        params = to_ragged(params, 1)
+    if axis > 1:
+        if isinstance(params.values, RaggedTensor) or isinstance(indices, RaggedTensor):
+            return params.with_values(_gather_inner(params.values, indices, axis - 1))
+        return params.with_values(array.gather(params.values, indices, axis=axis - 1))
+    if isinstance(indices, RaggedTensor):
+        count = params.partition.static_nrows
+        tiled = tile(expand_dims(indices, 0), [count, *[1] * len(indices.shape)])
+        return _gather_batch(params, tiled, None, 1)
+    columns = read_integers(indices, "indices of tf.gather")
+    splits = params.host_splits
+    lengths = np.diff(splits)
+    if columns.size and len(lengths) and (columns.min() < 0 or columns.max() >= lengths.min()):
+        raise InvalidValueError(f"indices = {columns.tolist()} is not in [0, {lengths.min()})")
+    positions = splits[:-1].reshape(-1, *[1] * columns.ndim) + columns
+    return gather(params.values, positions)
+
+
+def batch_gather(params: PyTree, indices: PyTree, name: str | None = None) -> PyTree:
+    """Gather within each row."""
+    return _gather_batch(params, indices, None, 1)
+
+
+def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int) -> PyTree:
+    params, indices = convert_values(params), convert_values(indices)
+    rank = len(indices.shape)
+    batch_dims = int(batch_dims) + (rank if batch_dims < 0 else 0)
+    axis = batch_dims if axis is None else int(to_static_value(axis, "axis")) % len(params.shape)
+    if axis < batch_dims:
+        raise ValueError(f"batch_dims={batch_dims} must be less than or equal to axis={axis}")
+    if not isinstance(params, RaggedTensor) and not isinstance(indices, RaggedTensor):
+        return array.gather(params, indices, axis=axis, batch_dims=batch_dims)
+    if batch_dims == 0:
+        return gather(params, indices, axis=axis)
+    if batch_dims > 1:
+        params, indices = to_ragged(params, 1), to_ragged(indices, 1)
+        _check_lengths(params, indices)
+        inner = _gather_batch(params.values, indices.values, axis - 1, batch_dims - 1)
+        return indices.with_values(inner)
+    if axis > 1:
+        params = to_ragged(params, 1)
+        parts = [
+            gather(row, index, axis=axis - 1) for row, index in zip(params, indices, strict=True)
+        ]
+        return stack(parts)
+    dtype = next(v.partition.dtype for v in (params, indices) if isinstance(v, RaggedTensor))
+    params = to_ragged(params, 1, dtype)
+    count = params.partition.static_nrows
+    if indices.shape[0] != count:
+        raise InvalidValueError(
+            f"tf.gather: params and indices have different numbers of rows, {count} and {indices.shape[0]}."
+        )
+    make: Callable[[Any], Any] = lambda values: values
+    if not isinstance(indices, RaggedTensor):
+        rows_of_indices, flat = Tensor(np.arange(count).reshape(-1, *[1] * (rank - 1))), indices
+    else:
+        ids = indices.partition.value_rowids()
+        for partition in indices.nested_partitions[1:]:
+            ids = array.gather(ids, partition.value_rowids())
+        rows_of_indices, flat, make = ids, indices.flat_values, indices.with_flat_values
+    flat = convert_integers(flat)
+    known, lengths = find_value(flat), find_value(params.partition.row_lengths())
+    if known is not None and lengths is not None:
+        limits = lengths[rows_of_indices.numpy()]
+        if ((known < 0) | (known >= limits)).any():
+            raise InvalidValueError(
+                f"indices {known.tolist()} are out of bounds of rows of lengths {lengths.tolist()}."
+            )
+    positions = math.cast(flat, dtype) + array.gather(params.row_starts(), rows_of_indices)
+    return make(gather(params.values, positions))
+
+
+def gather_nd(
+    params: PyTree, indices: PyTree, batch_dims: int = 0, name: str | None = None
+) -> PyTree:
+    """Gather values or rows at coordinates; each of the two may be ragged."""
+    if batch_dims:
+        raise ValueError("batch_dims != 0 is not supported for ragged gather yet.")
+    if isinstance(indices, RaggedTensor):
+        if indices.shape[-1] is None:
+            raise ValueError("The innermost dimension of indices may not be ragged")
+        if len(indices.flat_values.shape) < 2:
+            indices = indices.merge_dims(-2, -1) if False else indices
+        flat = indices.flat_values
+        if len(flat.shape) > 1:
+            return indices.with_flat_values(gather_nd(params, flat))
+        size = indices.shape[-1]
+        inner = array.reshape(flat, [-1, size])
+        outer = _drop_inner_partition(indices)
+        return outer(gather_nd(params, inner))
+    if not isinstance(params, RaggedTensor):
+        return array.gather_nd(params, indices)
+    index = read_integers(indices, "indices of tf.gather_nd")
+    if index.ndim == 0:
+        raise ValueError("indices must have a rank of at least 1")
+    if index.ndim > 2:
+        flat = gather_nd(params, index.reshape(-1, index.shape[-1]))
+        if isinstance(flat, RaggedTensor):
+            return _restore_outer(flat, index.shape[:-1])
+        return array.reshape(flat, [*index.shape[:-1], *flat.shape.as_list()[1:]])
+    if index.ndim == 1:
+        index = index[None]
+    if index.shape[1] == 0:
+        return stack([params] * len(index))
+    if index.shape[1] > len(params.shape):
+        raise InvalidValueError("indices has more columns than params has dimensions")
+    rows: PyTree = params
+    positions = _check_positions(index[:, 0], params.partition.static_nrows)
+    for column in range(1, index.shape[1]):
+        if not isinstance(rows, RaggedTensor):
+            coordinates = np.concatenate([positions[:, None], index[:, column:]], 1)
+            return array.gather_nd(rows, coordinates)
+        splits = rows.host_splits
+        positions = splits[positions] + _check_positions(
+            index[:, column], np.diff(splits)[positions]
+        )
+        rows = rows.values
+    return gather_values(rows, positions)
+
+
+def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
+    partitions = rows.nested_partitions[:-1]
+    return lambda values: functools.reduce(
+        RaggedTensor.from_partition, reversed(partitions), values
+    )
+
+
+def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
+    if ((positions < 0) | (positions >= limits)).any():
+        raise InvalidValueError(f"indices {positions.tolist()} are out of bounds")
+    return positions
+
+
+def tile(input: RaggedTensor, multiples: TensorLike, name: str | None = None) -> RaggedTensor:
+    """Repeat the rows and values of a ragged tensor."""
+    counts = read_integers(multiples, "multiples of tf.tile").tolist()
+    if len(counts) != len(input.shape):
+        raise ValueError(f"multiples must have length {len(input.shape)}, got {len(counts)}.")
+    return drop_uniform(_tile(input, counts)) if any(n != 1 for n in counts) else input
+
+
+def _tile(rows: PyTree, counts: list[int]) -> PyTree:
+    if all(n == 1 for n in counts):
+        return rows
+    if not isinstance(rows, RaggedTensor):
+        return array.tile(rows, counts)
+    first, *inner = counts
+    if any(n != 1 for n in inner[1:]):
+        rows = rows.with_values(_tile(rows.values, [1, *inner[1:]]))
+    splits, length = rows.host_splits, rows.partition.static_uniform_row_length
+    lengths = np.diff(splits)
+    order = np.tile(np.arange(len(lengths)), first)
+    order = np.repeat(order, inner[0])
+    values = gather_values(rows.values, concatenate_ranges(splits[:-1][order], lengths[order]))
+    if length is not None:
+        size = np.asarray(length * inner[0], splits.dtype)
+        return RaggedTensor.from_uniform_row_length(values, size, first * len(lengths))
+    return RaggedTensor.from_row_lengths(
+        values, np.tile(lengths * inner[0], first).astype(splits.dtype)
+    )
+
+
+def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> PyTree:
+    """Select values of rows; the result has the selected values of each row.
+
+    Args:
+      data: A ragged or dense tensor.
+      mask: Booleans of the same rows, or one for each row.
+      name: Ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rows = tf.ragged.constant([[1, 2, 3], [4]])
+      >>> tf.ragged.boolean_mask(rows, rows > 1).to_list()
+      [[2, 3], [4]]
+    """
+    data, mask = convert_values(data), convert_values(mask)
+    if not mask.dtype.is_bool:
+        raise InvalidValueError(f"mask must be bool, got {mask.dtype.name}.")
+    rank = len(mask.shape)
+    if rank == 0:
+        raise ValueError("mask cannot be scalar.")
+    if len(data.shape) < rank:
+        raise ValueError(f"Shapes {mask.shape} and {data.shape} are incompatible")
+    if not isinstance(mask, RaggedTensor) and rank == 1:
+        flags = mask.require_value("a mask of tf.ragged.boolean_mask")
+        if data.shape[0] != len(flags):
+            raise InvalidValueError(f"Shapes {mask.shape} and {data.shape[:1]} are incompatible")
+        return gather_values(data, np.flatnonzero(flags))
+    dtype = next((v.partition.dtype for v in (data, mask) if isinstance(v, RaggedTensor)), int64)
+    data, mask = to_ragged(data, rank - 1, dtype), to_ragged(mask, rank - 1, dtype)
+    _check_lengths(data, mask)
+    if rank > 2:
+        return drop_uniform(data.with_values(boolean_mask(data.values, mask.values)))
+    flags = mask.flat_values.require_value("a mask of tf.ragged.boolean_mask")
+    if data.partition.require_num_values() != len(flags):
+        raise InvalidValueError("data and mask have different row lengths")
+    values = gather_values(data.values, np.flatnonzero(flags))
+    ids = data.partition.value_rowids().require_value("rows of tf.ragged.boolean_mask")
+    counts = np.bincount(ids[flags], minlength=data.partition.static_nrows)
+    return RaggedTensor.from_row_lengths(values, counts.astype(dtype.dtype))
+
+
+def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | None = None) -> PyTree:
+    """Select values of x or y, or return the coordinates of true values."""
+    if (x is None) != (y is None):
+        raise ValueError("x and y must be either both None or both non-None")
+    condition = convert_values(condition)
+    if x is None:
+        flags = condition.flat_values.require_value("the condition of tf.where")
+        from_all = condition.to_sparse().indices
+        return array.gather(from_all, np.flatnonzero(flags.reshape(-1)))
+    x, y = convert_values(x), convert_values(y)
+    if not condition.dtype.is_bool:
+        raise InvalidValueError(f"condition must be bool, got {condition.dtype.name}.")
+    flat, make = broadcast([condition, x, y])
+    return make(array.where(*flat))
+
+
+def reverse(tensor: RaggedTensor, axis: PyTree, name: str | None = None) -> RaggedTensor:
+    """Reverse rows or the values in rows along axes."""
+    axes = np.atleast_1d(np.asarray(to_static_value(axis, "axis"))).tolist()
+    items = {get_positive_axis(int(a), len(tensor.shape), f"axis[{i}]") for i, a in enumerate(axes)}
+    key = [
+        slice(None, None, -1) if i in items else slice(None)
+        for i in range(max(items, default=-1) + 1)
+    ]
+    return tensor[tuple(key)] if key else tensor
+
+
+def size(input: RaggedTensor, out_type: DTypeLike = "int32", name: str | None = None) -> Tensor:
+    """Return the number of values."""
+    return array.size(input.flat_values, out_type=as_dtype(out_type))
+
+
+def pack_rows(rows: Sequence[Any]) -> RaggedTensor:
+    """Return a ragged tensor with the given rows, which are tensors or ragged tensors."""
+    dtype = next((r.partition.dtype for r in rows if isinstance(r, RaggedTensor)), int64)
+    counts = array.stack([make_size(r.shape[0], dtype) for r in rows])
+    joined = drop_uniform(_concat(list(rows), 0))
+    return RaggedTensor.from_row_lengths(joined, counts, validate=False)
+
+
+def split(
+    value: RaggedTensor,
+    num_or_size_splits: PyTree,
+    axis: PyTree = 0,
+    num: int | None = None,
+    name: str | None = None,
+) -> list[Any]:
+    """Split a ragged tensor along its rows, or along a uniform axis."""
+    axis = get_positive_axis(int(to_static_value(axis, "axis")), len(value.shape))
+    total = value.shape[axis]
+    if to_static_value(num_or_size_splits, "num_or_size_splits") == 1:
+        return [value]
+    if total is None:
+        raise ValueError(
+            f"ragged split: axis {axis} is a ragged dimension. Split along a uniform dimension."
+        )
+    sizes = np.asarray(to_static_value(num_or_size_splits, "num_or_size_splits"))
+    if sizes.ndim == 0:
+        if sizes < 1 or total % sizes:
+            raise InvalidValueError(
+                f"Cannot exactly split axis {axis} of size {total} into {sizes} parts."
+            )
+        sizes = np.full(int(sizes), total // int(sizes))
+    elif (sizes < 0).any():
+        sizes = np.where(sizes < 0, total - sizes[sizes >= 0].sum(), sizes)
+    if sizes.sum() != total or (sizes < 0).any():
+        raise InvalidValueError(
+            f"The sum of the sizes {sizes.tolist()} must be {total}, the size of axis {axis}."
+        )
+    ends = np.cumsum(sizes)
+    prefix = (slice(None),) * axis
+    return [value[(*prefix, slice(int(e - n), int(e)))] for n, e in zip(sizes, ends, strict=True)]
+
+
+def stack_dynamic_partitions(
+    data: PyTree, partitions: PyTree, num_partitions: TensorLike, name: str | None = None
+) -> RaggedTensor:
+    """Group values by the index of their group.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.ragged.stack_dynamic_partitions([1, 2, 3], [1, 0, 1], 2).to_list()
+      [[2], [1, 3]]
+    """
+    data, partitions = convert_values(data), convert_values(partitions)
+    if isinstance(partitions, RaggedTensor):
+        rank = len(partitions.shape)
+        data = to_ragged(data, partitions.ragged_rank) if rank > 1 else data
+        _check_lengths(data, partitions)
+        grouped = stack_dynamic_partitions(data.values, partitions.values, num_partitions)
+        return grouped.with_row_splits_dtype(partitions.partition.dtype)
+    rank = len(partitions.shape)
+    if rank > 1:
+        data = _merge_leading(data, rank)
+        partitions = array.reshape(partitions, [-1])
+    elif rank == 0:
+        data, partitions = array.expand_dims(data, 0), array.expand_dims(partitions, 0)
+    groups = read_integers(partitions, "partitions of stack_dynamic_partitions")
+    count = int(read_integers(num_partitions, "num_partitions"))
+    if data.shape[0] != len(groups):
+        raise InvalidValueError(f"data has {data.shape[0]} rows, partitions {len(groups)}.")
+    if groups.size and (groups.min() < 0 or groups.max() >= count):
+        raise InvalidValueError(f"partitions {groups.tolist()} must be in [0, {count})")
+    order = np.argsort(groups, kind="stable")
+    dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.int32
+    lengths = np.bincount(groups, minlength=count).astype(dtype)
+    return RaggedTensor.from_row_lengths(gather_values(data, order), lengths)
+
+
+def _merge_leading(data: PyTree, rank: int) -> PyTree:
+    if isinstance(data, RaggedTensor):
+        return data.merge_dims(0, rank - 1)
+    return array.reshape(data, [-1, *data.shape.as_list()[rank:]])

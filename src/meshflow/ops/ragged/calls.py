@@ -1,0 +1,361 @@
+"""Dispatch of public ops with ragged arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch import api_dispatch, symbolic_calls
+from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.ops import array, math
+from meshflow.ops.ragged import arrays, dynamic_shape, padding
+from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
+from meshflow.ops.ragged.partition import read_integers
+from meshflow.ops.ragged.reductions import (
+    DENSE_OPS,
+    REDUCTIONS,
+    SEGMENT_OPS,
+    parse_axes,
+    reduce,
+    reduce_axes,
+    reduce_segments,
+)
+from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
+
+__all__ = ["call_op", "register"]
+
+# Modules of elementwise ops, and further ops that are applied to the innermost values.
+_STRING_MODULES = ("strings", "unicode", "regular_expressions", "hashing")
+_ELEMENTWISE_MODULES = (
+    *("arithmetic", "casting", "clipping", "comparison", "division", "elementwise", "special"),
+    *(*_STRING_MODULES, "bitwise"),
+)
+_ELEMENTWISE_OPS = frozenset(
+    [
+        *(
+            "cast",
+            "identity",
+            "stop_gradient",
+            "zeros_like",
+            "ones_like",
+            "check_numerics",
+            "one_hot",
+        ),
+        *("elu", "gelu", "leaky_relu", "relu", "relu6", "selu", "sigmoid", "silu", "swish", "tanh"),
+        *(
+            "softplus",
+            "softsign",
+            "softmax",
+            "dropout",
+            "bitcast",
+            "is_finite",
+            "crelu",
+        ),
+        *("adjust_brightness", "adjust_gamma", "random_brightness", "stateless_random_brightness"),
+        *(
+            "convert_image_dtype",
+            "decode_raw",
+            "decode_compressed",
+            "encode_base64",
+            "decode_base64",
+            "identity_n",
+            "sigmoid_cross_entropy_with_logits",
+        ),
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"),
+    ]
+)
+_NOT_ELEMENTWISE = frozenset(
+    [
+        *(
+            "accumulate_n",
+            "clip_by_norm",
+            "clip_by_global_norm",
+            "clip_by_average_norm",
+            "global_norm",
+        ),
+        *(
+            "scalar_mul_all",
+            "cumsum",
+            "cumulative_logsumexp",
+            "reduce_join",
+            "ngrams",
+            "format",
+            "tensordot",
+        ),
+    ]
+)
+_UNARY_WITH_OPTIONS = frozenset(
+    ["clip_by_value", "one_hot", "dropout", "general_dropout", "stateless_dropout"]
+)
+_BINARY_ASSERTIONS = frozenset(
+    f"assert_{n}"
+    for n in ("equal", "none_equal", "near", "less", "less_equal", "greater", "greater_equal")
+)
+
+
+@functools.cache
+def _list_operand_names(public: Callable[..., Any]) -> tuple[str | None, ...]:
+    """Return the names of the parameters of an op, with None for those that are not operands."""
+    kinds = (*OPERAND_ANNOTATIONS, *OPERAND_LIST_ANNOTATIONS)
+    parameters = inspect.signature(public).parameters.values()
+    return tuple(p.name if p.annotation in kinds else None for p in parameters)
+
+
+def get_op_name(public: Callable[..., Any]) -> str:
+    """Return the name by which ops are dispatched."""
+    return str(getattr(getattr(public, "op", None), "name", public.__name__))
+
+
+def is_elementwise(public: Callable[..., Any]) -> bool:
+    """Check whether an op is elementwise."""
+    name, module = get_op_name(public), public.__module__.rpartition(".")[2]
+    if name in _NOT_ELEMENTWISE:
+        return False
+    return module in _ELEMENTWISE_MODULES or name in _ELEMENTWISE_OPS
+
+
+def _call_elementwise(
+    public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> PyTree:
+    names = _list_operand_names(public)
+    if get_op_name(public) in _UNARY_WITH_OPTIONS:
+        return map_flat_values(public, *args, **kwargs)
+    if sum(n is not None for n in names) > 1 or isinstance(args[0] if args else None, list | tuple):
+        return apply_elementwise(public, args, kwargs, names)
+    return map_flat_values(public, *args, **kwargs)
+
+
+def _apply_to_rows(
+    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
+) -> PyTree:
+    if isinstance(x.values, RaggedTensor):
+        return x.with_values(public(x.values, *args, **kwargs))
+    return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
+
+
+def _reduce_join(
+    public: Callable[..., Any],
+    inputs: RaggedTensor,
+    axis: PyTree = None,
+    keepdims: bool = False,
+    separator: str = "",
+) -> PyTree:
+    def join_segments(values: Tensor, ids: Tensor, count: int) -> Tensor:
+        texts = values.require_value("strings to join")
+        known = ids.require_value("rows of strings to join")
+        parts = [texts[known == i] for i in range(count)]
+        joined = np.empty((count, *texts.shape[1:]), object)
+        for index in np.ndindex(*joined.shape):
+            joined[index] = separator.encode().join(parts[index[0]][(slice(None), *index[1:])])
+        return Tensor(joined)
+
+    axes = parse_axes(inputs, axis)
+    if axes is None:
+        return public(inputs.flat_values, None, keepdims=keepdims, separator=separator)
+    SEGMENT_OPS["join"] = join_segments
+    DENSE_OPS["join"] = lambda x, a: public(x, a, separator=separator)
+    result = reduce_axes("join", inputs, axes)
+    for a in axes if keepdims else ():
+        result = arrays.expand_dims(result, a)
+    return result
+
+
+def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> PyTree:
+    a, b = convert_values(a), convert_values(b)
+    rank = len(a.shape)
+    if rank != len(b.shape) or rank < 2:
+        raise ValueError(
+            f"matmul of ragged tensors: a and b must have the same rank of at least 2, got {a.shape} and {b.shape}."
+        )
+    if rank == 2:
+        return public(_to_matrix(a), _to_matrix(b), **kwargs)
+    if not isinstance(b, RaggedTensor) and a.ragged_rank == 1 and rank == 3:
+        b = arrays.to_ragged(b, 1, a.partition.dtype)
+    dtype = next(x.partition.dtype for x in (a, b) if isinstance(x, RaggedTensor))
+    if rank > 3:
+        left, right = (arrays.to_ragged(x, 1, dtype) for x in (a, b))
+        return left.with_values(_matmul(public, left.values, right.values, **kwargs))
+    count = a.shape[0]
+    if count != b.shape[0]:
+        raise InvalidValueError(
+            f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ."
+        )
+    products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
+    if isinstance(b, RaggedTensor) and b.ragged_rank > 1:
+        products = [arrays.to_ragged(p, 1, dtype) for p in products]
+    return arrays.pack_rows(products) if products else a
+
+
+def _to_matrix(value: PyTree) -> PyTree:
+    """Convert rows of one length to a dense matrix.
+
+    Raises:
+      InvalidArgumentError: If the rows have different lengths.
+    """
+    if not isinstance(value, RaggedTensor):
+        return value
+    if len(set(np.diff(value.host_splits).tolist())) > 1:
+        raise InvalidValueError(
+            "The matrices in `a` and `b` may not be ragged in their innermost dimension."
+        )
+    return value.to_tensor()
+
+
+def _softmax(
+    public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any
+) -> PyTree:
+    axis = arrays.get_positive_axis(-1 if axis is None else int(axis), len(logits.shape))
+    if axis > logits.ragged_rank:
+        return logits.with_flat_values(public(logits.flat_values, axis - logits.ragged_rank))
+    largest = array.stop_gradient(reduce("reduce_max", logits, axis, True))
+    exponentials = math.exp(math.subtract(logits, largest))
+    return math.divide(exponentials, reduce("reduce_sum", exponentials, axis, True))
+
+
+def _log_softmax(
+    public: Callable[..., Any], logits: RaggedTensor, axis: PyTree = None, **kwargs: Any
+) -> PyTree:
+    axis = arrays.get_positive_axis(-1 if axis is None else int(axis), len(logits.shape))
+    if axis > logits.ragged_rank:
+        return logits.with_flat_values(public(logits.flat_values, axis - logits.ragged_rank))
+    return math.subtract(logits, reduce("reduce_logsumexp", logits, axis, True))
+
+
+def _cumsum(
+    public: Callable[..., Any],
+    x: RaggedTensor,
+    axis: PyTree = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> RaggedTensor:
+    axis = arrays.get_positive_axis(int(axis), len(x.shape))
+    if axis > x.ragged_rank:
+        return x.with_flat_values(public(x.flat_values, axis - x.ragged_rank, exclusive, reverse))
+    sums = public(x.to_tensor(), axis, exclusive, reverse)
+    values = array.gather_nd(sums, padding.list_row_coordinates(x))
+    return (x if axis == x.ragged_rank else arrays.drop_uniform(x)).with_flat_values(values)
+
+
+def _reduce_by_ids(
+    public: Callable[..., Any], data: PyTree, segment_ids: PyTree, num_segments: PyTree
+) -> PyTree:
+    """Reduce the rows of a ragged tensor by ids."""
+    kind = public.__name__.removeprefix("unsorted_segment_")
+    data, ids = convert_values(data), convert_values(segment_ids)
+    if isinstance(ids, RaggedTensor):
+        if not isinstance(data, RaggedTensor):
+            raise ValueError("data must be a RaggedTensor if segment_ids is a RaggedTensor")
+        if not have_same_rows(RaggedTensor.from_partition(ids.values, data.partition), ids):
+            raise InvalidValueError("data and segment_ids must have the same row lengths")
+        return public(data.values, ids.values, num_segments)
+    count = int(read_integers(num_segments, "num_segments"))
+    known = read_integers(ids, "segment_ids")
+    if known.size and (known.min() < 0 or known.max() >= count):
+        raise InvalidValueError(f"segment_ids {known.tolist()} are not in [0, {count})")
+    if kind in SEGMENT_OPS:
+        return reduce_segments(kind, data, ids, count)
+    ones = array.ones_like(data)
+    total, counts = (reduce_segments("sum", x, ids, count) for x in (data, ones))
+    return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
+
+
+def _look_up_sparse(public: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
+    """Apply a lookup of sparse ids to ragged ids."""
+    to_sparse = lambda x: x.to_sparse() if isinstance(x, RaggedTensor) else x
+    return public(*map(to_sparse, args), **{k: to_sparse(v) for k, v in kwargs.items()})
+
+
+def _dynamic_partition(
+    data: PyTree, partitions: PyTree, num_partitions: int, name: str | None = None
+) -> list[Any]:
+    if not isinstance(data, RaggedTensor) and not isinstance(partitions, RaggedTensor):
+        return array.dynamic_partition(data, partitions, num_partitions)
+    result = arrays.stack_dynamic_partitions(data, partitions, num_partitions)
+    return [result[i] for i in range(num_partitions)]
+
+
+def _rank(input: RaggedTensor, name: str | None = None) -> Tensor:
+    return Tensor(np.array(len(input.shape), np.int32))
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    **dynamic_shape.RAGGED_OPS,
+    "boolean_mask": lambda tensor, mask, axis=None, name=None: arrays.boolean_mask(tensor, mask),
+    "concat": arrays.concat,
+    "dynamic_partition": _dynamic_partition,
+    "expand_dims": arrays.expand_dims,
+    "gather": arrays.gather,
+    "gather_nd": arrays.gather_nd,
+    "rank": _rank,
+    "reverse": arrays.reverse,
+    "size": arrays.size,
+    "split": arrays.split,
+    "squeeze": arrays.squeeze,
+    "stack": arrays.stack,
+    "tile": arrays.tile,
+    "unstack": lambda value, num=None, axis=0, name=None: list(value),
+    "where": arrays.where,
+}
+# Handlers that also take the op, to apply it to parts.
+_WRAPPED_OPS: dict[str, Callable[..., Any]] = {
+    "cumsum": _cumsum,
+    "matmul": _matmul,
+    "ngrams": _apply_to_rows,
+    "embedding_lookup_sparse": _look_up_sparse,
+    "log_softmax": _log_softmax,
+    "reduce_join": _reduce_join,
+    "safe_embedding_lookup_sparse": _look_up_sparse,
+    "softmax": _softmax,
+    **{
+        f"unsorted_segment_{kind}": _reduce_by_ids
+        for kind in ("sum", "prod", "max", "min", "mean", "sqrt_n")
+    },
+}
+
+
+def register(name: str, handler: Callable[..., Any]) -> None:
+    """Register the implementation of an op for ragged arguments."""
+    _OPS[name] = handler
+
+
+def call_op(public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> PyTree:
+    """Apply an op to arguments with ragged tensors; return NotImplemented for other ops."""
+    name = get_op_name(public)
+    kwargs = {k: v for k, v in kwargs.items() if k != "name"}
+    if name in _OPS and public.__module__.rpartition(".")[2] not in _STRING_MODULES:
+        return _OPS[name](*args, **kwargs)
+    if name in _WRAPPED_OPS:
+        return _WRAPPED_OPS[name](public, *args, **kwargs)
+    if name in REDUCTIONS:
+        return _call_reduction(name, *args, **kwargs)
+    if is_elementwise(public):
+        return _call_elementwise(public, args, kwargs)
+    return NotImplemented
+
+
+def _call_reduction(
+    name: str, input_tensor: PyTree, axis: PyTree = None, keepdims: bool = False
+) -> PyTree:
+    return reduce(name, input_tensor, axis, bool(keepdims))
+
+
+def classify(public: Callable[..., Any]) -> str | None:
+    """Return "unary", "binary" or "binary assert" for elementwise functions."""
+    name = get_op_name(public)
+    if name in _BINARY_ASSERTIONS:
+        return "binary assert"
+    if not is_elementwise(public):
+        return None
+    count = sum(n is not None for n in _list_operand_names(public))
+    return "binary" if count == 2 and name not in _UNARY_WITH_OPTIONS else "unary"
+
+
+symbolic_calls.register_composite_type(RaggedTensor, call_op)
+api_dispatch.set_classifier(classify)

@@ -1,0 +1,46 @@
+"""Rows of ragged tensors as elements of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.ops.ragged.arrays import pack_rows
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
+
+
+class RaggedRow:
+    """A row of a ragged tensor in a dataset, which batches put together again.
+
+    Args:
+      array: The values.
+    """
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+
+def split_rows(ragged: RaggedTensor) -> list[Any]:
+    """Return the rows of a ragged tensor as elements of a dataset."""
+    return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy()) for r in ragged]
+
+
+def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
+    """Stack elements of a dataset to a ragged tensor."""
+    values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
+    return pack_rows(values)
+
+
+def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:
+    """Return the spec of an element of a dataset."""
+    if isinstance(value, RaggedTensor):
+        return RaggedTensorSpec.from_value(value)
+    dtype = string if value.dtype == object else as_dtype(value.dtype)
+    return RaggedTensorSpec([None, *value.shape[1:]], dtype, 0)

@@ -1,0 +1,266 @@
+"""Elementwise ops on ragged tensors, with broadcasting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.ops import array
+from meshflow.ops.ragged.indexing import gather_values
+from meshflow.ops.ragged.partition import RowPartition, find_value
+from meshflow.ops.ragged.tensor import RaggedTensor
+
+__all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
+
+
+def contains_ragged(value: object) -> bool:
+    """Check whether a value is a ragged tensor, or a list with one."""
+    if isinstance(value, list | tuple):
+        return any(map(contains_ragged, value))
+    return isinstance(value, RaggedTensor)
+
+
+def have_same_rows(first: RaggedTensor, second: RaggedTensor) -> bool:
+    """Check whether two ragged tensors have the same partitions, as far as that is known."""
+    partitions = first.nested_partitions, second.nested_partitions
+    if len(partitions[0]) != len(partitions[1]):
+        return False
+    for a, b in zip(*partitions, strict=True):
+        if a.static_uniform_row_length != b.static_uniform_row_length:
+            return False
+        x, y = a.row_splits(), b.row_splits()
+        if x is y or x.array is y.array:
+            continue
+        known = find_value(x), find_value(y)
+        if known[0] is None or known[1] is None or not np.array_equal(known[0], known[1]):
+            return False
+    return True
+
+
+class _Axes:
+    """The axes of an operand from the first one to the last ragged one: sizes, or row lengths."""
+
+    def __init__(self, operand: PyTree, rank: int, depth: int) -> None:
+        self.rows: list[Any] = [1] * (rank - len(operand.shape))
+        flat = operand
+        if len(self.rows) <= depth:
+            self.rows.append(operand.shape[0] if len(operand.shape) else 1)
+        while isinstance(flat, RaggedTensor):
+            partition, flat = flat.partition, flat.values
+            length = partition.static_uniform_row_length
+            self.rows.append(partition.read_splits() if length is None else length)
+        sizes = flat.shape.as_list()
+        missing = depth + 1 - len(self.rows)
+        self.rows += sizes[1 : 1 + missing]
+        if missing >= 0:
+            flat = array.reshape(
+                flat, [int(np.prod(sizes[: 1 + missing], dtype=np.int64)), *sizes[1 + missing :]]
+            )
+        elif len(operand.shape) == 0 or (missing < 0 and not isinstance(operand, RaggedTensor)):
+            flat = array.reshape(flat, [1, *sizes])
+        self.values = flat
+        self.rows = self.rows[: depth + 1]
+
+
+def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any], PyTree]]:
+    """Broadcast ragged and dense tensors.
+
+    Returns:
+      The innermost values of the operands, and a function that makes ragged tensors of results.
+
+    Raises:
+      InvalidArgumentError: If the rows do not have compatible lengths.
+      ValueNeededError: If the row lengths are traced, and the operands do not have the same partitions.
+    """
+    ragged = [x for x in operands if isinstance(x, RaggedTensor)]
+    model = max(ragged, key=lambda x: x.ragged_rank)
+    rank = max(len(x.shape) for x in operands)
+    if all(have_same_rows(x, model) for x in ragged) and rank == len(model.shape):
+        flat = [_align(x, model) for x in operands]
+        if all(x is not None for x in flat):
+            return flat, model.with_flat_values
+    depth = max(rank - len(x.shape) + x.ragged_rank for x in ragged)
+    axes = [_Axes(x, rank, depth) for x in operands]
+    count = _broadcast_sizes([a.rows[0] for a in axes])
+    maps: list[np.ndarray] = [
+        np.arange(count) if a.rows[0] == count else np.zeros(count, np.int64) for a in axes
+    ]
+    partitions = []
+    dtype = model.partition.dtype.dtype
+    for axis in range(1, depth + 1):
+        partition, maps = _broadcast_rows([a.rows[axis] for a in axes], maps, count, dtype)
+        partitions.append(partition)
+        count = partition.static_nvals
+    values = [
+        a.values if _is_identity(m, a.values.shape[0]) else gather_values(a.values, m)
+        for a, m in zip(axes, maps, strict=True)
+    ]
+    make = lambda result: functools.reduce(
+        RaggedTensor.from_partition, reversed(partitions), result
+    )
+    return values, make
+
+
+def _is_identity(positions: np.ndarray, count: int) -> bool:
+    return len(positions) == count and bool((positions == np.arange(count)).all())
+
+
+def _align(operand: PyTree, model: RaggedTensor) -> PyTree:
+    """Return the values of an operand for the innermost values of a ragged tensor, or None."""
+    if isinstance(operand, RaggedTensor):
+        return operand.flat_values
+    rank, inner = len(operand.shape), len(model.flat_values.shape) - 1
+    if rank <= inner:
+        return operand
+    sizes = operand.shape.as_list()
+    outer = sizes[: rank - inner]
+    if len(outer) <= model.ragged_rank or any(n != 1 for n in outer[1:]):
+        # A dense tensor with fewer dimensions is constant over rows only if all its outer sizes are 1.
+        if any(n != 1 for n in outer):
+            return None
+        return array.reshape(operand, [1, *sizes[rank - inner :]])
+    flat = array.reshape(operand, [outer[0], *sizes[rank - inner :]])
+    if outer[0] == 1:
+        return flat
+    if outer[0] != model.partition.static_nrows:
+        return None
+    ids = model.partition.value_rowids()
+    for partition in model.nested_partitions[1:]:
+        ids = array.gather(ids, partition.value_rowids())
+    return array.gather(flat, ids)
+
+
+def _broadcast_sizes(sizes: Sequence[int]) -> int:
+    others = {n for n in sizes if n != 1}
+    if len(others) > 1:
+        raise InvalidValueError(f"Unable to broadcast: dimension size mismatch {sorted(others)}.")
+    return others.pop() if others else 1
+
+
+def _broadcast_rows(
+    rows: Sequence[Any], maps: list[np.ndarray], count: int, dtype: np.dtype
+) -> tuple[RowPartition, list[np.ndarray]]:
+    """Broadcast one axis; return its partition, and the rows of the operands at the next axis."""
+    target: Any = None
+    is_uniform = True
+    for sizes, positions in zip(rows, maps, strict=True):
+        if isinstance(sizes, int) and sizes == 1:
+            continue
+        lengths = np.full(count, sizes) if isinstance(sizes, int) else np.diff(sizes)[positions]
+        is_uniform = is_uniform and isinstance(sizes, int)
+        if target is not None and not np.array_equal(target, lengths):
+            raise InvalidValueError("Unable to broadcast: dimension size mismatch in ragged rows.")
+        target = lengths
+    if target is None:
+        target = np.ones(count, np.int64)
+    results = []
+    offsets = np.arange(target.sum()) - np.repeat(np.cumsum(target) - target, target)
+    for sizes, positions in zip(rows, maps, strict=True):
+        repeated = np.repeat(positions, target)
+        if isinstance(sizes, int) and sizes == 1:
+            results.append(repeated)
+        elif isinstance(sizes, int):
+            results.append(repeated * sizes + offsets)
+        else:
+            results.append(sizes[:-1][repeated] + offsets)
+    if is_uniform:
+        size = next((s for s in rows if s != 1), 1)
+        partition = RowPartition.from_uniform_row_length(
+            np.asarray(size, dtype), len(offsets), count
+        )
+    else:
+        partition = RowPartition.from_row_lengths(target.astype(dtype), num_values=len(offsets))
+    return partition, results
+
+
+def apply_elementwise(
+    public: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str | None],
+) -> PyTree:
+    """Apply an elementwise op to operands with broadcasting.
+
+    Args:
+      public: The op.
+      args: Positional arguments.
+      kwargs: Keyword arguments.
+      names: Names of the parameters of the op; those of its operands, with None for other parameters.
+    """
+    slots: list[tuple[Any, ...]] = []
+    operands: list[Any] = []
+    filled, named = list(args), dict(kwargs)
+    pairs = [(filled, i, names[i]) for i in range(min(len(filled), len(names)))]
+    pairs += [(named, key, key if key in names else None) for key in named]  # type: ignore[misc]
+    for holder, key, name in pairs:
+        value = holder[key]
+        if name is None or value is None:
+            continue
+        if isinstance(value, list | tuple) and contains_ragged(value):
+            slots.append((holder, key, len(value)))
+            operands += value
+        else:
+            slots.append((holder, key, None))
+            operands.append(value)
+    dtype = next(x.dtype for x in operands if isinstance(x, RaggedTensor))
+    operands = [
+        x if isinstance(x, RaggedTensor) else convert_to_tensor(x, dtype_hint=dtype)
+        for x in operands
+    ]
+    flat, make = broadcast(operands)
+    supply = iter(flat)
+    for holder, key, count in slots:
+        holder[key] = next(supply) if count is None else [next(supply) for _ in range(count)]
+    return make(public(*filled, **named))
+
+
+def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
+    """Apply a function to the innermost values of ragged tensors with the same rows.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.ragged.map_flat_values(tf.square, tf.ragged.constant([[1, 2], [3]])).to_list()
+      [[1, 4], [9]]
+    """
+    found: list[RaggedTensor] = []
+
+    def replace(value: Any) -> Any:
+        if isinstance(value, RaggedTensor):
+            found.append(value)
+            return value.flat_values
+        if type(value) in (list, tuple):
+            return type(value)(map(replace, value))
+        return value
+
+    flat_args = [replace(value) for value in args]
+    flat_kwargs = {key: replace(value) for key, value in kwargs.items()}
+    if not found:
+        return op(*flat_args, **flat_kwargs)
+    model = max(found, key=lambda x: x.ragged_rank)
+    for value in found:
+        _check_rows(value, model)
+    result = op(*flat_args, **flat_kwargs)
+    if not isinstance(result, Tensor | RaggedTensor):
+        result = convert_to_tensor(result)
+    if not len(result.shape) or result.shape[0] != model.flat_values.shape[0]:
+        raise ValueError(
+            "tf.ragged.map_flat_values requires that the output of `op` have the same outer-dimension size as "
+            f"flat_values of any ragged inputs. (output shape: {result.shape}; expected outer dimension size: "
+            f"{model.flat_values.shape[0]})"
+        )
+    return model.with_flat_values(result)
+
+
+def _check_rows(value: RaggedTensor, model: RaggedTensor) -> None:
+    """Check that known partitions are equal, like in TensorFlow."""
+    splits = [*value.nested_row_splits, *model.nested_row_splits]
+    is_known = all(find_value(s) is not None for s in splits)
+    if is_known and not have_same_rows(value, model):
+        raise InvalidValueError("Inputs must have identical ragged splits")

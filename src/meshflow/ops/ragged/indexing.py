@@ -1,0 +1,139 @@
+"""Indexing of ragged tensors: rows, slices of rows, and of the values in rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.ops import array
+from meshflow.ops.ragged.partition import concatenate_ranges
+
+
+def get_item(rows: PyTree, key: list[Any]) -> PyTree:
+    """Return `rows[key]`."""
+    if not key:
+        return rows
+    first, *rest = _expand_ellipsis(key, len(rows.shape))
+    if first is None:
+        inner = get_item(rows, rest)
+        count = inner.shape[0]
+        return type(rows).from_uniform_row_length(inner, _match(rows, count), nrows=1)
+    if isinstance(first, slice):
+        return _get_inner(_slice_rows(rows, first), rest)
+    index = int(to_static_value(first, "index"))
+    count = rows.partition.static_nrows
+    if index >= count > 0 or (index >= 0 and not count):
+        raise IndexError(f"Row key {index} out of bounds")
+    if index < -count:
+        raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
+    if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
+        raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
+    splits = rows.partition.read_splits()
+    index %= count
+    row = rows.values[int(splits[index]) : int(splits[index + 1])]
+    return row[tuple(rest)] if rest else row
+
+
+def _match(rows: PyTree, value: Any) -> Any:
+    """Return an integer in the dtype of the row splits."""
+    return np.asarray(value, rows.partition.dtype.dtype) if isinstance(value, int) else value
+
+
+def _expand_ellipsis(key: list[Any], rank: int) -> list[Any]:
+    positions = [i for i, item in enumerate(key) if item is Ellipsis]
+    if not positions:
+        return key
+    first = positions[0]
+    others = [item for i, item in enumerate(key) if i != first and item is not Ellipsis]
+    missing = rank - sum(item is not None for item in others)
+    return [
+        *key[:first],
+        *[slice(None)] * max(missing, 0),
+        *[k for k in key[first + 1 :] if k is not Ellipsis],
+    ]
+
+
+def _to_slice(key: slice) -> slice:
+    parts = [
+        p if p is None else int(to_static_value(p, "slice"))
+        for p in (key.start, key.stop, key.step)
+    ]
+    if parts[2] == 0:
+        raise InvalidValueError("slice step cannot be zero")
+    return slice(*parts)
+
+
+def _is_full(key: slice) -> bool:
+    return key.start is None and key.stop is None and key.step is None
+
+
+def _slice_rows(rows: PyTree, key: slice) -> PyTree:
+    if _is_full(key):
+        return rows
+    result = take_rows(rows, np.arange(rows.partition.static_nrows)[_to_slice(key)], True)
+    length = rows.partition.static_uniform_row_length
+    if length is None:
+        return result
+    count = result.partition.static_nrows
+    return type(rows).from_uniform_row_length(result.values, _match(rows, length), count)
+
+
+def take_rows(rows: PyTree, indices: np.ndarray, is_slice: bool = False) -> PyTree:
+    """Return some rows; rows of one length are a ragged dimension of the result unless it is a slice."""
+    splits = rows.partition.read_splits()
+    lengths = np.diff(splits)[indices]
+    if is_slice and indices.size and (np.diff(indices) == 1).all():
+        values = rows.values[int(splits[indices[0]]) : int(splits[indices[-1] + 1])]
+    else:
+        values = gather_values(rows.values, concatenate_ranges(splits[:-1][indices], lengths))
+    return type(rows).from_row_lengths(values, lengths.astype(splits.dtype), validate=False)
+
+
+def gather_values(values: PyTree, positions: np.ndarray) -> PyTree:
+    """Return values or rows at some positions."""
+    positions = positions.astype(np.int64)
+    if hasattr(values, "row_splits"):
+        return take_rows(values, positions)
+    return array.gather(values, Tensor(positions))
+
+
+def _get_inner(rows: PyTree, key: list[Any]) -> PyTree:
+    """Return `rows[:, *key]`."""
+    if not key:
+        return rows
+    if not hasattr(rows, "row_splits"):
+        return rows[(slice(None), *key)]
+    first, *rest = _expand_ellipsis(key, len(rows.shape) - 1)
+    if first is None:
+        inner = _get_inner(rows, rest)
+        return type(rows).from_uniform_row_length(inner, _match(rows, 1), inner.shape[0])
+    if isinstance(first, slice):
+        if _is_full(first):
+            return rows.with_values(_get_inner(rows.values, rest))
+        return _slice_columns(rows.with_values(_get_inner(rows.values, rest)), _to_slice(first))
+    length = rows.partition.static_uniform_row_length
+    if length is None:
+        raise ValueError("Cannot index into an inner ragged dimension.")
+    index = int(to_static_value(first, "index"))
+    if not -length <= index < length:
+        raise InvalidValueError(f"slice index {index} of dimension 1 out of bounds.")
+    positions = np.arange(rows.partition.static_nrows) * length + index % length
+    return _get_inner(gather_values(rows.values, positions), rest)
+
+
+def _slice_columns(rows: PyTree, key: slice) -> PyTree:
+    splits = rows.partition.read_splits()
+    length = rows.partition.static_uniform_row_length
+    columns = [np.arange(n)[key] + start for n, start in zip(np.diff(splits), splits, strict=False)]
+    flat = np.concatenate([*columns, np.zeros(0, np.int64)]).astype(np.int64)
+    values = gather_values(rows.values, flat)
+    if length is not None:
+        size = len(range(length)[key])
+        return type(rows).from_uniform_row_length(values, _match(rows, size), len(columns))
+    lengths = np.array([len(c) for c in columns], splits.dtype)
+    return type(rows).from_row_lengths(values, lengths, validate=False)

@@ -1,0 +1,124 @@
+"""Conversion of ragged rows to padded rows and coordinates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, string
+from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import Array, PyTree
+from meshflow.ops import array
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
+
+
+@define_array_function
+def _find_positions(
+    xp: Namespace, splits: Array, count: Size, width: Size, num_values: Size
+) -> Array:
+    """Return the position of the value of each cell of a table; that of padding is `num_values`."""
+    rows = splits.shape[0] - 1
+    positions = splits[:-1, None] + xp.arange(width, dtype=splits.dtype)
+    table = xp.where(positions < splits[1:, None], positions, xp.asarray(num_values, splits.dtype))
+    if not isinstance(count, int) or count == rows:
+        return table
+    if count < rows:
+        return table[:count]
+    return xp.pad(table, [(0, count - rows), (0, 0)], constant_values=num_values)
+
+
+def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -> Tensor:
+    """Return a dense tensor, with a default value after the end of each row."""
+    rank = len(rows.shape)
+    if isinstance(shape, Tensor):
+        shape = [None if n < 0 else int(n) for n in shape.require_value("shape of to_tensor")]
+    requested = TensorShape(shape).dims
+    if requested is None:
+        requested = [None] * rank
+    elif len(requested) != rank:
+        raise InvalidValueError(
+            f"to_tensor: shape {shape} has rank {len(requested)}, expected rank {rank} of the ragged tensor."
+        )
+    if default_value is not None:
+        default_value = convert_to_tensor(default_value, rows.dtype)
+        if len(default_value.shape) > len(rows.flat_values.shape) - 1 and len(default_value.shape):
+            raise InvalidValueError(
+                f"to_tensor: default_value of shape {default_value.shape} must have at most the rank of the "
+                f"innermost values, {rows.flat_values.shape[1:]}."
+            )
+    return _pad(rows, default_value, requested)
+
+
+def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Tensor:
+    values, partition = rows.values, rows.partition
+    if hasattr(values, "row_splits"):
+        values = _pad(values, default_value, [None, *requested[2:]])
+    elif any(
+        n not in (None, p) for n, p in zip(requested[2:], values.shape.as_list()[1:], strict=True)
+    ):
+        raise InvalidValueError(
+            f"to_tensor: shape {requested} is incompatible with the innermost values of shape {values.shape[1:]}."
+        )
+    width = requested[1]
+    if width is None:
+        width = partition.static_uniform_row_length
+    if width is None:
+        width = int(np.diff(partition.read_splits()).max(initial=0))
+    sizes = values.shape.as_list()
+    count = partition.static_nrows if requested[0] is None else requested[0]
+    table = _find_positions(partition.row_splits(), static=(count, width, sizes[0]))
+    filler = array.broadcast_to(_make_fill(default_value, values.dtype), [1, *sizes[1:]])
+    return array.gather(array.concat([values, filler], 0), table)
+
+
+def _make_fill(default_value: Tensor | None, dtype: DType) -> Tensor:
+    if default_value is not None:
+        return default_value
+    return Tensor(np.full((), b"" if dtype is string else 0, dtype.dtype))
+
+
+@define_array_function
+def _gather_coordinates(xp: Namespace, outer: Array, rows: Array, columns: Array) -> Array:
+    return xp.concatenate([outer[rows], columns[:, None].astype(outer.dtype)], 1)
+
+
+@define_array_function
+def _make_range(xp: Namespace, count: Array) -> Array:
+    return xp.arange(count.shape[0], dtype=np.int64)[:, None]
+
+
+@define_array_function
+def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> Array:
+    inner = np.indices(sizes).reshape(len(sizes), -1).T
+    size = inner.shape[0]
+    return xp.concatenate(
+        [xp.repeat(outer, size, axis=0), xp.tile(xp.asarray(inner), (outer.shape[0], 1))], 1
+    )
+
+
+def list_row_coordinates(rows: PyTree) -> Tensor:
+    """Return the int64 coordinates of all innermost values along the ragged dimensions."""
+    coordinates = _make_range(rows.partition.row_lengths())
+    while hasattr(rows, "row_splits"):
+        partition, rows = rows.partition, rows.values
+        coordinates = _gather_coordinates(
+            coordinates, partition.value_rowids(), partition.offsets_in_rows()
+        )
+    return coordinates
+
+
+def list_coordinates(rows: PyTree) -> Tensor:
+    """Return the int64 coordinates of all values."""
+    sizes = tuple(rows.flat_values.shape.as_list()[1:])
+    coordinates = list_row_coordinates(rows)
+    return _repeat_coordinates(coordinates, static=(sizes,)) if sizes else coordinates
+
+
+def flatten_values(rows: PyTree) -> Tensor:
+    """Return all values as a vector."""
+    values = rows.flat_values
+    return array.reshape(values, [-1]) if len(values.shape) > 1 else values

@@ -1,0 +1,170 @@
+"""Reductions of ragged tensors along ragged and dense axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.dispatch.operands import to_static_value
+from meshflow.core.values.dtypes import int32
+from meshflow.core.values.tensor import Tensor
+from meshflow.environment.types import PyTree
+from meshflow.ops import array, math
+from meshflow.ops.ragged.partition import find_largest
+from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
+
+__all__ = [
+    "DENSE_OPS",
+    "REDUCTIONS",
+    "SEGMENT_OPS",
+    "parse_axes",
+    "reduce",
+    "reduce_axes",
+    "reduce_segments",
+]
+
+# Reduce values with equal ids: (values, ids, number of ids) -> results.
+SEGMENT_OPS: dict[str, Callable[..., Any]] = {
+    "sum": math.unsorted_segment_sum,
+    "prod": math.unsorted_segment_prod,
+    "max": math.unsorted_segment_max,
+    "min": math.unsorted_segment_min,
+}
+# Reduce dense tensors along an axis, or along all.
+DENSE_OPS: dict[str, Callable[..., Any]] = {
+    kind: getattr(math, f"reduce_{kind}") for kind in SEGMENT_OPS
+}
+
+
+def reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTree:
+    """Reduce values, or rows by position, with equal ids."""
+    if not isinstance(values, RaggedTensor):
+        return SEGMENT_OPS[kind](values, ids, count)
+    known = ids.require_value("rows of a reduction of nested ragged tensors")
+    splits = values.partition.read_splits()
+    lengths = np.zeros(count, splits.dtype)
+    np.maximum.at(lengths, known, np.diff(splits))
+    out_splits = np.concatenate([[0], np.cumsum(lengths)]).astype(splits.dtype)
+    partition = values.partition
+    rows, columns = partition.value_rowids().numpy(), partition.offsets_in_rows().numpy()
+    inner_ids = Tensor(out_splits[known[rows]] + columns)
+    inner = reduce_segments(kind, values.values, inner_ids, int(out_splits[-1]))
+    return RaggedTensor.from_row_splits(inner, out_splits, validate=False)
+
+
+def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
+    if not isinstance(rows, RaggedTensor):
+        return DENSE_OPS[kind](rows, axis)
+    if axis > 1:
+        return rows.with_values(_reduce_axis(kind, rows.values, axis - 1))
+    partition = rows.partition
+    if axis == 1:
+        return reduce_segments(kind, rows.values, partition.value_rowids(), partition.static_nrows)
+    length = partition.static_uniform_row_length
+    if length is None:
+        lengths = find_largest(partition.row_lengths())
+        length = int(lengths.require_value("the largest row length, for a reduction over axis 0"))
+    return reduce_segments(kind, rows.values, partition.offsets_in_rows(), length)
+
+
+def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
+    """Return nonnegative axes in ascending order; None for all axes."""
+    axes = to_static_value(axis, "axis")
+    if isinstance(axis, Tensor | np.ndarray):
+        axes = np.asarray(axis).tolist()
+    if axes is None:
+        return None
+    rank = len(rows.shape)
+    items = list(axes) if isinstance(axes, tuple | list) else [axes]
+    return sorted({get_positive_axis(a, rank) for a in items})
+
+
+def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
+    """Reduce a ragged tensor along axes in ascending order."""
+    if axes is None:
+        return DENSE_OPS[kind](rows.flat_values, None)
+    # The last axis is reduced first, which preserves the meaning of the others.
+    for a in reversed(axes):
+        rows = _reduce_axis(kind, rows, a)
+    return rows
+
+
+def reduce(name: str, rows: PyTree, axis: PyTree = None, keepdims: bool = False) -> PyTree:
+    """Reduce a ragged tensor.
+
+    Args:
+      name: Name of the op, such as "reduce_sum".
+      rows: The ragged tensor.
+      axis: The axes; None for all.
+      keepdims: Whether reduced axes remain, with size 1.
+    """
+    axes = parse_axes(rows, axis)
+    if axes == []:
+        return rows
+    result = _REDUCTIONS[name](rows, axes)
+    if not keepdims:
+        return result
+    if axes is None:
+        return array.reshape(result, [1] * len(rows.shape))
+    for a in axes:
+        result = array.expand_dims(result, a)
+    return result
+
+
+def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
+    if axes is None and not rows.dtype.is_integer:
+        return math.reduce_mean(rows.flat_values)
+    counts = reduce_axes("sum", array.ones_like(rows), axes)
+    total = reduce_axes("sum", rows, axes)
+    return total / counts
+
+
+def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:
+    if axes is None:
+        return math.reduce_variance(rows.flat_values)
+    return _reduce_mean(math.square(rows), axes) - math.square(_reduce_mean(rows, axes))
+
+
+def _reduce_std(rows: PyTree, axes: list[int] | None) -> PyTree:
+    variance = _reduce_variance(rows, axes)
+    return math.sqrt(math.maximum(variance, math.cast(0, variance.dtype)))
+
+
+def _reduce_logsumexp(rows: PyTree, axes: list[int] | None) -> PyTree:
+    largest = array.stop_gradient(reduce_axes("max", rows, axes))
+    spread = largest
+    for a in axes or ():
+        spread = array.expand_dims(spread, a)
+    return math.log(reduce_axes("sum", math.exp(rows - spread), axes)) + largest
+
+
+def _make_logical(kind: str) -> Callable[..., PyTree]:
+    def compute(rows: PyTree, axes: list[int] | None) -> PyTree:
+        if not rows.dtype.is_bool:
+            raise TypeError(
+                f"tf.reduce_any and tf.reduce_all require bool values, got {rows.dtype.name}."
+            )
+        flags = math.cast(rows, int32)
+        if kind == "any":
+            return math.greater(reduce_axes("sum", flags, axes), 0)
+        return math.equal(reduce_axes("sum", 1 - flags, axes), 0)
+
+    return compute
+
+
+def _make_reduction(kind: str) -> Callable[..., PyTree]:
+    return lambda rows, axes: reduce_axes(kind, rows, axes)
+
+
+_REDUCTIONS: dict[str, Callable[..., PyTree]] = {
+    **{f"reduce_{kind}": _make_reduction(kind) for kind in tuple(SEGMENT_OPS)},
+    "reduce_mean": _reduce_mean,
+    "reduce_variance": _reduce_variance,
+    "reduce_std": _reduce_std,
+    "reduce_logsumexp": _reduce_logsumexp,
+    "reduce_any": _make_logical("any"),
+    "reduce_all": _make_logical("all"),
+}
+REDUCTIONS = frozenset(_REDUCTIONS)

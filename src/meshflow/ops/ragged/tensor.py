@@ -1,0 +1,796 @@
+"""`tf.RaggedTensor`: rows of different lengths, as one tensor of all values and a partition into rows.
+
+Partitions are computed on the host in eager code and traced in functions (`partition.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int32, int64
+from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
+from meshflow.ops import array
+from meshflow.ops.operators import install_operators
+from meshflow.ops.ragged import indexing, padding
+from meshflow.ops.ragged.formatting import format_rows
+from meshflow.ops.ragged.partition import (
+    RowPartition,
+    convert_integers,
+    find_largest,
+    find_value,
+    make_size,
+    read_integers,
+)
+
+if TYPE_CHECKING:
+    from meshflow.core.values.operator_types import Operators
+
+    _Operators = Operators["RaggedTensor"]
+else:
+    _Operators = object
+
+__all__ = [
+    "RaggedTensor",
+    "RaggedTensorSpec",
+    "Values",
+    "convert_values",
+    "get_positive_axis",
+    "merge_dims",
+]
+
+Values: TypeAlias = "Tensor | RaggedTensor"
+
+
+def convert_values(values: PyTree, dtype: DTypeLike | None = None) -> Values:
+    """Convert values to a tensor unless they are a ragged tensor."""
+    return values if isinstance(values, RaggedTensor) else convert_to_tensor(values, dtype)
+
+
+def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
+    """Return a nonnegative axis.
+
+    Raises:
+      TypeError: If the axis is not an integer.
+      ValueError: If the axis is out of bounds.
+    """
+    if not isinstance(axis, int | np.integer):
+        raise TypeError(f"{name} must be an int; got {type(axis).__name__}")
+    if not -rank <= axis < rank:
+        raise ValueError(f"{name}={axis} out of bounds: expected {-rank}<={name}<{rank}")
+    return int(axis) % rank if rank else 0
+
+
+def _count_rows(values: PyTree) -> Any:
+    if not len(values.shape):
+        raise InvalidValueError(f"values: shape {values.shape} must have rank at least 1")
+    return values.shape[0]
+
+
+class RaggedTensor(CompositeTensor, _Operators):
+    """Rows of different lengths.
+
+    Create one with `tf.ragged.constant`, `tf.RaggedTensor.from_row_lengths` and its siblings, or
+    `tf.strings.split`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> rows = tf.ragged.constant([[1, 2], [], [3]])
+      >>> rows.row_lengths().numpy().tolist(), tf.reduce_sum(rows, 1).numpy().tolist()
+      ([2, 0, 1], [3, 0, 3])
+      >>> (rows * 10).to_list(), rows.to_tensor(-1).numpy().tolist()
+      ([[10, 20], [], [30]], [[1, 2], [-1, -1], [3, -1]])
+    """
+
+    _is_tensor_like = True
+    _keras_mask = None
+    __array_priority__ = 150
+
+    def __init__(self, values: Values, row_partition: RowPartition, internal: bool = False) -> None:
+        if not internal:
+            raise ValueError(
+                "RaggedTensor has no public constructor. Use tf.ragged.constant or a class method such as "
+                "tf.RaggedTensor.from_row_splits."
+            )
+        self._values, self._partition = values, row_partition
+
+    # ---- construction ----------------------------------------------------------------------
+
+    @classmethod
+    def from_partition(cls, values: PyTree, partition: RowPartition) -> RaggedTensor:
+        """Create rows from a partition of values.
+
+        Raises:
+          ValueError: If the row splits of nested rows have different dtypes.
+        """
+        if isinstance(values, RaggedTensor) and values.partition.dtype is not partition.dtype:
+            raise ValueError(
+                f"Argument `row_partition` of RaggedTensor with dtype {partition.dtype.name} does not match the row "
+                f"splits of the values, {values.partition.dtype.name}. Use with_row_splits_dtype to convert them."
+            )
+        return cls(values, partition, internal=True)
+
+    @classmethod
+    def from_row_splits(
+        cls, values: PyTree, row_splits: TensorLike, name: str | None = None, validate: bool = True
+    ) -> RaggedTensor:
+        """Create rows from the positions in the values at which they start, and the last end."""
+        return _make_rows(cls, RowPartition.from_row_splits, values, row_splits, validate)
+
+    @classmethod
+    def from_row_lengths(
+        cls, values: PyTree, row_lengths: TensorLike, name: str | None = None, validate: bool = True
+    ) -> RaggedTensor:
+        """Create rows from their lengths."""
+        return _make_rows(cls, RowPartition.from_row_lengths, values, row_lengths, validate)
+
+    @classmethod
+    def from_value_rowids(
+        cls,
+        values: PyTree,
+        value_rowids: TensorLike,
+        nrows: TensorLike | None = None,
+        name: str | None = None,
+        validate: bool = True,
+    ) -> RaggedTensor:
+        """Create rows from the row of each value, in ascending order."""
+        values, ids = _convert_parts(values, value_rowids)
+        partition = RowPartition.from_value_rowids(ids, nrows, validate)
+        if _count_rows(values) != partition.static_nvals:
+            raise InvalidValueError(
+                "Arguments to from_value_rowids do not form a valid RaggedTensor: there are "
+                f"{partition.static_nvals} value_rowids for {_count_rows(values)} values."
+            )
+        return cls.from_partition(values, partition)
+
+    @classmethod
+    def from_row_starts(
+        cls, values: PyTree, row_starts: TensorLike, name: str | None = None, validate: bool = True
+    ) -> RaggedTensor:
+        """Create rows from the positions in the values at which they start."""
+        values, starts = _convert_parts(values, row_starts)
+        partition = RowPartition.from_row_starts(starts, _count_rows(values), validate)
+        return cls.from_partition(values, partition)
+
+    @classmethod
+    def from_row_limits(
+        cls, values: PyTree, row_limits: TensorLike, name: str | None = None, validate: bool = True
+    ) -> RaggedTensor:
+        """Create rows from the positions in the values at which they end."""
+        return _make_rows(cls, RowPartition.from_row_limits, values, row_limits, validate)
+
+    @classmethod
+    def from_uniform_row_length(
+        cls,
+        values: PyTree,
+        uniform_row_length: TensorLike,
+        nrows: TensorLike | None = None,
+        validate: bool = True,
+        name: str | None = None,
+    ) -> RaggedTensor:
+        """Create rows of one length; `nrows` is required if that is 0."""
+        values, length = _convert_parts(values, uniform_row_length)
+        partition = RowPartition.from_uniform_row_length(
+            length, _count_rows(values), nrows, validate
+        )
+        return cls.from_partition(values, partition)
+
+    @classmethod
+    def from_nested_row_splits(
+        cls,
+        flat_values: PyTree,
+        nested_row_splits: Sequence[TensorLike],
+        name: str | None = None,
+        validate: bool = True,
+    ) -> RaggedTensor:
+        """Create several ragged dimensions from their row splits, outermost first."""
+        make = functools.partial(cls.from_row_splits, validate=validate)
+        return _nest_rows(make, flat_values, nested_row_splits, "nested_row_splits")
+
+    @classmethod
+    def from_nested_row_lengths(
+        cls,
+        flat_values: PyTree,
+        nested_row_lengths: Sequence[TensorLike],
+        name: str | None = None,
+        validate: bool = True,
+    ) -> RaggedTensor:
+        """Create several ragged dimensions from their row lengths, outermost first."""
+        make = functools.partial(cls.from_row_lengths, validate=validate)
+        return _nest_rows(make, flat_values, nested_row_lengths, "nested_row_lengths")
+
+    @classmethod
+    def from_nested_value_rowids(
+        cls,
+        flat_values: PyTree,
+        nested_value_rowids: Sequence[TensorLike],
+        nested_nrows: Sequence[TensorLike] | None = None,
+        name: str | None = None,
+        validate: bool = True,
+    ) -> RaggedTensor:
+        """Create several ragged dimensions from the rows of values, outermost first."""
+        if nested_nrows is not None and len(nested_nrows) != len(nested_value_rowids):
+            raise ValueError("nested_nrows must have the same length as nested_value_rowids")
+        counts = iter(reversed(nested_nrows or [None] * len(nested_value_rowids)))
+        make = lambda values, ids: cls.from_value_rowids(values, ids, next(counts), None, validate)
+        return _nest_rows(make, flat_values, nested_value_rowids, "nested_value_rowids")
+
+    @classmethod
+    def from_tensor(
+        cls,
+        tensor: TensorLike,
+        lengths: PyTree = None,
+        padding: PyTree = None,
+        ragged_rank: int = 1,
+        name: str | None = None,
+        row_splits_dtype: DTypeLike = int64,
+    ) -> RaggedTensor:
+        """Create rows from a dense tensor.
+
+        Args:
+          tensor: A tensor of a rank above `ragged_rank`.
+          lengths: Length of each row; default all columns. A tuple has one item for each ragged dimension.
+          padding: Value that ends a row where only such values follow.
+          ragged_rank: Number of ragged dimensions.
+          name: Ignored.
+          row_splits_dtype: Dtype of the row splits.
+        """
+        if lengths is not None and padding is not None:
+            raise ValueError("Specify argument `lengths` or `padding`, but not both.")
+        if not isinstance(ragged_rank, int):
+            raise TypeError(f"Argument `ragged_rank` must be an int. Received {ragged_rank}.")
+        if ragged_rank <= 0:
+            raise ValueError(
+                f"Argument `ragged_rank` must be greater than 0. Received {ragged_rank}."
+            )
+        dense, dtype = convert_to_tensor(tensor), as_dtype(row_splits_dtype)
+        dense.shape.with_rank_at_least(ragged_rank + 1)
+        nested = (
+            isinstance(lengths, list | tuple)
+            and bool(lengths)
+            and not isinstance(lengths[0], int | float | np.number)
+        )
+        if nested and ragged_rank not in (1, len(lengths)):
+            raise ValueError(
+                f"If Argument `lengths` is a tuple of row_lengths, argument `ragged_rank` must be len(lengths): {len(lengths)}. "
+                f"Received {ragged_rank}."
+            )
+        if nested:
+            outer, *inner = lengths
+            rows = cls.from_tensor(dense, outer, row_splits_dtype=dtype)
+            if not inner:
+                return rows
+            return rows.with_values(cls.from_tensor(rows.values, (*inner,), row_splits_dtype=dtype))
+        sizes = dense.shape.as_list()
+        if ragged_rank > 1:
+            merged = array.reshape(dense, [-1, *sizes[ragged_rank:]])
+            values: PyTree = cls.from_tensor(merged, lengths, padding, 1, None, dtype)
+            for size, count in zip(
+                sizes[ragged_rank - 1 : 0 : -1],
+                _cumulate(sizes[: ragged_rank - 1])[::-1],
+                strict=True,
+            ):
+                values = cls.from_uniform_row_length(values, convert_integers(size, dtype), count)
+            return values
+        num_rows, columns = sizes[:2]
+        flat = array.reshape(dense, [num_rows * columns, *sizes[2:]])
+        if padding is not None:
+            lengths = padding_lengths(dense, padding)
+        if lengths is None:
+            partition = RowPartition.from_uniform_row_length(
+                convert_integers(columns, dtype), num_rows * columns, num_rows
+            )
+            return cls.from_partition(flat, partition)
+        counts = read_integers(lengths, "lengths of RaggedTensor.from_tensor")
+        if counts.ndim != 1:
+            raise ValueError(f"lengths: shape {counts.shape} must have rank 1")
+        counts = np.clip(counts, 0, columns).astype(dtype.dtype)
+        positions = np.flatnonzero(np.arange(columns) < counts[:, None])
+        return cls.from_row_lengths(array.gather(flat, positions), counts)
+
+    @classmethod
+    def from_sparse(
+        cls, st_input: SparseTensor, name: str | None = None, row_splits_dtype: DTypeLike = int64
+    ) -> RaggedTensor:
+        """Create rows from a sparse matrix with elements only at the start of its rows.
+
+        Raises:
+          TypeError: If the argument is not a sparse tensor.
+          ValueError: If it is not a matrix.
+          InvalidArgumentError: If its rows have gaps.
+        """
+        if not isinstance(st_input, SparseTensor):
+            raise TypeError(
+                f"Argument `st_input` must be of type SparseTensor, got {type(st_input).__name__}."
+            )
+        if st_input.shape.rank != 2:
+            raise ValueError(f"rank(st_input) must be 2. Received {st_input.shape.rank}.")
+        indices = st_input.indices.require_value("indices of RaggedTensor.from_sparse")
+        ids = indices[:, 0].astype(as_dtype(row_splits_dtype).dtype)
+        rows = cls.from_value_rowids(st_input.values, ids, st_input.shape[0])
+        if not np.array_equal(rows.partition.offsets_in_rows().array, indices[:, 1]):
+            raise InvalidValueError(
+                "SparseTensor is not right-ragged: its rows have gaps, or are not in order."
+            )
+        return rows
+
+    # ---- parts -----------------------------------------------------------------------------
+
+    @property
+    def values(self) -> PyTree:
+        """Return the concatenated rows."""
+        return self._values
+
+    @property
+    def partition(self) -> RowPartition:
+        """Return the partition of the values into rows."""
+        return self._partition
+
+    @property
+    def nested_partitions(self) -> tuple[RowPartition, ...]:
+        """Return the partitions of all ragged dimensions, outermost first."""
+        inner = self.values.nested_partitions if isinstance(self._values, RaggedTensor) else ()
+        return (self._partition, *inner)
+
+    @property
+    def flat_values(self) -> Tensor:
+        """Return the innermost values, a tensor."""
+        return self._values.flat_values if isinstance(self._values, RaggedTensor) else self._values
+
+    @property
+    def row_splits(self) -> Tensor:
+        """Return the positions in the values at which rows start, and the last end."""
+        return self._partition.row_splits()
+
+    @property
+    def host_splits(self) -> np.ndarray:
+        """Return the row splits on the host."""
+        return self._partition.read_splits()
+
+    @property
+    def uniform_row_length(self) -> Tensor | None:
+        """Return the length of all rows if they were created with one length, or None."""
+        return self._partition.uniform_row_length()
+
+    @property
+    def nested_row_splits(self) -> tuple[Tensor, ...]:
+        """Return the row splits of all ragged dimensions, outermost first."""
+        return tuple(p.row_splits() for p in self.nested_partitions)
+
+    @property
+    def ragged_rank(self) -> int:
+        """Return the number of ragged dimensions."""
+        return len(self.nested_partitions)
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the values."""
+        return self.flat_values.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the static shape, with None for ragged dimensions."""
+        partition = self._partition
+        return TensorShape(
+            [
+                partition.static_nrows,
+                partition.static_uniform_row_length,
+                *self._values.shape.as_list()[1:],
+            ]
+        )
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        return self.ragged_rank + len(self.flat_values.shape)
+
+    def get_shape(self) -> TensorShape:
+        """Return the static shape."""
+        return self.shape
+
+    def consumers(self) -> list[Any]:
+        """Return an empty list: the operations that use the rows are not recorded."""
+        return []
+
+    def nrows(self, out_type: DTypeLike | None = None, name: str | None = None) -> Tensor:
+        """Return the number of rows."""
+        dtype = self._partition.dtype if out_type is None else as_dtype(out_type)
+        return make_size(self._partition.static_nrows, dtype)
+
+    def row_lengths(self, axis: int = 1, name: str | None = None) -> PyTree:
+        """Return the length of each row of an axis."""
+        axis = get_positive_axis(axis, len(self.shape))
+        if axis == 0:
+            return self.nrows()
+        if axis == 1:
+            return self._partition.row_lengths()
+        if isinstance(self._values, RaggedTensor):
+            return self.with_values(self._values.row_lengths(axis - 1))
+        sizes = self._values.shape.as_list()
+        count = make_size(sizes[axis - 1], self._partition.dtype)
+        return self.with_values(array.broadcast_to(count, sizes[: axis - 1]))
+
+    def nested_row_lengths(self, name: str | None = None) -> tuple[Tensor, ...]:
+        """Return the row lengths of all ragged dimensions, outermost first."""
+        return tuple(p.row_lengths() for p in self.nested_partitions)
+
+    def row_starts(self, name: str | None = None) -> Tensor:
+        """Return the position in the values at which each row starts."""
+        return self._partition.row_starts()
+
+    def row_limits(self, name: str | None = None) -> Tensor:
+        """Return the position in the values at which each row ends."""
+        return self._partition.row_limits()
+
+    def value_rowids(self, name: str | None = None) -> Tensor:
+        """Return the row of each value."""
+        return self._partition.value_rowids()
+
+    def nested_value_rowids(self, name: str | None = None) -> tuple[Tensor, ...]:
+        """Return the rows of values of all ragged dimensions, outermost first."""
+        return tuple(p.value_rowids() for p in self.nested_partitions)
+
+    def bounding_shape(
+        self, axis: PyTree = None, name: str | None = None, out_type: DTypeLike | None = None
+    ) -> Tensor:
+        """Return the smallest dense shape that contains all rows, or its sizes along some axes."""
+        dtype = self._partition.dtype if out_type is None else as_dtype(out_type)
+        partitions = self.nested_partitions
+        sizes = [make_size(partitions[0].static_nrows)]
+        sizes += [find_largest(p.row_lengths()) for p in partitions]
+        sizes += [make_size(n) for n in self.flat_values.shape.as_list()[1:]]
+        if isinstance(axis, int | np.integer):
+            if not -len(sizes) <= axis < len(sizes):
+                raise InvalidValueError(f"axis={axis} out of bounds of {len(sizes)} dimensions")
+            return convert_integers(sizes[get_positive_axis(int(axis), len(sizes))], dtype)
+        vector = array.stack([convert_integers(s, dtype) for s in sizes])
+        return vector if axis is None else array.gather(vector, axis)
+
+    def with_values(self, new_values: PyTree) -> RaggedTensor:
+        """Return the same rows with other values."""
+        values = convert_values(new_values)
+        known, count = self._partition.static_nvals, _count_rows(values)
+        if known is not None and known != count:
+            raise InvalidValueError(
+                f"RaggedTensor.with_values: expected {known} values for these rows, got {count}."
+            )
+        return RaggedTensor.from_partition(values, self._partition)
+
+    def with_flat_values(self, new_values: TensorLike) -> RaggedTensor:
+        """Return the same rows with other innermost values."""
+        if isinstance(self._values, RaggedTensor):
+            new_values = self._values.with_flat_values(new_values)
+        return self.with_values(new_values)
+
+    def with_row_splits_dtype(self, dtype: DTypeLike) -> RaggedTensor:
+        """Return the same rows with row splits of another dtype, int32 or int64."""
+        values = self._values
+        if isinstance(values, RaggedTensor):
+            values = values.with_row_splits_dtype(dtype)
+        return RaggedTensor(values, self._partition.with_dtype(dtype), internal=True)
+
+    def merge_dims(self, outer_axis: int, inner_axis: int) -> PyTree:
+        """Merge the dimensions from `outer_axis` to `inner_axis` into one."""
+        rank = len(self.shape)
+        outer = get_positive_axis(outer_axis, rank, "outer_axis")
+        inner = get_positive_axis(inner_axis, rank, "inner_axis")
+        if outer > inner:
+            raise ValueError(
+                f"Expected outer_axis ({outer_axis}) to be less than or equal to inner_axis ({inner_axis})"
+            )
+        return merge_dims(self, outer, inner)
+
+    # ---- composite -------------------------------------------------------------------------
+
+    def _split(self) -> tuple[list[Tensor], Hashable]:
+        lengths = tuple(p.static_uniform_row_length for p in self.nested_partitions)
+        return [self.flat_values, *self.nested_row_splits], lengths
+
+    @classmethod
+    def _join(cls, parts: Sequence[Any], static: Any) -> RaggedTensor:
+        values, *splits = parts
+        for split, length in zip(reversed(splits), reversed(static), strict=True):
+            count = _count_rows(values)
+            values = cls(values, RowPartition(split, length, count, internal=True), internal=True)
+        return values
+
+    @property
+    def _type_spec(self) -> RaggedTensorSpec:
+        return RaggedTensorSpec.from_value(self)
+
+    def _components(self) -> list[Tensor]:
+        return [self.flat_values]
+
+    def _with_components(self, components: Sequence[Any]) -> RaggedTensor:
+        return self.with_flat_values(components[0])
+
+    def _as_tensor(self) -> Tensor:
+        raise InvalidValueError(
+            "A RaggedTensor has rows of different lengths: convert it with to_tensor()."
+        )
+
+    # ---- conversion ------------------------------------------------------------------------
+
+    def to_tensor(
+        self, default_value: PyTree = None, name: str | None = None, shape: PyTree = None
+    ) -> Tensor:
+        """Return a dense tensor, with a default value after the end of each row.
+
+        Args:
+          default_value: The value; default zero or the empty string.
+          name: Ignored.
+          shape: Shape of the result; None for the sizes of the longest rows. Longer rows are cut.
+        """
+        return padding.pad_rows(self, default_value, shape)
+
+    def to_sparse(self, name: str | None = None) -> SparseTensor:
+        """Return a sparse tensor with the values of each row at its start."""
+        return SparseTensor(
+            padding.list_coordinates(self),
+            padding.flatten_values(self),
+            self.bounding_shape(out_type=int64),
+        )
+
+    def to_list(self) -> list[Any]:
+        """Return nested lists of Python values.
+
+        Raises:
+          ValueError: In a traced function.
+        """
+        flat = self.flat_values
+        if find_value(flat) is None:
+            raise ValueError("to_list can only be used in eager mode, where values are known.")
+        rows: Any = flat.numpy().tolist()
+        for partition in reversed(self.nested_partitions):
+            splits = partition.read_splits().tolist()
+            rows = [rows[a:b] for a, b in itertools.pairwise(splits)]
+        return rows
+
+    def numpy(self) -> np.ndarray:
+        """Return an array with one array for each row, or a dense array if all rows have one length."""
+        if find_value(self.flat_values) is None:
+            raise ValueError("RaggedTensor.numpy() is only supported in eager mode.")
+        values = self._values.numpy()
+        rows = np.split(values, self.host_splits[1:-1]) if self.host_splits.size > 1 else []
+        if not rows:
+            return np.zeros((0, 0, *values.shape[1:]), values.dtype)
+        if all(len(row) == len(rows[0]) for row in rows):
+            return np.array(rows)
+        result = np.empty(len(rows), object)
+        result[:] = rows
+        return result
+
+    def __bool__(self) -> bool:
+        raise TypeError("RaggedTensor may not be used as a boolean.")
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[int(i)] for i in np.arange(self._partition.static_nrows))
+
+    def __autograph_for__(self) -> None:
+        """Let Python iterate over the rows, which have different sizes."""
+
+    def __getitem__(self, key: PyTree) -> PyTree:
+        return indexing.get_item(self, list(key) if isinstance(key, tuple | list) else [key])
+
+    def take_rows(self, rows: np.ndarray) -> RaggedTensor:
+        """Return some rows."""
+        return indexing.take_rows(self, rows.reshape(-1))
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        if find_value(self.flat_values) is not None and find_value(self.row_splits) is not None:
+            return f"<tf.RaggedTensor {format_rows(self.numpy())}>"
+        return f"tf.RaggedTensor(values={self._values!r}, row_splits={self.row_splits!r})"
+
+    def __hash__(self) -> int:
+        raise TypeError("RaggedTensor is unhashable.")
+
+
+def _convert_parts(values: PyTree, rows: TensorLike) -> tuple[Values, TensorLike]:
+    """Convert values, and Python integers to the dtype of their row splits."""
+    values = convert_values(values)
+    if isinstance(values, RaggedTensor) and not hasattr(rows, "dtype"):
+        rows = convert_integers(rows, values.partition.dtype)
+    return values, rows
+
+
+def _make_rows(
+    cls: type[RaggedTensor],
+    make: Callable[..., RowPartition],
+    values: PyTree,
+    rows: TensorLike,
+    validate: bool,
+) -> RaggedTensor:
+    values, rows = _convert_parts(values, rows)
+    return cls.from_partition(values, make(rows, validate, num_values=_count_rows(values)))
+
+
+def _nest_rows(
+    make: Callable[..., RaggedTensor], flat_values: PyTree, rows: Sequence[TensorLike], name: str
+) -> Any:
+    if isinstance(rows, Tensor):
+        raise TypeError(f"Argument `{name}` must be a list of Tensors. Received a Tensor.")
+    return functools.reduce(make, reversed(list(rows)), convert_values(flat_values))
+
+
+def _cumulate(sizes: Sequence[int]) -> list[int]:
+    return [int(n) for n in np.cumprod(sizes)]
+
+
+def padding_lengths(dense: Tensor, value: PyTree) -> np.ndarray:
+    """Return the length of each row of a dense tensor without the padding at its end."""
+    fill = convert_to_tensor(value, dense.dtype).require_value("padding")
+    if fill.shape != tuple(dense.shape)[2:]:
+        raise ValueError(
+            f"padding: shape {fill.shape} must be the shape of the values, {dense.shape[2:]}"
+        )
+    is_value = dense.require_value("values of RaggedTensor.from_tensor") != fill
+    is_value = is_value.reshape(*is_value.shape[:2], int(np.prod(is_value.shape[2:]))).any(-1)
+    return np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)
+
+
+def merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:
+    """Merge the dimensions from `outer` to `inner` of a ragged or dense tensor."""
+    if outer == inner:
+        return value
+    if not isinstance(value, RaggedTensor):
+        sizes = value.shape.as_list()
+        merged = functools.reduce(lambda a, b: a * b, sizes[outer : inner + 1])
+        return array.reshape(value, [*sizes[:outer], merged, *sizes[inner + 1 :]])
+    if outer == 0:
+        return merge_dims(value.values, 0, inner - 1)
+    if outer > 1:
+        return value.with_values(merge_dims(value.values, outer - 1, inner - 1))
+    values, splits = value.values, value.row_splits
+    for axis in range(outer, inner):
+        if not isinstance(values, RaggedTensor):
+            factor = functools.reduce(
+                lambda a, b: a * b, values.shape.as_list()[1 : inner - axis + 1]
+            )
+            splits = splits * factor
+            values = merge_dims(values, 0, inner - axis)
+            break
+        splits = array.gather(values.row_splits, splits)
+        values = values.values
+    return RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+class RaggedTensorSpec(CompositeSpec):
+    """Shape and dtype of a ragged tensor, for example in the `element_spec` of a dataset.
+
+    Args:
+      shape: The shape, with None for ragged dimensions. None for any shape.
+      dtype: Dtype of the values.
+      ragged_rank: Number of ragged dimensions; 0 for rows of a ragged tensor.
+      row_splits_dtype: Dtype of the row splits.
+      flat_values_spec: Spec of the innermost values; by default one of `dtype`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> data = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[1, 2], [3]]))
+      >>> data.batch(2).element_spec
+      RaggedTensorSpec(TensorShape([None, None]), tf.int32, 1, tf.int64)
+    """
+
+    def __init__(
+        self,
+        shape: ShapeLike = None,
+        dtype: DTypeLike | None = float32,
+        ragged_rank: int | None = None,
+        row_splits_dtype: DTypeLike = int64,
+        flat_values_spec: TensorSpec | None = None,
+    ) -> None:
+        self._shape, self._row_splits_dtype = as_shape(shape), as_dtype(row_splits_dtype)
+        if flat_values_spec is not None:
+            dtype = flat_values_spec.dtype
+        elif dtype is None:
+            raise ValueError("At least one of dtype or flat_values_spec must be provided")
+        self._dtype, self._flat_values_spec = as_dtype(dtype), flat_values_spec
+        if self._row_splits_dtype not in (int32, int64):
+            raise ValueError(f"row_splits_dtype must be int32 or int64, got {row_splits_dtype}.")
+        rank = self._shape.rank
+        if ragged_rank is None:
+            if rank is None:
+                raise ValueError("Must specify ragged_rank or a shape with a known rank.")
+            ragged_rank = rank - 1
+        if not isinstance(ragged_rank, int):
+            raise TypeError(f"Argument `ragged_rank` must be an int. Received {ragged_rank!r}.")
+        if rank is not None and ragged_rank >= max(rank, 1):
+            raise ValueError(
+                f"Argument `ragged_rank` ({ragged_rank}) must be less than rank ({rank})."
+            )
+        self._ragged_rank = ragged_rank
+
+    @classmethod
+    def from_value(cls, value: Values) -> RaggedTensorSpec:
+        """Return the spec of a ragged tensor, or of a tensor as ragged rank 0."""
+        if not isinstance(value, RaggedTensor):
+            return cls(value.shape, value.dtype, 0)
+        return cls(value.shape, value.dtype, value.ragged_rank, value.row_splits.dtype)
+
+    @property
+    def shape(self) -> TensorShape:
+        """Return the static shape."""
+        return self._shape
+
+    @property
+    def dtype(self) -> DType:
+        """Return the dtype of the values."""
+        return self._dtype
+
+    @property
+    def ragged_rank(self) -> int:
+        """Return the number of ragged dimensions."""
+        return self._ragged_rank
+
+    @property
+    def row_splits_dtype(self) -> DType:
+        """Return the dtype of the row splits."""
+        return self._row_splits_dtype
+
+    @property
+    def flat_values_spec(self) -> TensorSpec | None:
+        """Return the explicit spec of the innermost values, or None."""
+        return self._flat_values_spec
+
+    @property
+    def value_type(self) -> type:
+        """Return `tf.RaggedTensor`, or `tf.Tensor` if there are no ragged dimensions."""
+        return RaggedTensor if self._ragged_rank > 0 else Tensor
+
+    @property
+    def _component_specs(self) -> list[TensorSpec]:
+        count, sizes = self._ragged_rank, self._shape.dims
+        if count == 0:
+            return [TensorSpec(self._shape, self._dtype)]
+        inner = None if sizes is None else [None, *sizes[count + 1 :]]
+        first = None if sizes is None or sizes[0] is None else sizes[0] + 1
+        splits = [TensorSpec([n], self._row_splits_dtype) for n in (first, *[None] * (count - 1))]
+        return [self._flat_values_spec or TensorSpec(inner, self._dtype), *splits]
+
+    def _to_components(self, value: Values) -> list[Tensor]:
+        if not isinstance(value, RaggedTensor):
+            return [value]
+        return [value.flat_values, *value.nested_row_splits]
+
+    def _from_components(self, components: Sequence[Any]) -> Values:
+        if self._ragged_rank == 0:
+            return components[0]
+        sizes = self._shape.dims or [None] * (self._ragged_rank + 1)
+        return RaggedTensor._join(components, sizes[1 : self._ragged_rank + 1])
+
+    def _serialize(self) -> tuple[Any, ...]:
+        parts = self._shape, self._dtype, self._ragged_rank, self._row_splits_dtype
+        return parts if self._flat_values_spec is None else (*parts, self._flat_values_spec)
+
+    def is_compatible_with(self, value: object) -> bool:
+        """Check whether a ragged tensor, or the spec of one, has this dtype and a compatible shape."""
+        if isinstance(value, Tensor) and self._ragged_rank == 0:
+            value = RaggedTensorSpec.from_value(value)
+        if isinstance(value, RaggedTensor):
+            value = type_spec_from_value(value)
+        return (
+            isinstance(value, RaggedTensorSpec)
+            and self._dtype == value.dtype
+            and self._ragged_rank == value.ragged_rank
+            and (not self._ragged_rank or self._row_splits_dtype == value.row_splits_dtype)
+            and self._shape.is_compatible_with(value.shape)
+        )
+
+
+_hash = RaggedTensor.__hash__
+install_operators(RaggedTensor)
+RaggedTensor.__hash__ = _hash  # type: ignore[method-assign]
