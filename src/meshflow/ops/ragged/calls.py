@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,15 @@ def _apply_to_rows(
     if isinstance(x.values, RaggedTensor):
         return x.with_values(public(x.values, *args, **kwargs))
     return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
+
+
+def _encode_rows(
+    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Encode the code points of each innermost row as a string."""
+    if isinstance(x.values, RaggedTensor):
+        return x.with_values(public(x.values, *args, **kwargs))
+    return array.stack([public(row, *args, **kwargs) for row in x])
 
 
 def _reduce_join(
@@ -280,6 +289,7 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "log_softmax": _log_softmax,
     "reduce_join": _reduce_join,
     "softmax": _softmax,
+    "unicode_encode": _encode_rows,
 }
 
 

@@ -15,7 +15,7 @@ from meshflow.ops import array, math
 from meshflow.ops.ragged.partition import find_largest
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
-__all__ = ["REDUCTIONS", "SEGMENT_OPS", "DENSE_OPS", "parse_axes", "reduce", "reduce_axes"]
+__all__ = ["DENSE_OPS", "REDUCTIONS", "SEGMENT_OPS", "parse_axes", "reduce", "reduce_axes"]
 
 # Reduce values with equal ids: (values, ids, number of ids) -> results.
 SEGMENT_OPS: dict[str, Callable[..., Any]] = {

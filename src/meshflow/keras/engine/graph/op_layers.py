@@ -128,7 +128,7 @@ class TFOpLambda(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the op, or add the call to the graph if an argument is symbolic."""
-        if not symbolic_calls.has_symbolic(args, kwargs):
+        if not symbolic_calls.has_symbolic(args, kwargs, KerasTensor):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
             self._call_name = (kwargs.pop("name"),)

@@ -138,8 +138,8 @@ class SymbolicCallMethods:
         """
         if args or not isinstance(inputs, KerasTensor) or not inputs.dtype.is_floating:
             return None
-        if inputs._keras_mask is not None or inputs.is_sparse:
-            # Only a trace determines the mask of the output, and whether it is sparse.
+        if inputs._keras_mask is not None or inputs.is_composite:
+            # Only a trace determines the mask of the output, and whether it is sparse or ragged.
             return None
         if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {
             "training"
