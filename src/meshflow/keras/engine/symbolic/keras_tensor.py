@@ -142,7 +142,15 @@ class KerasTensor(_Operators):
     def __getattr__(self, name: str) -> Any:
         if name in ("array", "require_value", "numpy"):
             raise self._make_use_error("a tensor with a value")
+        if not name.startswith("__") and isinstance(self._type_spec, CompositeSpec):
+            found = self._find_attribute(name)
+            if found is not NotImplemented:
+                return found
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _find_attribute(self, name: str) -> Any:
+        """Return an attribute of the type of the values; `instance_layers` defines it."""
+        return NotImplemented
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._make_use_error("a NumPy array")
