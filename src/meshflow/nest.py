@@ -48,7 +48,7 @@ def _unwrap(leaf: PyTree) -> PyTree:
 def _expand(structure: PyTree) -> PyTree:
     """Replace composite tensors and specs of them by structures of their components."""
 
-    def expand(leaf: Any) -> Any:
+    def expand(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
             return _expand(leaf._type_spec._to_components(leaf))  # type: ignore[attr-defined]
         if isinstance(leaf, CompositeSpec):
@@ -61,7 +61,7 @@ def _expand(structure: PyTree) -> PyTree:
 def _contract(structure: PyTree, components: PyTree) -> PyTree:
     """Undo `_expand`."""
 
-    def contract(leaf: Any, value: Any) -> Any:
+    def contract(leaf: PyTree, value: PyTree) -> PyTree:
         if isinstance(leaf, CompositeTensor):
             spec: Any = leaf._type_spec
             return spec._from_components(_contract(spec._to_components(leaf), value))

@@ -27,8 +27,13 @@ def matches(found, expected, tolerance=1e-3):
     if isinstance(expected, dict):
         if "error" in expected:
             return isinstance(found, dict) and expected["error"] in found.get("bases", ())
-        return isinstance(found, dict) and expected.keys() == found.keys() and all(
-            matches(found[k], expected[k], 5e-3 if k == "gradient" else tolerance) for k in expected
+        return (
+            isinstance(found, dict)
+            and expected.keys() == found.keys()
+            and all(
+                matches(found[k], expected[k], 5e-3 if k == "gradient" else tolerance)
+                for k in expected
+            )
         )
     if isinstance(expected, list):
         return (
@@ -36,7 +41,11 @@ def matches(found, expected, tolerance=1e-3):
             and len(found) == len(expected)
             and all(matches(f, e, tolerance) for f, e in zip(found, expected, strict=True))
         )
-    if isinstance(expected, float) and isinstance(found, int | float) and not isinstance(found, bool):
+    if (
+        isinstance(expected, float)
+        and isinstance(found, int | float)
+        and not isinstance(found, bool)
+    ):
         return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
     return type(found) is type(expected) and found == expected
 

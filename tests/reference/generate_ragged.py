@@ -12,4 +12,11 @@ for result in results:
     result.pop("bases", None)
 path = Path(__file__).with_name("ragged.json.xz")
 path.write_bytes(lzma.compress(json.dumps(results, separators=(",", ":")).encode()))
-print(len(results), "results,", sum("error" in r for r in results), "errors,", path.stat().st_size, "bytes")
+print(
+    len(results),
+    "results,",
+    sum("error" in r for r in results),
+    "errors,",
+    path.stat().st_size,
+    "bytes",
+)

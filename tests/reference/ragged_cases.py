@@ -24,21 +24,107 @@ STRINGS = {
     "s2": "R([['a', 'bb ', 'Cc'], [], ['d e f']])",
     "s3": "R([[['a', 'b'], []], [['xyz']]])",
 }
-RANK = {"r2": 2, "e2": 2, "o2": 2, "u2": 2, "n2": 2, "r3": 3, "f3": 3, "i3": 3, "u3": 3, "v3": 3, "r4": 4}
+RANK = {
+    "r2": 2,
+    "e2": 2,
+    "o2": 2,
+    "u2": 2,
+    "n2": 2,
+    "r3": 3,
+    "f3": 3,
+    "i3": 3,
+    "u3": 3,
+    "v3": 3,
+    "r4": 4,
+}
 UNARY = [
-    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "conj", "cos", "cosh", "digamma"),
-    *("erf", "erfc", "erfinv", "exp", "expm1", "floor", "imag", "is_finite", "is_inf", "is_nan", "lgamma"),
-    *("log", "log1p", "log_sigmoid", "ndtri", "negative", "real", "reciprocal", "rint", "round", "rsqrt"),
-    *("sigmoid", "sign", "sin", "sinh", "softplus", "sqrt", "square", "tan", "tanh", "angle", "erfcinv"),
-    *("reciprocal_no_nan", "special.dawsn", "special.expint", "special.fresnel_cos", "special.spence"),
+    *(
+        "abs",
+        "acos",
+        "acosh",
+        "asin",
+        "asinh",
+        "atan",
+        "atanh",
+        "ceil",
+        "conj",
+        "cos",
+        "cosh",
+        "digamma",
+    ),
+    *(
+        "erf",
+        "erfc",
+        "erfinv",
+        "exp",
+        "expm1",
+        "floor",
+        "imag",
+        "is_finite",
+        "is_inf",
+        "is_nan",
+        "lgamma",
+    ),
+    *(
+        "log",
+        "log1p",
+        "log_sigmoid",
+        "ndtri",
+        "negative",
+        "real",
+        "reciprocal",
+        "rint",
+        "round",
+        "rsqrt",
+    ),
+    *(
+        "sigmoid",
+        "sign",
+        "sin",
+        "sinh",
+        "softplus",
+        "sqrt",
+        "square",
+        "tan",
+        "tanh",
+        "angle",
+        "erfcinv",
+    ),
+    *(
+        "reciprocal_no_nan",
+        "special.dawsn",
+        "special.expint",
+        "special.fresnel_cos",
+        "special.spence",
+    ),
     *("special.bessel_i0", "special.bessel_i1", "special.bessel_k0e", "special.bessel_j0"),
     *("bessel_i0e", "special.fresnel_sin"),
 ]
-NN = ["relu", "relu6", "elu", "selu", "gelu", "leaky_relu", "silu", "softsign", "softmax", "log_softmax"]
+NN = [
+    "relu",
+    "relu6",
+    "elu",
+    "selu",
+    "gelu",
+    "leaky_relu",
+    "silu",
+    "softsign",
+    "softmax",
+    "log_softmax",
+]
 BINARY = [
     *("add", "subtract", "multiply", "divide", "truediv", "floordiv", "floormod", "pow", "maximum"),
     *("minimum", "squared_difference", "equal", "not_equal", "less", "less_equal", "greater"),
-    *("greater_equal", "divide_no_nan", "multiply_no_nan", "atan2", "xlogy", "xdivy", "nextafter", "mod"),
+    *(
+        "greater_equal",
+        "divide_no_nan",
+        "multiply_no_nan",
+        "atan2",
+        "xlogy",
+        "xdivy",
+        "nextafter",
+        "mod",
+    ),
     *("truncatediv", "truncatemod", "polygamma", "zeta", "igamma", "xlog1py"),
 ]
 REDUCTIONS = ["sum", "prod", "min", "max", "mean", "any", "all", "variance", "std", "logsumexp"]
@@ -66,7 +152,9 @@ def expressions():
         cases.append((text, *operands))
 
     for name in UNARY:
-        for key in ("r2", "e2", "i3", "r4") if name in ("abs", "exp", "sqrt", "sin") else ("r2", "f3"):
+        for key in (
+            ("r2", "e2", "i3", "r4") if name in ("abs", "exp", "sqrt", "sin") else ("r2", "f3")
+        ):
             add(f"tf.math.{name}(x / 8)", make(key))
     for name in NN:
         for key in ("r2", "f3", "i3", "e2"):
@@ -101,19 +189,33 @@ def expressions():
                      "x != 2", "x <= 2", "x == 2", "x == None", "x == 'a'"):  # fmt: skip
             for dtype in ("tf.float32", "tf.int64"):
                 add(text, make(key, dtype))
-    for text in ("~x", "x & y", "x | y", "x ^ y", "tf.logical_not(x)", "tf.logical_and(x, y)", "tf.math.logical_xor(x, y)"):
+    for text in (
+        "~x",
+        "x & y",
+        "x | y",
+        "x ^ y",
+        "tf.logical_not(x)",
+        "tf.logical_and(x, y)",
+        "tf.math.logical_xor(x, y)",
+    ):
         add(text, "R([[True, False], [], [True]])", "R([[True, True], [], [False]])")
     for name in REDUCTIONS:
         for key, rank in RANK.items():
             axes = [None, *range(-1, rank), (0, 1), [1], *([(1, 2), (0, 2)] if rank > 2 else [])]
             for axis in axes:
                 operand = "x > 2" if name in ("any", "all") else "x"
-                call = f"tf.reduce_{name}" if name not in ("variance", "std") else f"tf.math.reduce_{name}"
+                call = (
+                    f"tf.reduce_{name}"
+                    if name not in ("variance", "std")
+                    else f"tf.math.reduce_{name}"
+                )
                 if name in ("sum", "max", "mean", "any") or key in ("r2", "f3", "i3"):
                     add(f"{call}({operand}, axis={axis})", make(key))
         for axis in (None, 0, 1, -1):
             operand = "x > 2" if name in ("any", "all") else "x"
-            call = f"tf.reduce_{name}" if name not in ("variance", "std") else f"tf.math.reduce_{name}"
+            call = (
+                f"tf.reduce_{name}" if name not in ("variance", "std") else f"tf.math.reduce_{name}"
+            )
             add(f"{call}({operand}, axis={axis}, keepdims=True)", make("r2"))
             if name in ("sum", "prod", "mean", "max"):
                 add(f"{call}({operand}, axis={axis})", make("r2", "tf.int32"))
@@ -121,7 +223,14 @@ def expressions():
         for index in KEYS[rank]:
             add(f"x[{index}]", make(key))
     for key in ("u2", "u3", "v3"):
-        for index in (":, 0", ":, -1", ":, 2", ":, 1:", ":, ::-1", ":, 1, :1" if RANK[key] > 2 else "1, 1"):
+        for index in (
+            ":, 0",
+            ":, -1",
+            ":, 2",
+            ":, 1:",
+            ":, ::-1",
+            ":, 1, :1" if RANK[key] > 2 else "1, 1",
+        ):
             add(f"x[{index}]", make(key))
     properties = [
         *("x.row_splits", "x.row_lengths()", "x.row_starts()", "x.row_limits()", "x.value_rowids()", "x.nrows()"),
@@ -171,11 +280,234 @@ def expressions():
     ):  # fmt: skip
         for key in STRINGS:
             add(text, make(key))
+    for text in MORE:
+        for key in ("r2", "u2", "r3", "i3", "f3"):
+            add(text, make(key))
+    for text in INTEGERS:
+        for key in ("r2", "r3", "u2"):
+            add(text, make(key, "tf.int32"))
     for text in CONSTRUCTORS:
         add(text)
     return cases
 
 
+MORE = [
+    *(
+        f"tf.math.unsorted_segment_{k}(x, C([0, 1, 0]), 2)"
+        for k in ("sum", "prod", "max", "min", "mean", "sqrt_n")
+    ),
+    *(
+        "tf.math.unsorted_segment_sum(x, tf.cast(x > 2, tf.int32), 2)",
+        "tf.math.unsorted_segment_sum(x, C([5, 0, 1]), 2)",
+    ),
+    *(
+        "tf.complex(x, x)",
+        "tf.dtypes.complex(x, x * 0).dtype",
+        "tf.nn.sigmoid_cross_entropy_with_logits(labels=x, logits=x)",
+    ),
+    *(
+        "tf.image.adjust_brightness(x, 0.5)",
+        "tf.image.adjust_gamma(x, 2.)",
+        "tf.image.convert_image_dtype(x, tf.uint8)",
+    ),
+    *(
+        "tf.nn.leaky_relu(x - 3, 0.5)",
+        "tf.nn.softmax(x, axis=1)",
+        "tf.nn.softmax(x, axis=0)",
+        "tf.clip_by_value(x, C(2.), C(3.))",
+    ),
+    *(
+        "tf.one_hot(tf.cast(x, tf.int32), 4, axis=0)",
+        "tf.one_hot(tf.cast(x, tf.int32), 4, on_value=5., off_value=-1.)",
+    ),
+    *(
+        "tf.cumsum(x, axis=-1)",
+        "tf.cumsum(x, axis=1, reverse=True)",
+        "tf.cumsum(x, axis=1, exclusive=True)",
+        "tf.cumsum(x, axis=9)",
+    ),
+    *(
+        "tf.reduce_sum(x, axis=9)",
+        "tf.reduce_sum(x, axis=C(1))",
+        "tf.reduce_sum(x, axis=C([0, 1]))",
+        "tf.reduce_max(x, axis=[])",
+        "tf.reduce_sum(x, axis='a')",
+    ),
+    *(
+        "tf.expand_dims(tf.expand_dims(x, 0), 0)",
+        "tf.squeeze(tf.expand_dims(x, -1), -1)",
+        "tf.squeeze(x)",
+        "tf.squeeze(x, 9)",
+    ),
+    *(
+        "tf.concat([x, tf.expand_dims(x[0], 0)], 0)",
+        "tf.concat([x, x, x], 1)",
+        "tf.concat(x, 0)",
+        "tf.concat([x, 1.], 0)",
+        "tf.stack([x, x, x], axis=5)",
+    ),
+    *(
+        "tf.tile(x, [1])",
+        "tf.tile(x, [0] * len(x.shape))",
+        "tf.split(x, 2)",
+        "tf.split(x, [1, 1])",
+        "tf.split(x, 1, axis=1)",
+        "tf.unstack(x)",
+    ),
+    *(
+        "tf.gather(x, [2, 0, 1])",
+        "tf.gather(x, [0], axis=1)",
+        "tf.gather(x, [-1])",
+        "tf.gather(x, [0.5])",
+        "tf.gather(x, [[0]], batch_dims=1)",
+    ),
+    *(
+        "tf.where(x > 2, x, -1.)",
+        "tf.where(x > 2, 1., 0.)",
+        "tf.where(x, x, x)",
+        "tf.where(x > 2, x)",
+        "tf.ragged.boolean_mask(x, [True, False, True])",
+    ),
+    *(
+        "tf.ragged.map_flat_values(lambda v: v * 2, x)",
+        "tf.ragged.map_flat_values(tf.add, x, x)",
+        "tf.ragged.map_flat_values(lambda v: v[:1], x)",
+    ),
+    *(
+        "list(x)",
+        "x.consumers()",
+        "x.get_shape()",
+        "x.numpy().shape",
+        "x.flat_values.shape",
+        "x.merge_dims(0, -1)",
+        "x.merge_dims(5, 6)",
+    ),
+    *(
+        "x.with_values(1.)",
+        "x.with_flat_values(C([1.]))",
+        "x.to_tensor(shape=[None, 2] + [None] * (len(x.shape) - 2))",
+        "x.to_tensor(shape=[2])",
+    ),
+    *(
+        "x.to_tensor(default_value='a')",
+        "x.bounding_shape(axis=7)",
+        "x.row_lengths(axis='a')",
+        "x.with_row_splits_dtype(tf.float32)",
+        "-x + x * x / 2",
+    ),
+    *(
+        "tf.reduce_sum(x * x)",
+        "tf.reduce_sum(tf.exp(-x), axis=1)",
+        "tf.reduce_mean(tf.concat([x, x], 1), axis=1)",
+        "tf.reduce_sum(x[1:], axis=0)",
+        "tf.reduce_sum(x[:, :1])",
+    ),
+    *(
+        "tf.reduce_sum(x.to_tensor() ** 2)",
+        "tf.reduce_sum(tf.gather(x, [2, 2, 0]) ** 2)",
+        "tf.reduce_sum(tf.stack([x, x]) ** 2)",
+        "tf.reduce_sum(tf.ragged.boolean_mask(x, x > 1) ** 2)",
+    ),
+    *(
+        "tf.function(lambda v: [v, {'a': v + 1}])(x)",
+        "tf.function(lambda v, n: v * n)(x, 3.)",
+        "tf.function(lambda v: tf.reduce_sum(v))(x)",
+        "tf.function(lambda v: v.to_sparse())(x)",
+    ),
+    *(
+        "tf.function(lambda v: tf.nn.relu(v - 2))(x)",
+        "tf.function(lambda v: tf.reduce_max(v, axis=1))(x)",
+        "tf.function(lambda v: tf.gather(v, [1, 0]))(x)",
+        "tf.function(lambda v: tf.shape(v.flat_values))(x)",
+    ),
+    *(
+        "tf.function(lambda v: v.value_rowids())(x)",
+        "tf.function(lambda v: tf.nn.softmax(v))(x)",
+        "tf.function(lambda v: tf.reduce_sum(v, axis=0))(x)",
+        "tf.function(lambda v: tf.map_fn(tf.reduce_sum, v, fn_output_signature=tf.float32))(x)",
+    ),
+    *(
+        "tf.function(lambda: x * 2)()",
+        "tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), [C(0), x])[1]",
+        "tf.function(lambda v: tf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v * 2), [C(0), v])[1])(x)",
+    ),
+    *(
+        "tf.function(lambda v: tf.cond(tf.reduce_sum(v) > 3, lambda: v + 1, lambda: v - 1))(x)",
+        "tf.switch_case(C(1), [lambda: x, lambda: x * 3])",
+        "tf.nest.map_structure(lambda t: t, x, expand_composites=True)",
+    ),
+    *(
+        "tf.nest.pack_sequence_as(x, tf.nest.flatten(x, expand_composites=True), expand_composites=True)",
+        "tf.nest.flatten(x._type_spec, expand_composites=True)",
+        "tf.nest.assert_same_structure(x, x, expand_composites=True)",
+    ),
+    *(
+        "tf.nest.is_nested(x)",
+        "len(tf.nest.flatten([x, x]))",
+        "tf.function(lambda v: v)(x)._type_spec",
+        "tf.function(lambda v: v, input_signature=[x._type_spec])(x)",
+        "tf.map_fn(lambda r: tf.reduce_sum(r), x, fn_output_signature=tf.float32)",
+    ),
+    *(
+        "tf.map_fn(lambda r: r, x, fn_output_signature=tf.RaggedTensorSpec([None] * (len(x.shape) - 1), tf.float32, max(x.ragged_rank - 1, 0)))",
+        "tf.foldl(lambda a, r: a + tf.reduce_sum(r), x, initializer=0.)",
+        "tf.math.count_nonzero(x)",
+    ),
+    *(
+        "tf.experimental.DynamicRaggedShape.from_tensor(x).static_lengths()",
+        "tf.experimental.DynamicRaggedShape.from_tensor(x).rank",
+        "tf.reshape(x.flat_values, tf.shape(x))",
+        "tf.broadcast_to(C(1.), tf.shape(x))",
+    ),
+]
+INTEGERS = [
+    *(
+        "tf.bitwise.bitwise_and(x, x)",
+        "tf.bitwise.bitwise_or(x, 8)",
+        "tf.bitwise.bitwise_xor(x, x)",
+        "tf.bitwise.invert(x)",
+        "tf.bitwise.left_shift(x, x)",
+    ),
+    *(
+        "tf.bitwise.right_shift(x, C(1))",
+        "x // 2",
+        "x / 2",
+        "x % 3",
+        "tf.reduce_mean(x, 1)",
+        "tf.reduce_sum(x, 0)",
+        "tf.reduce_prod(x, -1)",
+        "tf.nn.embedding_lookup(tf.reshape(tf.range(14.), [7, 2]), x)",
+    ),
+    *(
+        "tf.gather(tf.range(10), x)",
+        "tf.gather(tf.reshape(tf.range(20), [10, 2]), x)",
+        "tf.gather(R([[1], [2, 3], [], [4], [5], [6], []]), x)",
+        "tf.one_hot(x, 3, dtype=tf.int32)",
+        "tf.strings.as_string(x)",
+    ),
+    *(
+        "x.to_tensor(-1)",
+        "x.to_sparse()",
+        "tf.cast(x, tf.float64)",
+        "tf.cast(x, tf.bool)",
+        "tf.reduce_any(tf.cast(x, tf.bool), 1)",
+        "tf.math.squared_difference(x, x)",
+        "tf.zeros_like(x, tf.string)",
+        "x == 3",
+        "x != x",
+        "str(x * 1000)",
+    ),
+    *(
+        "tf.RaggedTensor.from_tensor(x.to_tensor(), padding=0)",
+        "tf.ragged.stack_dynamic_partitions(x, x % 2, 2)",
+        "tf.math.abs(-x)",
+        "tf.sign(x - 2)",
+        "tf.maximum(x, 2)",
+        "tf.pow(x, 2)",
+        "tf.math.floormod(x, 2)",
+        "tf.saturate_cast(x * 100, tf.uint8)",
+    ),
+]
 CONSTRUCTORS = [
     *(f"R({p}{o})" for p in ("[]", "[[]]", "[[1, 2], [3]]", "[[], [1]]", "[[[1], []], []]", "[[1], 2]", "1", "[1, 2]",
         "[[1, 2], [3, 4]]", "[[[1, 2], [3, 4]], [[5, 6]]]", "[[[1, 2], [3]], [[4, 5]]]", "[['a'], []]", "[[1.5], [2]]",
@@ -232,12 +564,23 @@ CONSTRUCTORS = [
 def _encode(tf, value):
     """Convert a value to lists, numbers and strings."""
     if isinstance(value, tf.RaggedTensor):
-        return {"ragged": _encode(tf, value.to_list()), "shape": str(value.shape), "dtype": value.dtype.name, "splits": value.row_splits.dtype.name}
+        return {
+            "ragged": _encode(tf, value.to_list()),
+            "shape": str(value.shape),
+            "dtype": value.dtype.name,
+            "splits": value.row_splits.dtype.name,
+        }
     if isinstance(value, tf.SparseTensor):
-        return {"sparse": [_encode(tf, v) for v in (value.indices, value.values, value.dense_shape)]}
+        return {
+            "sparse": [_encode(tf, v) for v in (value.indices, value.values, value.dense_shape)]
+        }
     if tf.is_tensor(value):
         array = np.asarray(value.numpy())
-        return {"tensor": _encode(tf, array.tolist()), "shape": list(array.shape), "dtype": value.dtype.name}
+        return {
+            "tensor": _encode(tf, array.tolist()),
+            "shape": list(array.shape),
+            "dtype": value.dtype.name,
+        }
     if isinstance(value, np.ndarray):
         return {"array": [_encode(tf, v) for v in value], "dtype": str(value.dtype)}
     if isinstance(value, list | tuple):
@@ -273,13 +616,29 @@ def evaluate(tf, case):
             names["x"] = x.with_flat_values(flat)
             value = eval(text, names)
             target = value.flat_values if isinstance(value, tf.RaggedTensor) else value
-            has_target = tf.is_tensor(target) and not isinstance(target, tf.SparseTensor) and target.dtype.is_floating
+            has_target = (
+                tf.is_tensor(target)
+                and not isinstance(target, tf.SparseTensor)
+                and target.dtype.is_floating
+            )
             if has_target:
-                target = tf.reduce_sum(target * tf.reshape(tf.range(1.0, tf.cast(tf.size(target), tf.float32) + 1), tf.shape(target)))
+                target = tf.reduce_sum(
+                    target
+                    * tf.reshape(
+                        tf.range(1.0, tf.cast(tf.size(target), tf.float32) + 1), tf.shape(target)
+                    )
+                )
         result = {"value": _encode(tf, value)}
         if has_target:
             gradient = tape.gradient(target, flat)
-            result["gradient"] = None if gradient is None else _encode(tf, tf.convert_to_tensor(gradient).numpy().tolist())
+            result["gradient"] = (
+                None
+                if gradient is None
+                else _encode(tf, tf.convert_to_tensor(gradient).numpy().tolist())
+            )
         return result
     except Exception as error:
-        return {"error": type(error).__name__, "bases": [base.__name__ for base in type(error).__mro__]}
+        return {
+            "error": type(error).__name__,
+            "bases": [base.__name__ for base in type(error).__mro__],
+        }

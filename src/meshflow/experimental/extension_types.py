@@ -11,7 +11,7 @@ import inspect
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
+
+# A type annotation: a class, or a generic alias of `typing`.
+Annotation: TypeAlias = Any
 
 __all__ = [
     "BatchableExtensionType",
@@ -43,7 +46,7 @@ class ImmutableDict(Mapping[Any, Any]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._dict = dict(*args, **kwargs)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Any) -> PyTree:
         return self._dict[key]
 
     def __contains__(self, key: object) -> bool:
@@ -69,11 +72,11 @@ class _Field(typing.NamedTuple):
     """A field: its name, the type of its values, and its default."""
 
     name: str
-    kind: Any
-    default: Any = inspect.Parameter.empty
+    kind: Annotation
+    default: PyTree = inspect.Parameter.empty
 
 
-def _check_annotation(kind: Any, name: str) -> None:
+def _check_annotation(kind: Annotation, name: str) -> None:
     """Raise a TypeError for annotations that extension types do not support."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, python_types.UnionType):
@@ -91,8 +94,6 @@ def _check_annotation(kind: Any, name: str) -> None:
         for part in arguments:
             _check_annotation(part, name)
         return
-    if isinstance(kind, TensorSpec | CompositeSpec):
-        return
     if kind in (list, dict, set, tuple) or origin in (list, dict, set):
         raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
     if isinstance(kind, type):
@@ -102,11 +103,11 @@ def _check_annotation(kind: Any, name: str) -> None:
     raise TypeError(f"In field {name!r}: Unsupported type annotation `{kind}`")
 
 
-def _fail(name: str, expected: str, value: object) -> Any:
+def _fail(name: str, expected: str, value: object) -> PyTree:
     raise TypeError(f"{name}: expected {expected}, got {type(value).__name__}")
 
 
-def _convert(value: Any, kind: Any, name: str, is_spec: bool) -> Any:
+def _convert(value: PyTree, kind: Annotation, name: str, is_spec: bool) -> PyTree:
     """Convert a value to the type of a field, or the spec of one.
 
     Raises:
@@ -140,18 +141,6 @@ def _convert(value: Any, kind: Any, name: str, is_spec: bool) -> Any:
                 for k, v in value.items()
             }
         )
-    if isinstance(kind, TypeSpec):
-        if is_spec:
-            return (
-                value
-                if isinstance(value, TypeSpec) and kind.is_compatible_with(value)
-                else _fail(name, f"a spec compatible with {kind}", value)
-            )
-        if isinstance(kind, TensorSpec) and not isinstance(value, Tensor):
-            value = _to_tensor(value, name, kind.dtype)
-        if not kind.is_compatible_with(value):
-            raise TypeError(f"{name}: expected a value compatible with {kind}, got {value!r}")
-        return value
     if kind is None or kind is type(None):
         return value if value is None else _fail(name, "None", value)
     if is_spec and issubclass(kind, Tensor | CompositeTensor):
@@ -169,15 +158,14 @@ def _convert(value: Any, kind: Any, name: str, is_spec: bool) -> Any:
         return value if isinstance(value, TensorShape) else TensorShape(value)
     if kind is float and type(value) is int:
         return _fail(name, "a value of type 'float'", value)
-    is_bool_int = kind is int and isinstance(value, bool)
-    if isinstance(value, kind) and not is_bool_int:
+    if isinstance(value, kind):
         return value
-    if hasattr(kind, "from_tensor") and isinstance(value, Tensor):
-        return _fail(name, f"a value of type {kind.__name__!r}", value)
     return _fail(name, f"a value of type {kind.__name__!r}", value)
 
 
-def _convert_union(value: Any, kind: Any, options: Sequence[Any], name: str, is_spec: bool) -> Any:
+def _convert_union(
+    value: PyTree, kind: Annotation, options: Sequence[Any], name: str, is_spec: bool
+) -> PyTree:
     # Types that match without a conversion take precedence over tensors.
     ordered = sorted(
         options,
@@ -193,7 +181,7 @@ def _convert_union(value: Any, kind: Any, options: Sequence[Any], name: str, is_
     return _fail(name, f"a value of {kind}", value)
 
 
-def _to_tensor(value: Any, name: str, dtype: DType | None = None) -> Any:
+def _to_tensor(value: PyTree, name: str) -> PyTree:
     if (
         isinstance(value, Tensor | Variable)
         or hasattr(value, "_keras_history")
@@ -203,13 +191,13 @@ def _to_tensor(value: Any, name: str, dtype: DType | None = None) -> Any:
     if isinstance(value, CompositeTensor):
         return _fail(name, "a Tensor", value)
     try:
-        return convert_to_tensor(value, dtype_hint=dtype)
+        return convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name}: expected a Tensor, got {type(value).__name__}") from error
 
 
 def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind: Annotation = inspect.Parameter.POSITIONAL_OR_KEYWORD
     has_default, parameters = False, []
     for field in fields:
         # A field without a default after one with a default is a keyword.
@@ -228,7 +216,7 @@ def _make_signature(fields: Sequence[_Field]) -> inspect.Signature:
 class _Slot(typing.NamedTuple):
     """Placeholder of a tensor, or of the parts of a composite tensor, in the static part of a value."""
 
-    count: int
+    num_parts: int
     cls: type | None = None
     static: Hashable = None
 
@@ -237,10 +225,10 @@ class _Constant(typing.NamedTuple):
     """A Python value in the static part of a value; equal numbers of different types differ."""
 
     kind: type
-    value: Any
+    value: PyTree
 
 
-def _split_field(value: Any, parts: list[Any]) -> Hashable:
+def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
     if isinstance(value, CompositeTensor):
         inner, static = value._split()
         parts.extend(inner)
@@ -257,11 +245,11 @@ def _split_field(value: Any, parts: list[Any]) -> Hashable:
     return _Constant(type(value), value)
 
 
-def _join_field(static: Any, parts: Iterator[Any]) -> Any:
+def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
     if isinstance(static, _Slot):
         if static.cls is None:
             return next(parts)
-        return static.cls._join([next(parts) for _ in range(static.count)], static.static)  # type: ignore[attr-defined]
+        return static.cls._join([next(parts) for _ in range(static.num_parts)], static.static)  # type: ignore[attr-defined]
     if isinstance(static, _Constant):
         if static.kind is ImmutableDict:
             return ImmutableDict([(k, _join_field(v, parts)) for k, v in static.value])
@@ -291,6 +279,17 @@ def _list_fields(cls: type) -> list[_Field]:
 
 
 _BASES: list[type] = []
+
+
+def list_values(value: PyTree) -> list[Any]:
+    """Return the values of the fields of an extension type, or of its spec."""
+    owner = value.value_type if isinstance(value, ExtensionTypeSpec) else value
+    return [vars(value)[field.name] for field in get_fields(owner)]
+
+
+def get_fields(value: PyTree) -> list[_Field]:
+    """Return the fields of an extension type or of a value of one."""
+    return value._fields or []
 
 
 class ExtensionType(CompositeTensor):
@@ -329,7 +328,7 @@ class ExtensionType(CompositeTensor):
         if own_init is None:
             own_init = _make_constructor(_make_signature(cls._fields))
         cls.__init__ = _wrap_constructor(own_init)  # type: ignore[method-assign]
-        nested: Any = cls.__dict__.get("Spec")
+        nested: PyTree = cls.__dict__.get("Spec")
         if nested is None or not issubclass(nested, ExtensionTypeSpec):
             members = (
                 {}
@@ -345,27 +344,26 @@ class ExtensionType(CompositeTensor):
             }
             cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
 
+    def __init__(self) -> None:
+        raise AssertionError(
+            "Cannot create an instance of ExtensionType because ExtensionType is an abstract base class."
+        )
+
     def __validate__(self) -> None:
         """Check the fields after construction; subclasses raise errors for invalid values."""
 
     def _convert_fields(self) -> None:
         state = self.__dict__
-        for field in type(self)._fields or ():
-            if field.name not in state:
-                raise AttributeError(
-                    f"ExtensionType {type(self).__name__!r}: missing value for field {field.name!r} after the constructor"
-                )
+        fields = get_fields(self)
+        missing = {field.name for field in fields} - state.keys()
+        if missing:
+            raise ValueError(f"Missing required fields: {missing}")
+        for field in fields:
             state[field.name] = _convert(state[field.name], field.kind, field.name, False)
-        extra = sorted(
-            state.keys() - {f.name for f in type(self)._fields or ()} - {"_is_initialized"}
-        )
-        if extra:
-            raise ValueError(
-                f"Unexpected field(s) {extra} of ExtensionType {type(self).__name__!r}."
-            )
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._is_initialized:
+    def __setattr__(self, name: str, value: PyTree) -> None:
+        is_field = any(field.name == name for field in get_fields(self))
+        if self._is_initialized or not is_field:
             raise AttributeError(
                 f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionType."
             )
@@ -378,18 +376,15 @@ class ExtensionType(CompositeTensor):
             )
         del self.__dict__[name]
 
-    def _list_values(self) -> list[Any]:
-        return [getattr(self, field.name) for field in type(self)._fields or ()]
-
     def _split(self) -> tuple[list[Tensor], Hashable]:
         parts: list[Any] = []
-        return parts, tuple([_split_field(value, parts) for value in self._list_values()])
+        return parts, tuple([_split_field(value, parts) for value in list_values(self)])
 
     @classmethod
-    def _join(cls, parts: Sequence[Any], static: Any) -> Any:
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> PyTree:
         supply = iter(parts)
         value = cls.__new__(cls)
-        for field, item in zip(cls._fields or (), static, strict=True):
+        for field, item in zip(get_fields(cls), static, strict=True):
             value.__dict__[field.name] = _join_field(item, supply)
         value.__dict__["_is_initialized"] = True
         return value
@@ -398,17 +393,17 @@ class ExtensionType(CompositeTensor):
     def _type_spec(self) -> ExtensionTypeSpec:
         return type(self).Spec.from_value(self)
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> PyTree:
         if type(self) is not type(other):
             return False
-        spec: Any = self._type_spec
-        if spec != other._type_spec:  # type: ignore[attr-defined]
+        spec: PyTree = self._type_spec
+        if spec != type_spec_from_value(other):  # type: ignore[attr-defined]
             return False
         pairs = zip(self._split()[0], other._split()[0], strict=True)  # type: ignore[attr-defined]
         checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
         return math.reduce_all(array.stack(checks)) if checks else True
 
-    def __ne__(self, other: object) -> Any:
+    def __ne__(self, other: object) -> PyTree:
         is_equal = self.__eq__(other)
         return not is_equal if isinstance(is_equal, bool) else math.logical_not(is_equal)
 
@@ -416,9 +411,9 @@ class ExtensionType(CompositeTensor):
         raise TypeError(f"unhashable type: {type(self).__name__!r}")
 
     def __repr__(self) -> str:
-        names = [field.name for field in type(self)._fields or ()]
-        fields = ", ".join(f"{n}={v!r}" for n, v in zip(names, self._list_values(), strict=True))
-        return f"{type(self).__name__}({fields})"
+        names = [field.name for field in get_fields(self)]
+        fields = ", ".join(f"{n}={v!r}" for n, v in zip(names, list_values(self), strict=True))
+        return f"{type(self).__qualname__}({fields})"
 
     def _components(self) -> list[Tensor]:
         method = getattr(type(self), "__composite_gradient__", None)
@@ -429,8 +424,8 @@ class ExtensionType(CompositeTensor):
             parts += item._components() if isinstance(item, CompositeTensor) else [item]
         return parts
 
-    def _with_components(self, components: Sequence[Any]) -> Any:
-        method: Any = type(self).__composite_gradient__  # type: ignore[attr-defined]
+    def _with_components(self, components: Sequence[Any]) -> PyTree:
+        method: PyTree = type(self).__composite_gradient__  # type: ignore[attr-defined]
         return method.replace_gradient_components(
             self, components[0] if len(components) == 1 else list(components)
         )
@@ -444,7 +439,7 @@ _BASES.append(ExtensionType)
 
 
 def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: PyTree, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         self.__dict__.update(bound.arguments)
@@ -456,7 +451,7 @@ def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
 
 def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(constructor)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: PyTree, *args: Any, **kwargs: Any) -> None:
         is_outermost = "_depth" not in self.__dict__
         self.__dict__["_depth"] = self.__dict__.get("_depth", 0) + 1
         constructor(self, *args, **kwargs)
@@ -472,9 +467,9 @@ def _wrap_constructor(constructor: Callable[..., None]) -> Callable[..., None]:
 # ---- specs -------------------------------------------------------------------------------------
 
 
-def _to_field_spec(value: Any) -> Any:
+def _to_field_spec(value: PyTree) -> PyTree:
     if isinstance(value, CompositeTensor):
-        return value._type_spec
+        return type_spec_from_value(value)
     if isinstance(value, Tensor | Variable | TensorSpec) or hasattr(value, "_keras_history"):
         return type_spec_from_value(value)
     if type(value) is tuple:
@@ -484,7 +479,7 @@ def _to_field_spec(value: Any) -> Any:
     return value
 
 
-def _list_specs(spec: Any) -> list[Any]:
+def _list_specs(spec: PyTree) -> list[Any]:
     """List the specs of the tensors in the spec of a field."""
     if isinstance(spec, TypeSpec):
         return [spec]
@@ -495,7 +490,7 @@ def _list_specs(spec: Any) -> list[Any]:
     return []
 
 
-def _list_tensors(spec: Any, value: Any) -> list[Any]:
+def _list_tensors(spec: PyTree, value: PyTree) -> list[Any]:
     if isinstance(spec, TypeSpec):
         return [value]
     if type(spec) is tuple:
@@ -505,7 +500,7 @@ def _list_tensors(spec: Any, value: Any) -> list[Any]:
     return []
 
 
-def _build_field(spec: Any, components: Iterator[Any]) -> Any:
+def _build_field(spec: PyTree, components: Iterator[Any]) -> PyTree:
     if isinstance(spec, TypeSpec):
         return next(components)
     if type(spec) is tuple:
@@ -515,7 +510,7 @@ def _build_field(spec: Any, components: Iterator[Any]) -> Any:
     return spec
 
 
-def _are_compatible(spec: Any, other: Any) -> bool:
+def _are_compatible(spec: PyTree, other: PyTree) -> bool:
     if isinstance(spec, TypeSpec):
         return spec.is_compatible_with(other)
     if type(spec) is tuple:
@@ -539,7 +534,7 @@ class ExtensionTypeSpec(CompositeSpec):
     value_type: ClassVar[type[ExtensionType]]  # type: ignore[assignment]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        fields = self.value_type._fields or []
+        fields = get_fields(self.value_type)
         # Fields without values get no default spec, except for Python values.
         bound = _make_signature(fields).bind(*args, **kwargs)
         bound.apply_defaults()
@@ -548,68 +543,61 @@ class ExtensionTypeSpec(CompositeSpec):
             if not isinstance(value, TypeSpec):
                 value = _to_field_spec(value)
             self.__dict__[field.name] = _convert(value, field.kind, field.name, True)
-        self._finish()
-
-    def _finish(self) -> None:
-        """Make the spec immutable."""
-        self.__dict__["_is_initialized"] = True
+        vars(self)["_is_initialized"] = True
 
     @classmethod
-    def from_value(cls, value: ExtensionType) -> Any:
+    def from_value(cls, value: ExtensionType) -> PyTree:
         """Return the spec of a value."""
         spec = cls.__new__(cls)
-        for field in cls.value_type._fields or ():
+        for field in get_fields(cls.value_type):
             spec.__dict__[field.name] = _to_field_spec(getattr(value, field.name))
-        spec._finish()
+        vars(spec)["_is_initialized"] = True
         return spec
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: PyTree) -> None:
         if self.__dict__.get("_is_initialized"):
             raise AttributeError(
                 f"Cannot mutate attribute `{name}` outside the custom constructor of ExtensionTypeSpec."
             )
         self.__dict__[name] = value
 
-    def _list_values(self) -> list[Any]:
-        return [self.__dict__[field.name] for field in self.value_type._fields or ()]
-
     @property
     def _component_specs(self) -> list[Any]:
-        return [s for value in self._list_values() for s in _list_specs(value)]
+        return [s for value in list_values(self) for s in _list_specs(value)]
 
     def _to_components(self, value: ExtensionType) -> list[Any]:
-        pairs = zip(self._list_values(), value._list_values(), strict=True)
+        pairs = zip(list_values(self), list_values(value), strict=True)
         return [t for spec, item in pairs for t in _list_tensors(spec, item)]
 
-    def _from_components(self, components: Sequence[Any]) -> Any:
+    def _from_components(self, components: Sequence[Any]) -> PyTree:
         supply = iter(components)
         value = self.value_type.__new__(self.value_type)
-        for field, spec in zip(self.value_type._fields or (), self._list_values(), strict=True):
+        for field, spec in zip(get_fields(self.value_type), list_values(self), strict=True):
             value.__dict__[field.name] = _build_field(spec, supply)
         value.__dict__["_is_initialized"] = True
         return value
 
     def _serialize(self) -> tuple[Any, ...]:
-        names = [field.name for field in self.value_type._fields or ()]
-        return tuple(zip(names, self._list_values(), strict=True))
+        names = [field.name for field in get_fields(self.value_type)]
+        return tuple(zip(names, list_values(self), strict=True))
 
     @classmethod
-    def _deserialize(cls, serialization: tuple[Any, ...]) -> Any:
+    def _deserialize(cls, serialization: tuple[Any, ...]) -> PyTree:
         spec = cls.__new__(cls)
         spec.__dict__.update(serialization)
-        spec._finish()
+        vars(spec)["_is_initialized"] = True
         return spec
 
-    def is_compatible_with(self, spec_or_value: Any) -> bool:
+    def is_compatible_with(self, spec_or_value: PyTree) -> bool:
         """Check whether a value, or a spec, has the same type and compatible fields."""
         other = spec_or_value
         if isinstance(other, self.value_type):
-            other = other._type_spec
+            other = type_spec_from_value(other)
         return type(other) is type(self) and all(
-            map(_are_compatible, self._list_values(), other._list_values())
+            map(_are_compatible, list_values(self), list_values(other))
         )
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> PyTree:
         return _make_spec, (self.value_type, dict(self._serialize()))
 
     def __repr__(self) -> str:
@@ -624,17 +612,17 @@ def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> Exten
 # ---- batches -----------------------------------------------------------------------------------
 
 
-def _change_rank(spec: Any, size: int | None, is_batch: bool) -> Any:
+def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
     if isinstance(spec, TensorSpec):
         sizes = spec.shape.dims
         if sizes is not None:
             sizes = [size, *sizes] if is_batch else sizes[1:]
         return TensorSpec(sizes, spec.dtype)
     if isinstance(spec, ExtensionTypeSpec):
-        encoder: Any = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
+        encoder: PyTree = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
     if isinstance(spec, TypeSpec):
-        parts: Any = spec
+        parts: PyTree = spec
         method = "_batch" if is_batch else "_unbatch"
         if hasattr(parts, method):
             return parts._batch(size) if is_batch else parts._unbatch()
@@ -663,7 +651,7 @@ class ExtensionTypeBatchEncoder:
         """Return a nested structure of tensors that can be batched."""
         return spec._to_components(value)
 
-    def decode(self, spec: ExtensionTypeSpec, encoding: PyTree) -> Any:
+    def decode(self, spec: ExtensionTypeSpec, encoding: PyTree) -> PyTree:
         """Return a value from an encoding."""
         return spec._from_components(encoding)
 
@@ -672,11 +660,11 @@ class ExtensionTypeBatchEncoder:
         return spec._component_specs
 
     @staticmethod
-    def _change_fields(spec: ExtensionTypeSpec, size: int | None, is_batch: bool) -> Any:
+    def _change_fields(spec: ExtensionTypeSpec, size: int | None, is_batch: bool) -> PyTree:
         result = type(spec).__new__(type(spec))
         for name, value in spec._serialize():
             result.__dict__[name] = _change_rank(value, size, is_batch)
-        result._finish()
+        vars(result)["_is_initialized"] = True
         return result
 
 

@@ -201,7 +201,7 @@ def _make_comparison_check(
         ...
       InvalidArgumentError: Condition x {sign} y did not hold element-wise
     """
-    return check
+    return dispatch_composites(check)
 
 
 assert_equal = _make_comparison_check(
@@ -275,7 +275,7 @@ def _make_sign_check(
         ...
       InvalidArgumentError: Condition x {sign} 0 did not hold element-wise
     """
-    return check
+    return dispatch_composites(check)
 
 
 assert_positive = _make_sign_check("assert_positive", math.greater, ">", "[1, 2]", "[0, 2]")

@@ -10,7 +10,7 @@ import inspect
 import types as python_types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Signature = Mapping[str, Any]
+# A type annotation: a class, a union, or a list of these.
+Annotation: TypeAlias = Any
+Signature: TypeAlias = Mapping[str, Any]
 
 # Dispatchers with their signatures, by the innermost function of an API.
 _api_dispatchers: dict[Callable[..., Any], list[tuple[Callable[..., Any], list[Signature]]]] = {}
@@ -46,7 +48,7 @@ def set_classifier(classify: Callable[[Callable[..., Any]], str | None]) -> None
     _classify = classify
 
 
-def _list_classes(annotation: Any) -> list[type]:
+def _list_classes(annotation: Annotation) -> list[type]:
     """List the classes in a type annotation.
 
     Raises:
@@ -63,7 +65,7 @@ def _list_classes(annotation: Any) -> list[type]:
     raise TypeError(f"Unexpected type annotation in a dispatch signature: {annotation!r}.")
 
 
-def _matches(value: object, annotation: Any) -> bool:
+def _matches(value: object, annotation: Annotation) -> bool:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, python_types.UnionType):
         return any(_matches(value, part) for part in arguments)
@@ -207,7 +209,7 @@ def _make_elementwise_decorator(kind: str, annotations: tuple[Any, ...]) -> Call
     return decorate
 
 
-def dispatch_for_unary_elementwise_apis(x_type: Any) -> Callable[[F], F]:
+def dispatch_for_unary_elementwise_apis(x_type: Annotation) -> Callable[[F], F]:
     """Decorate a function that implements all unary elementwise functions for a type.
 
     The function gets the public function of one argument, and that argument.
@@ -228,7 +230,9 @@ def dispatch_for_unary_elementwise_apis(x_type: Any) -> Callable[[F], F]:
     return _make_elementwise_decorator("unary", (x_type,))
 
 
-def dispatch_for_binary_elementwise_apis(x_type: Any, y_type: Any) -> Callable[[F], F]:
+def dispatch_for_binary_elementwise_apis(
+    x_type: Annotation, y_type: Annotation
+) -> Callable[[F], F]:
     """Decorate a function that implements all binary elementwise functions for two types.
 
     Args:
@@ -238,7 +242,9 @@ def dispatch_for_binary_elementwise_apis(x_type: Any, y_type: Any) -> Callable[[
     return _make_elementwise_decorator("binary", (x_type, y_type))
 
 
-def dispatch_for_binary_elementwise_assert_apis(x_type: Any, y_type: Any) -> Callable[[F], F]:
+def dispatch_for_binary_elementwise_assert_apis(
+    x_type: Annotation, y_type: Annotation
+) -> Callable[[F], F]:
     """Decorate a function that implements all binary assertions, such as `tf.debugging.assert_equal`.
 
     Args:

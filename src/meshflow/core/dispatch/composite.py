@@ -27,6 +27,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +54,8 @@ def _gather_broadcast(operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
 
 _gather_elements = Op("gather_nd", _gather_broadcast)
 
+# Attributes of `IndexedSlices` and `SparseTensor`.
+_PART_NAMES = ("_values", "_indices", "_dense_shape")
 _OUT_OF_BOUNDS = "indices[{index}] = [{values}] is out of bounds: need 0 <= index < [{sizes}]"
 
 
@@ -142,11 +145,10 @@ class IndexedSlices(CompositeTensor):
         return split_dense_shape([self._values, self._indices], self._dense_shape)
 
     @classmethod
-    def _join(cls, parts: Sequence[Any], static: Any) -> IndexedSlices:
-        rows = cls.__new__(cls)
-        rows._values, rows._indices, *rest = parts
-        rows._dense_shape = None if static is None else join_dense_shape(rest[0], static)
-        return rows
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> IndexedSlices:
+        values, indices, *rest = parts
+        dense_shape = None if static is None else join_dense_shape(rest[0], static)
+        return _build_rows([values, indices, dense_shape])
 
     def _as_tensor(self) -> Tensor:
         if self._dense_shape is None:
@@ -191,7 +193,7 @@ def split_dense_shape(
     return [*parts, Tensor(empty)], (True, dense_shape.array.dtype)
 
 
-def join_dense_shape(part: Any, static: tuple[bool, np.dtype]) -> Tensor:
+def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
     """Return the dense shape from the part that holds it."""
     holds_sizes, dtype = static
     if not holds_sizes:
@@ -206,7 +208,7 @@ def join_dense_shape(part: Any, static: tuple[bool, np.dtype]) -> Tensor:
 
 def _build_rows(parts: Sequence[Any]) -> IndexedSlices:
     rows = IndexedSlices.__new__(IndexedSlices)
-    rows._values, rows._indices, rows._dense_shape = (*parts, None)[:3]
+    vars(rows).update(zip(_PART_NAMES, (*parts, None), strict=False))
     return rows
 
 
@@ -541,11 +543,9 @@ class SparseTensor(CompositeTensor):
         return split_dense_shape([self._values, self._indices], self._dense_shape)
 
     @classmethod
-    def _join(cls, parts: Sequence[Any], static: Any) -> SparseTensor:
-        sparse = cls.__new__(cls)
-        sparse._values, sparse._indices, shape = parts
-        sparse._dense_shape = join_dense_shape(shape, static)
-        return sparse
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> SparseTensor:
+        values, indices, shape = parts
+        return _build_sparse([values, indices, join_dense_shape(shape, static)])
 
     def _combine_elements(
         self, other: TensorLike, combine: Callable[[Tensor, Tensor], Tensor]
@@ -582,7 +582,7 @@ class SparseTensor(CompositeTensor):
 
 def _build_sparse(parts: Sequence[Any]) -> SparseTensor:
     sparse = SparseTensor.__new__(SparseTensor)
-    sparse._values, sparse._indices, sparse._dense_shape = parts
+    vars(sparse).update(zip(_PART_NAMES, parts, strict=True))
     return sparse
 
 

@@ -57,7 +57,7 @@ from meshflow.core.tracing.pass_pipeline import (
 )
 from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
@@ -432,7 +432,7 @@ class ConcreteFunction(SignedFunction):
         tensors = []
         for spec, value in zip(self._specs, values, strict=True):
             if isinstance(spec, CompositeSpec):
-                tensors += convert_to_spec(self.name, spec, value)._split()[0]
+                tensors += split_value(convert_to_spec(self.name, spec, value))
                 continue
             tensor = convert_to_tensor(value, dtype_hint=spec.dtype)
             if not spec.is_compatible_with(tensor):

@@ -14,6 +14,7 @@ from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFu
 from meshflow.core.functions.signatures import Args, Kwargs, name_specs
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.environment.types import PyTree
 
@@ -63,7 +64,11 @@ class ShapePolymorphicFunction(SignedFunction):
             self._trace_size(3).structured_outputs,
         )
         return nest.map_structure(
-            lambda a, b: a.most_specific_compatible_type(b) if isinstance(a, TypeSpec) else a,
+            lambda a, b: (
+                a.most_specific_compatible_type(b)
+                if isinstance(a, (TensorSpec, CompositeSpec))
+                else a
+            ),
             first,
             second,
         )

@@ -22,7 +22,7 @@ from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["CompositeSpec", "CompositeTensor", "can_split"]
+__all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
 
 
 class _Content:
@@ -67,9 +67,13 @@ class CompositeTensor:
         raise NotImplementedError(f"{type(self).__name__} does not define _split.")
 
     @classmethod
-    def _join(cls, parts: Sequence[Any], static: Any) -> Self:
+    def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
         """Return a value from its parts and its static part, without checks."""
         raise NotImplementedError(f"{cls.__name__} does not define _join.")
+
+    def join_parts(self, parts: Sequence[Any]) -> Self:
+        """Return a value with the static part of this one and other parts."""
+        return self._join(parts, self._split()[1])
 
     @property
     def _type_spec(self) -> TypeSpec:
@@ -96,7 +100,7 @@ class CompositeTensor:
             f"Type {type(self).__name__} is not supported as a gradient source or gradient target."
         )
 
-    def _with_components(self, components: Sequence[Any]) -> Any:
+    def _with_components(self, components: Sequence[Any]) -> PyTree:
         """Return the gradient of a value from the gradients of its `_components`."""
         raise NotImplementedError(f"{type(self).__name__} does not define _with_components.")
 
@@ -118,11 +122,11 @@ class CompositeSpec(TypeSpec):
         """Return a nested structure of specs."""
         raise NotImplementedError(f"{type(self).__name__} does not define _component_specs.")
 
-    def _to_components(self, value: Any) -> PyTree:
+    def _to_components(self, value: PyTree) -> PyTree:
         """Return the components of a value, in the structure of `_component_specs`."""
         raise NotImplementedError(f"{type(self).__name__} does not define _to_components.")
 
-    def _from_components(self, components: PyTree) -> Any:
+    def _from_components(self, components: PyTree) -> PyTree:
         """Return a value from its components."""
         raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
 
@@ -152,9 +156,11 @@ class CompositeSpec(TypeSpec):
         except ValueError:
             return None
 
-    def is_subtype_of(self, other: TypeSpec) -> bool:
+    def _check_subtype(self, other: TypeSpec) -> bool:
         """Check whether `other` describes every value that this spec describes."""
         return self.most_specific_common_supertype([other]) == other
+
+    is_subtype_of = _check_subtype
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._serialize() == other._serialize()  # type: ignore[attr-defined]
@@ -169,7 +175,7 @@ class CompositeSpec(TypeSpec):
         return f"{type(self).__name__}{self._serialize()!r}"
 
 
-def _generalize(first: Any, second: Any) -> Any:
+def _generalize(first: PyTree, second: PyTree) -> PyTree:
     """Combine the serializations of two specs."""
     if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
         return first.most_specific_compatible_type(second)  # type: ignore[attr-defined]
@@ -186,10 +192,15 @@ def _is_constant(parts: Sequence[Any]) -> bool:
     return any(type(p) is Tensor and p.array.dtype == object for p in parts)
 
 
+def split_value(value: CompositeTensor) -> list[Tensor]:
+    """Return the parts of a composite tensor."""
+    return value._split()[0]
+
+
 def can_split(leaf: object) -> bool:
     """Check whether a leaf of the arguments of a program is split into parts."""
     if isinstance(leaf, CompositeTensor):
-        return not _is_constant(leaf._split()[0])
+        return not _is_constant(split_value(leaf))
     return isinstance(leaf, CompositeSpec)
 
 
@@ -199,6 +210,6 @@ def _flatten_pytree(value: CompositeTensor) -> tuple[Sequence[Any], Hashable]:
 
 
 def _unflatten_pytree(
-    cls: type[CompositeTensor], static: tuple[Any, _Content | None], parts: Sequence[Any]
+    cls: type[CompositeTensor], static: PyTree, parts: Sequence[Any]
 ) -> CompositeTensor:
     return cls._join(list(parts if static[1] is None else static[1].parts), static[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from meshflow.core.values.composite import CompositeTensor, can_split
+from meshflow.core.values.composite import CompositeTensor, can_split, split_value
 from meshflow.environment.types import PyTree
 
 
@@ -70,11 +70,11 @@ def split_composites(structure: PyTree) -> PyTree:
     Composite tensors with strings remain, because they are constants of programs.
     """
 
-    def split(leaf: Any) -> Any:
+    def split(leaf: PyTree) -> PyTree:
         if not can_split(leaf):
             return leaf
         if isinstance(leaf, CompositeTensor):
-            return leaf._split()[0]
+            return split_value(leaf)
         return map_structure(split, leaf._component_specs)
 
     return map_structure(split, structure) if any(map(can_split, flatten(structure))) else structure
@@ -93,7 +93,7 @@ def join_composites(structure: PyTree, parts: PyTree) -> PyTree:
     for leaf, value in zip(flatten(structure), flatten_up_to(structure, parts), strict=True):
         if can_split(leaf):
             if isinstance(leaf, CompositeTensor):
-                value = leaf._join(value, leaf._split()[1])
+                value = leaf.join_parts(value)
             else:
                 value = leaf._from_components(join_composites(leaf._component_specs, value))
         values.append(value)

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_segment_ids
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
@@ -165,7 +165,7 @@ def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segme
       >>> print(tf.math.segment_{kind}([2.0, 4.0, 5.0], [0, 0, 2]).numpy())
       {example_output}
     """
-    return segment
+    return dispatch_composites(segment)
 
 
 @op(same=("result",), name="segment_mask")

@@ -10,13 +10,14 @@ import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.dtypes import DTypeLike, as_dtype, int32, int64
+from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged.elementwise import broadcast
 from meshflow.ops.ragged.indexing import gather_values, take_rows
 from meshflow.ops.ragged.partition import (
+    Namespace,
     RowPartition,
     concatenate_ranges,
     convert_integers,
@@ -47,14 +48,14 @@ __all__ = [
 ]
 
 
-def to_ragged(value: PyTree, ragged_rank: int, dtype: Any = int64) -> RaggedTensor:
+def to_ragged(value: PyTree, ragged_rank: int, dtype: DType = int64) -> RaggedTensor:
     """Return a value with at least some ragged dimensions."""
     if isinstance(value, RaggedTensor):
         missing = ragged_rank - value.ragged_rank
         if missing <= 0:
             return value
         flat = to_ragged(value.flat_values, missing, value.partition.dtype)
-        partitions = value._nested_row_partitions
+        partitions = value.nested_partitions
         return functools.reduce(RaggedTensor.from_partition, reversed(partitions), flat)
     return RaggedTensor.from_tensor(value, ragged_rank=ragged_rank, row_splits_dtype=dtype)
 
@@ -141,7 +142,7 @@ def _concat(parts: list[Any], axis: int) -> PyTree:
 
 
 @define_array_function
-def _interleave(xp: Any, *arrays: Array) -> Array:
+def _interleave(xp: Namespace, *arrays: Array) -> Array:
     """Return the order of concatenated values that joins the rows of several partitions."""
     count = len(arrays) // 2
     splits, ids = arrays[:count], arrays[count:]
@@ -164,7 +165,9 @@ def _interleave(xp: Any, *arrays: Array) -> Array:
 
 def _check_lengths(first: RaggedTensor, second: RaggedTensor) -> None:
     known = find_value(first.row_splits), find_value(second.row_splits)
-    if known[0] is not None and known[1] is not None and not np.array_equal(*known):
+    if known[0] is None or known[1] is None:
+        return
+    if not np.array_equal(known[0], known[1]):
         raise InvalidValueError(
             "Input tensors have incompatible shapes: the lengths of rows differ."
         )
@@ -285,7 +288,7 @@ def gather(
 
 
 def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
-    for k in np.arange(len(shape) - 1, 0, -1):
+    for k in range(len(shape) - 1, 0, -1):
         size = np.asarray(shape[k], rows.partition.dtype.dtype)
         rows = RaggedTensor.from_uniform_row_length(rows, size, int(np.prod(shape[:k])))
     return rows
@@ -351,7 +354,7 @@ def _gather_batch(params: PyTree, indices: PyTree, axis: PyTree, batch_dims: int
         rows_of_indices, flat = Tensor(np.arange(count).reshape(-1, *[1] * (rank - 1))), indices
     else:
         ids = indices.partition.value_rowids()
-        for partition in indices._nested_row_partitions[1:]:
+        for partition in indices.nested_partitions[1:]:
             ids = array.gather(ids, partition.value_rowids())
         rows_of_indices, flat, make = ids, indices.flat_values, indices.with_flat_values
     flat = convert_integers(flat)
@@ -415,13 +418,13 @@ def gather_nd(
 
 
 def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
-    partitions = rows._nested_row_partitions[:-1]
+    partitions = rows.nested_partitions[:-1]
     return lambda values: functools.reduce(
         RaggedTensor.from_partition, reversed(partitions), values
     )
 
 
-def _check_positions(positions: np.ndarray, limits: Any) -> np.ndarray:
+def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
     if ((positions < 0) | (positions >= limits)).any():
         raise InvalidValueError(f"indices {positions.tolist()} are out of bounds")
     return positions

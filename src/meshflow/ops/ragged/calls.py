@@ -16,7 +16,8 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
-from meshflow.ops.ragged.elementwise import apply_elementwise, map_flat_values
+from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
+from meshflow.ops.ragged.partition import read_integers
 from meshflow.ops.ragged.reductions import (
     DENSE_OPS,
     REDUCTIONS,
@@ -24,6 +25,7 @@ from meshflow.ops.ragged.reductions import (
     parse_axes,
     reduce,
     reduce_axes,
+    reduce_segments,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
@@ -250,6 +252,26 @@ def _cumsum(
     return (x if axis == x.ragged_rank else arrays.drop_uniform(x)).with_flat_values(values)
 
 
+def _reduce_by_ids(
+    public: Callable[..., Any], data: PyTree, segment_ids: PyTree, num_segments: PyTree
+) -> PyTree:
+    """Reduce the rows of a ragged tensor by ids."""
+    kind = public.__name__.removeprefix("unsorted_segment_")
+    data, ids = convert_values(data), convert_values(segment_ids)
+    if isinstance(ids, RaggedTensor):
+        if not isinstance(data, RaggedTensor):
+            raise ValueError("data must be a RaggedTensor if segment_ids is a RaggedTensor")
+        if not have_same_rows(RaggedTensor.from_partition(ids.values, data.partition), ids):
+            raise InvalidValueError("data and segment_ids must have the same row lengths")
+        return public(data.values, ids.values, num_segments)
+    count = int(read_integers(num_segments, "num_segments"))
+    if kind in SEGMENT_OPS:
+        return reduce_segments(kind, data, ids, count)
+    ones = array.ones_like(data)
+    total, counts = (reduce_segments("sum", x, ids, count) for x in (data, ones))
+    return total / (math.sqrt(counts) if kind == "sqrt_n" else counts)
+
+
 def _dynamic_partition(
     data: PyTree, partitions: PyTree, num_partitions: int, name: str | None = None
 ) -> list[Any]:
@@ -290,6 +312,10 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "reduce_join": _reduce_join,
     "softmax": _softmax,
     "unicode_encode": _encode_rows,
+    **{
+        f"unsorted_segment_{kind}": _reduce_by_ids
+        for kind in ("sum", "prod", "max", "min", "mean", "sqrt_n")
+    },
 }
 
 

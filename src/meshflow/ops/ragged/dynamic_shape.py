@@ -13,7 +13,7 @@ from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
@@ -122,7 +122,7 @@ class DynamicRaggedShape(CompositeTensor):
         if isinstance(value, RaggedTensor):
             target = value.partition.dtype if dtype is None else as_dtype(dtype)
             sizes = value.flat_values.shape.as_list()
-            return cls(value._nested_row_partitions, _make_sizes(sizes, target), target)
+            return cls(value.nested_partitions, _make_sizes(sizes, target), target)
         target = int64 if dtype is None else as_dtype(dtype)
         return cls([], _make_sizes(value.shape.as_list(), target), target)
 
@@ -158,7 +158,8 @@ class DynamicRaggedShape(CompositeTensor):
         """Return the number of dimensions."""
         return self.num_row_partitions + self.inner_rank
 
-    def _get_inner_sizes(self) -> list[Any]:
+    def get_inner_sizes(self) -> list[Any]:
+        """Return the sizes of the innermost values, which must be known."""
         sizes = get_sizes(self._inner_shape)
         if sizes is None:
             sizes = self._inner_shape.require_value("the sizes of a DynamicRaggedShape")
@@ -166,7 +167,7 @@ class DynamicRaggedShape(CompositeTensor):
 
     def static_lengths(self, ragged_lengths: bool = True) -> list[Any]:
         """Return sizes, and tuples with the lengths of ragged rows (None if they are unknown)."""
-        inner = self._get_inner_sizes()
+        inner = self.get_inner_sizes()
         if not self._partitions:
             return inner
         lengths: list[Any] = [self._partitions[0].static_nrows]
@@ -213,7 +214,7 @@ class DynamicRaggedShape(CompositeTensor):
             raise ValueError(f"Index {start} is not uniform")
         return DynamicRaggedShape.from_lengths(lengths, dtype=self._dtype)
 
-    def wrap(self, values: Tensor) -> PyTree:
+    def wrap(self, values: PyTree) -> PyTree:
         """Return a tensor of this shape with some innermost values."""
         return functools.reduce(RaggedTensor.from_partition, reversed(self._partitions), values)
 
@@ -228,18 +229,21 @@ class DynamicRaggedShape(CompositeTensor):
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: Any) -> DynamicRaggedShape:
-        shape = cls.__new__(cls)
-        shape._inner_shape, *splits = parts
-        lengths, shape._dtype = static
-        shape._partitions = tuple(
+        inner_shape, *splits = parts
+        lengths, dtype = static
+        partitions = [
             RowPartition(s, n, internal=True) for s, n in zip(splits, lengths, strict=True)
-        )
+        ]
+        shape = cls.__new__(cls)
+        vars(shape).update(_inner_shape=inner_shape, _dtype=dtype, _partitions=tuple(partitions))
         return shape
 
     @property
     def _type_spec(self) -> DynamicRaggedShapeSpec:
         return DynamicRaggedShapeSpec(
-            [p._type_spec for p in self._partitions], TensorShape([self.inner_rank]), self._dtype
+            [type_spec_from_value(p) for p in self._partitions],
+            TensorShape([self.inner_rank]),
+            self._dtype,
         )
 
     def __eq__(self, other: object) -> Any:
@@ -290,14 +294,14 @@ def _make_shape(
 
 
 def _make_zeros(shape: DynamicRaggedShape) -> PyTree:
-    return shape.wrap(array.zeros(shape._get_inner_sizes(), "int32"))
+    return shape.wrap(array.zeros(shape.get_inner_sizes(), "int32"))
 
 
 def _broadcast_to(input: PyTree, shape: PyTree, name: str | None = None) -> PyTree:
     if not isinstance(shape, DynamicRaggedShape):
         return NotImplemented
     value = convert_values(input)
-    sizes = shape._get_inner_sizes()
+    sizes = shape.get_inner_sizes()
     if not shape.row_partitions and not isinstance(value, RaggedTensor):
         return array.broadcast_to(value, sizes)
     flat, make = broadcast([value, _make_zeros(shape)])
@@ -310,7 +314,7 @@ def _reshape(tensor: PyTree, shape: PyTree, name: str | None = None) -> PyTree:
     flat = value.flat_values if isinstance(value, RaggedTensor) else value
     if not isinstance(shape, DynamicRaggedShape):
         return array.reshape(flat, shape)
-    return shape.wrap(array.reshape(flat, shape._get_inner_sizes()))
+    return shape.wrap(array.reshape(flat, shape.get_inner_sizes()))
 
 
 def _broadcast_shapes(shape_x: PyTree, shape_y: PyTree) -> DynamicRaggedShape:
@@ -328,7 +332,7 @@ def _broadcast_shapes(shape_x: PyTree, shape_y: PyTree) -> DynamicRaggedShape:
 def _make_filled(
     public: Callable[..., Any], shape: DynamicRaggedShape, *args: Any, **kwargs: Any
 ) -> PyTree:
-    return shape.wrap(public(shape._get_inner_sizes(), *args, **kwargs))
+    return shape.wrap(public(shape.get_inner_sizes(), *args, **kwargs))
 
 
 RAGGED_OPS: dict[str, Callable[..., Any]] = {

@@ -29,7 +29,7 @@ def contains_ragged(value: object) -> bool:
 
 def have_same_rows(first: RaggedTensor, second: RaggedTensor) -> bool:
     """Check whether two ragged tensors have the same partitions, as far as that is known."""
-    partitions = first._nested_row_partitions, second._nested_row_partitions
+    partitions = first.nested_partitions, second.nested_partitions
     if len(partitions[0]) != len(partitions[1]):
         return False
     for a, b in zip(*partitions, strict=True):
@@ -132,7 +132,7 @@ def _align(operand: PyTree, model: RaggedTensor) -> PyTree:
     if outer[0] != model.partition.static_nrows:
         return None
     ids = model.partition.value_rowids()
-    for partition in model._nested_row_partitions[1:]:
+    for partition in model.nested_partitions[1:]:
         ids = array.gather(ids, partition.value_rowids())
     return array.gather(flat, ids)
 
@@ -181,7 +181,10 @@ def _broadcast_rows(
 
 
 def apply_elementwise(
-    public: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], names: Sequence[str]
+    public: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    names: Sequence[str | None],
 ) -> PyTree:
     """Apply an elementwise op to operands with broadcasting.
 

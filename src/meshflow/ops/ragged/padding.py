@@ -8,16 +8,18 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import string
+from meshflow.core.values.dtypes import DType, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import define_array_function
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
 
 
 @define_array_function
-def _find_positions(xp: Any, splits: Array, count: Any, width: Any, num_values: Any) -> Array:
+def _find_positions(
+    xp: Namespace, splits: Array, count: Size, width: Size, num_values: Size
+) -> Array:
     """Return the position of the value of each cell of a table; that of padding is `num_values`."""
     rows = splits.shape[0] - 1
     positions = splits[:-1, None] + xp.arange(width, dtype=splits.dtype)
@@ -73,24 +75,24 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
     return array.gather(array.concat([values, filler], 0), table)
 
 
-def _make_fill(default_value: Tensor | None, dtype: Any) -> Tensor:
+def _make_fill(default_value: Tensor | None, dtype: DType) -> Tensor:
     if default_value is not None:
         return default_value
     return Tensor(np.full((), b"" if dtype is string else 0, dtype.dtype))
 
 
 @define_array_function
-def _gather_coordinates(xp: Any, outer: Array, rows: Array, columns: Array) -> Array:
+def _gather_coordinates(xp: Namespace, outer: Array, rows: Array, columns: Array) -> Array:
     return xp.concatenate([outer[rows], columns[:, None].astype(outer.dtype)], 1)
 
 
 @define_array_function
-def _make_range(xp: Any, count: Array) -> Array:
+def _make_range(xp: Namespace, count: Array) -> Array:
     return xp.arange(count.shape[0], dtype=np.int64)[:, None]
 
 
 @define_array_function
-def _repeat_coordinates(xp: Any, outer: Array, sizes: tuple[int, ...]) -> Array:
+def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> Array:
     inner = np.indices(sizes).reshape(len(sizes), -1).T
     size = inner.shape[0]
     return xp.concatenate(

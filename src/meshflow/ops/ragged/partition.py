@@ -8,7 +8,7 @@ of selected rows, need known values; a function that has none then runs op by op
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,21 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 
+# A size: an integer, a symbol of `jax.export`, or None if it is unknown.
+Size: TypeAlias = Any
+# NumPy or `jax.numpy`.
+Namespace: TypeAlias = Any
+
 __all__ = [
+    "Namespace",
     "RowPartition",
     "RowPartitionSpec",
+    "Size",
     "concatenate_ranges",
     "convert_integers",
     "define_array_function",
@@ -97,7 +104,7 @@ def read_integers(value: TensorLike, use: str) -> np.ndarray:
     return convert_integers(value).require_value(use)
 
 
-def make_size(size: Any, dtype: DType = int64) -> Tensor:
+def make_size(size: Size, dtype: DType = int64) -> Tensor:
     """Return a size, which may be a symbol, as a tensor."""
     if has_symbolic_size([size]):
         return make_sizes_tensor(size, dtype.dtype)
@@ -111,43 +118,43 @@ def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 @define_array_function
-def _cast(xp: Any, values: Array, dtype: np.dtype) -> Array:
+def _cast(xp: Namespace, values: Array, dtype: np.dtype) -> Array:
     return values.astype(dtype)
 
 
 @define_array_function
-def _subtract_neighbors(xp: Any, splits: Array) -> Array:
+def _subtract_neighbors(xp: Namespace, splits: Array) -> Array:
     return splits[1:] - splits[:-1]
 
 
 @define_array_function
-def _drop_last(xp: Any, splits: Array) -> Array:
+def _drop_last(xp: Namespace, splits: Array) -> Array:
     return splits[:-1]
 
 
 @define_array_function
-def _drop_first(xp: Any, splits: Array) -> Array:
+def _drop_first(xp: Namespace, splits: Array) -> Array:
     return splits[1:]
 
 
 @define_array_function
-def _sum_lengths(xp: Any, lengths: Array) -> Array:
+def _sum_lengths(xp: Namespace, lengths: Array) -> Array:
     zero = xp.zeros((1,), lengths.dtype)
     return xp.concatenate([zero, xp.cumsum(lengths, dtype=lengths.dtype)])
 
 
 @define_array_function
-def _find_rows(xp: Any, splits: Array, num_values: Any) -> Array:
+def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
     """Return the row of each value."""
     if xp is np:
-        lengths = splits[1:] - splits[:-1]
-        return np.repeat(np.arange(len(lengths), dtype=splits.dtype), lengths)
+        ids = np.arange(splits.shape[0] - 1, dtype=splits.dtype)
+        return np.repeat(ids, np.diff(np.asarray(splits)))
     ends = jnp.zeros((num_values,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
     return jnp.cumsum(ends, dtype=splits.dtype)
 
 
 @define_array_function
-def _find_splits(xp: Any, ids: Array, num_rows: Any) -> Array:
+def _find_splits(xp: Namespace, ids: Array, num_rows: Size) -> Array:
     """Return the row splits for the ascending rows of values."""
     if xp is np:
         counts = np.bincount(ids, minlength=num_rows) if ids.size else np.zeros(num_rows, ids.dtype)
@@ -157,29 +164,29 @@ def _find_splits(xp: Any, ids: Array, num_rows: Any) -> Array:
 
 
 @define_array_function
-def _find_columns(xp: Any, splits: Array, ids: Array) -> Array:
+def _find_columns(xp: Namespace, splits: Array, ids: Array) -> Array:
     """Return the index of each value in its row."""
     return xp.arange(ids.shape[0], dtype=splits.dtype) - splits[ids]
 
 
 @define_array_function
-def _make_uniform_splits(xp: Any, length: Array, num_rows: Any) -> Array:
+def _make_uniform_splits(xp: Namespace, length: Array, num_rows: Size) -> Array:
     return xp.arange(num_rows + 1, dtype=length.dtype) * length
 
 
 @define_array_function
-def _append(xp: Any, starts: Array, num_values: Any) -> Array:
+def _append(xp: Namespace, starts: Array, num_values: Size) -> Array:
     last = xp.zeros((1,), starts.dtype) + num_values
     return xp.concatenate([starts, last.astype(starts.dtype)])
 
 
 @define_array_function
-def _prepend_zero(xp: Any, limits: Array) -> Array:
+def _prepend_zero(xp: Namespace, limits: Array) -> Array:
     return xp.concatenate([xp.zeros((1,), limits.dtype), limits])
 
 
 @define_array_function
-def _find_largest(xp: Any, lengths: Array) -> Array:
+def _find_largest(xp: Namespace, lengths: Array) -> Array:
     return xp.max(lengths, initial=0).astype(lengths.dtype)
 
 
@@ -202,7 +209,7 @@ class RowPartition(CompositeTensor):
         self,
         row_splits: Tensor,
         uniform_row_length: int | None = None,
-        num_values: Any = None,
+        num_values: Size = None,
         internal: bool = False,
     ) -> None:
         if not internal:
@@ -223,7 +230,7 @@ class RowPartition(CompositeTensor):
         validate: bool = True,
         dtype: DTypeLike | None = None,
         dtype_hint: DTypeLike | None = None,
-        num_values: Any = None,
+        num_values: Size = None,
     ) -> RowPartition:
         """Create rows from the positions in the values at which they start, and the last end."""
         splits = _convert(row_splits, dtype)
@@ -245,7 +252,7 @@ class RowPartition(CompositeTensor):
         validate: bool = True,
         dtype: DTypeLike | None = None,
         dtype_hint: DTypeLike | None = None,
-        num_values: Any = None,
+        num_values: Size = None,
     ) -> RowPartition:
         """Create rows from their lengths."""
         lengths = _convert(row_lengths, dtype)
@@ -257,7 +264,7 @@ class RowPartition(CompositeTensor):
             if num_values is not None and not has_symbolic_size([num_values]):
                 _check_count(known.sum(), num_values)
         partition = cls(_sum_lengths(lengths), None, num_values, internal=True)
-        partition._store("lengths", lengths)
+        partition.store("lengths", lengths)
         return partition
 
     @classmethod
@@ -275,17 +282,16 @@ class RowPartition(CompositeTensor):
         known = find_value(ids)
         if nrows is None:
             known = ids.require_value("value_rowids of a RaggedTensor without nrows")
-            count: Any = int(known[-1]) + 1 if known.size else 0
+            count: Size = int(known[-1]) + 1 if known.size else 0
         else:
             count = _read_count(nrows, "nrows")
-        if validate and known is not None:
-            if (np.diff(known) < 0).any() or (known < 0).any() or (known >= count).any():
-                raise _make_error(
-                    f"value_rowids={known.tolist()} must ascend and be less than nrows={count}"
-                )
+        if validate and known is not None and not _is_ascending(known, count):
+            raise _make_error(
+                f"value_rowids={known.tolist()} must ascend and be less than nrows={count}"
+            )
         num_values = ids.array.shape[0]
         partition = cls(_find_splits(ids, static=(count,)), None, num_values, internal=True)
-        partition._store("value_rowids", ids)
+        partition.store("value_rowids", ids)
         return partition
 
     @classmethod
@@ -313,7 +319,7 @@ class RowPartition(CompositeTensor):
         validate: bool = True,
         dtype: DTypeLike | None = None,
         dtype_hint: DTypeLike | None = None,
-        num_values: Any = None,
+        num_values: Size = None,
     ) -> RowPartition:
         """Create rows from the positions in the values at which they end."""
         limits = _convert(row_limits, dtype)
@@ -336,24 +342,25 @@ class RowPartition(CompositeTensor):
         length = _convert(uniform_row_length, dtype)
         _check_rank(length, 0, "uniform_row_length")
         size = int(length.require_value("uniform_row_length of a RaggedTensor"))
-        values = None if nvals is None else _read_count(nvals, "nvals")
+        values: Size = None if nvals is None else _read_count(nvals, "nvals")
         if size < 0:
             raise _make_error(f"uniform_row_length={size} must not be negative")
         if nrows is not None:
             rows = _read_count(nrows, "nrows")
         else:
             rows = values // size if size else 0
-        if validate and values is not None and not has_symbolic_size([rows, values]):
-            if rows * size != values:
-                raise _make_error(
-                    f"{values} values do not form {rows} rows of uniform_row_length={size}"
-                )
+        is_known = values is not None and not has_symbolic_size([rows, values])
+        if validate and is_known and rows * size != values:
+            raise _make_error(
+                f"{values} values do not form {rows} rows of uniform_row_length={size}"
+            )
         splits = _make_uniform_splits(length, static=(rows,))
         return cls(splits, size, rows * size if values is None else values, internal=True)
 
     # ---- parts -----------------------------------------------------------------------------
 
-    def _store(self, name: str, tensor: Tensor) -> Tensor:
+    def store(self, name: str, tensor: Tensor) -> Tensor:
+        """Cache a property, and return it."""
         self._cache[name] = tensor
         return tensor
 
@@ -363,7 +370,7 @@ class RowPartition(CompositeTensor):
         if tensor is None or (
             isinstance(tensor.array, jax.core.Tracer) and tensor._owner is not context.trace
         ):
-            tensor = self._store(name, compute())
+            tensor = self.store(name, compute())
         return tensor
 
     @property
@@ -372,19 +379,19 @@ class RowPartition(CompositeTensor):
         return self._splits.dtype
 
     @property
-    def static_nrows(self) -> Any:
+    def static_nrows(self) -> Size:
         """Return the number of rows."""
         return self._splits.shape[0] - 1
 
     @property
-    def static_nvals(self) -> Any:
+    def static_nvals(self) -> Size:
         """Return the number of values, or None if it is unknown."""
         if self._num_values is None:
             known = find_value(self._splits)
             self._num_values = None if known is None else int(known[-1])
         return self._num_values
 
-    def require_num_values(self) -> Any:
+    def require_num_values(self) -> Size:
         """Return the number of values."""
         if self.static_nvals is None:
             return int(self._splits.require_value("the number of values of rows")[-1])
@@ -405,7 +412,7 @@ class RowPartition(CompositeTensor):
             lambda: _find_rows(self._splits, static=(self._get_trace_size(),)),
         )
 
-    def _get_trace_size(self) -> Any:
+    def _get_trace_size(self) -> Size:
         """Return the number of values where a traced function needs it."""
         return None if find_value(self._splits) is not None else self.require_num_values()
 
@@ -460,7 +467,7 @@ class RowPartition(CompositeTensor):
         return [self._splits], self.static_uniform_row_length
 
     @classmethod
-    def _join(cls, parts: Sequence[Any], static: Any) -> RowPartition:
+    def _join(cls, parts: Sequence[Any], static: int | None) -> RowPartition:
         return cls(parts[0], static, internal=True)
 
     @property
@@ -511,9 +518,9 @@ class RowPartitionSpec(CompositeSpec):
     def _serialize(self) -> tuple[Any, ...]:
         return self.nrows, self.nvals, self.uniform_row_length, self._dtype
 
-    def is_compatible_with(self, value: Any) -> bool:
+    def is_compatible_with(self, value: object) -> bool:
         """Check whether a partition, or the spec of one, has the known properties."""
-        other = value._type_spec if isinstance(value, RowPartition) else value
+        other = type_spec_from_value(value) if isinstance(value, RowPartition) else value
         return isinstance(other, RowPartitionSpec) and all(
             a is None or b is None or a == b
             for a, b in zip(self._serialize(), other._serialize(), strict=True)
@@ -524,7 +531,7 @@ def _convert(value: TensorLike, dtype: DTypeLike | None) -> Tensor:
     return convert_integers(value, None if dtype is None else as_dtype(dtype))
 
 
-def _read_count(value: TensorLike, name: str) -> Any:
+def _read_count(value: TensorLike, name: str) -> Size:
     if isinstance(value, Tensor) and getattr(value, "_sizes", None) is not None:
         return value._sizes
     if has_symbolic_size([value]):
@@ -535,12 +542,16 @@ def _read_count(value: TensorLike, name: str) -> Any:
     return count
 
 
+def _is_ascending(ids: np.ndarray, count: int) -> bool:
+    return bool((np.diff(ids) >= 0).all() and (ids >= 0).all() and (ids < count).all())
+
+
 def _check_rank(tensor: Tensor, rank: int, name: str) -> None:
     if len(tensor.shape) != rank:
         raise ValueError(f"{name}: shape {tensor.shape} must have rank {rank}")
 
 
-def _check_count(expected: Any, count: Any) -> None:
+def _check_count(expected: Size, count: Size) -> None:
     if expected != count:
         raise _make_error(f"the rows contain {expected} values, but there are {count}")
 

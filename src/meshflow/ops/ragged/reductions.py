@@ -15,7 +15,15 @@ from meshflow.ops import array, math
 from meshflow.ops.ragged.partition import find_largest
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
-__all__ = ["DENSE_OPS", "REDUCTIONS", "SEGMENT_OPS", "parse_axes", "reduce", "reduce_axes"]
+__all__ = [
+    "DENSE_OPS",
+    "REDUCTIONS",
+    "SEGMENT_OPS",
+    "parse_axes",
+    "reduce",
+    "reduce_axes",
+    "reduce_segments",
+]
 
 # Reduce values with equal ids: (values, ids, number of ids) -> results.
 SEGMENT_OPS: dict[str, Callable[..., Any]] = {
@@ -30,7 +38,7 @@ DENSE_OPS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTree:
+def reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTree:
     """Reduce values, or rows by position, with equal ids."""
     if not isinstance(values, RaggedTensor):
         return SEGMENT_OPS[kind](values, ids, count)
@@ -42,7 +50,7 @@ def _reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTr
     partition = values.partition
     rows, columns = partition.value_rowids().numpy(), partition.offsets_in_rows().numpy()
     inner_ids = Tensor(out_splits[known[rows]] + columns)
-    inner = _reduce_segments(kind, values.values, inner_ids, int(out_splits[-1]))
+    inner = reduce_segments(kind, values.values, inner_ids, int(out_splits[-1]))
     return RaggedTensor.from_row_splits(inner, out_splits, validate=False)
 
 
@@ -53,15 +61,16 @@ def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
         return rows.with_values(_reduce_axis(kind, rows.values, axis - 1))
     partition = rows.partition
     if axis == 1:
-        return _reduce_segments(kind, rows.values, partition.value_rowids(), partition.static_nrows)
+        return reduce_segments(kind, rows.values, partition.value_rowids(), partition.static_nrows)
     length = partition.static_uniform_row_length
     if length is None:
         lengths = find_largest(partition.row_lengths())
         length = int(lengths.require_value("the largest row length, for a reduction over axis 0"))
-    return _reduce_segments(kind, rows.values, partition.offsets_in_rows(), length)
+    return reduce_segments(kind, rows.values, partition.offsets_in_rows(), length)
 
 
 def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
+    """Return nonnegative axes in ascending order; None for all axes."""
     axes = to_static_value(axis, "axis")
     if isinstance(axis, Tensor | np.ndarray):
         axes = np.asarray(axis).tolist()
@@ -73,6 +82,7 @@ def parse_axes(rows: RaggedTensor, axis: PyTree) -> list[int] | None:
 
 
 def reduce_axes(kind: str, rows: PyTree, axes: list[int] | None) -> PyTree:
+    """Reduce a ragged tensor along axes in ascending order."""
     if axes is None:
         return DENSE_OPS[kind](rows.flat_values, None)
     # The last axis is reduced first, which preserves the meaning of the others.

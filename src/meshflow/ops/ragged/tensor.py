@@ -6,6 +6,7 @@ Partitions are computed on the host in eager code and traced in functions (`part
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +18,7 @@ from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int32, int64
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
@@ -106,10 +107,10 @@ class RaggedTensor(CompositeTensor, _Operators):
         Raises:
           ValueError: If the row splits of nested rows have different dtypes.
         """
-        if isinstance(values, RaggedTensor) and values._partition.dtype is not partition.dtype:
+        if isinstance(values, RaggedTensor) and values.partition.dtype is not partition.dtype:
             raise ValueError(
                 f"Argument `row_partition` of RaggedTensor with dtype {partition.dtype.name} does not match the row "
-                f"splits of the values, {values._partition.dtype.name}. Use with_row_splits_dtype to convert them."
+                f"splits of the values, {values.partition.dtype.name}. Use with_row_splits_dtype to convert them."
             )
         return cls(values, partition, internal=True)
 
@@ -275,13 +276,13 @@ class RaggedTensor(CompositeTensor, _Operators):
             ):
                 values = cls.from_uniform_row_length(values, convert_integers(size, dtype), count)
             return values
-        rows, columns = sizes[:2]
-        flat = array.reshape(dense, [rows * columns, *sizes[2:]])
+        num_rows, columns = sizes[:2]
+        flat = array.reshape(dense, [num_rows * columns, *sizes[2:]])
         if padding is not None:
             lengths = padding_lengths(dense, padding)
         if lengths is None:
             partition = RowPartition.from_uniform_row_length(
-                convert_integers(columns, dtype), rows * columns, rows
+                convert_integers(columns, dtype), num_rows * columns, num_rows
             )
             return cls.from_partition(flat, partition)
         counts = read_integers(lengths, "lengths of RaggedTensor.from_tensor")
@@ -311,7 +312,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         indices = st_input.indices.require_value("indices of RaggedTensor.from_sparse")
         ids = indices[:, 0].astype(as_dtype(row_splits_dtype).dtype)
         rows = cls.from_value_rowids(st_input.values, ids, st_input.shape[0])
-        if not np.array_equal(rows._partition.offsets_in_rows().array, indices[:, 1]):
+        if not np.array_equal(rows.partition.offsets_in_rows().array, indices[:, 1]):
             raise InvalidValueError(
                 "SparseTensor is not right-ragged: its rows have gaps, or are not in order."
             )
@@ -330,10 +331,9 @@ class RaggedTensor(CompositeTensor, _Operators):
         return self._partition
 
     @property
-    def _nested_row_partitions(self) -> tuple[RowPartition, ...]:
-        inner = (
-            self._values._nested_row_partitions if isinstance(self._values, RaggedTensor) else ()
-        )
+    def nested_partitions(self) -> tuple[RowPartition, ...]:
+        """Return the partitions of all ragged dimensions, outermost first."""
+        inner = self.values.nested_partitions if isinstance(self._values, RaggedTensor) else ()
         return (self._partition, *inner)
 
     @property
@@ -359,12 +359,12 @@ class RaggedTensor(CompositeTensor, _Operators):
     @property
     def nested_row_splits(self) -> tuple[Tensor, ...]:
         """Return the row splits of all ragged dimensions, outermost first."""
-        return tuple(p.row_splits() for p in self._nested_row_partitions)
+        return tuple(p.row_splits() for p in self.nested_partitions)
 
     @property
     def ragged_rank(self) -> int:
         """Return the number of ragged dimensions."""
-        return len(self._nested_row_partitions)
+        return len(self.nested_partitions)
 
     @property
     def dtype(self) -> DType:
@@ -416,7 +416,7 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     def nested_row_lengths(self, name: str | None = None) -> tuple[Tensor, ...]:
         """Return the row lengths of all ragged dimensions, outermost first."""
-        return tuple(p.row_lengths() for p in self._nested_row_partitions)
+        return tuple(p.row_lengths() for p in self.nested_partitions)
 
     def row_starts(self, name: str | None = None) -> Tensor:
         """Return the position in the values at which each row starts."""
@@ -432,19 +432,19 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     def nested_value_rowids(self, name: str | None = None) -> tuple[Tensor, ...]:
         """Return the rows of values of all ragged dimensions, outermost first."""
-        return tuple(p.value_rowids() for p in self._nested_row_partitions)
+        return tuple(p.value_rowids() for p in self.nested_partitions)
 
     def bounding_shape(
         self, axis: PyTree = None, name: str | None = None, out_type: DTypeLike | None = None
     ) -> Tensor:
         """Return the smallest dense shape that contains all rows, or its sizes along some axes."""
         dtype = self._partition.dtype if out_type is None else as_dtype(out_type)
-        partitions = self._nested_row_partitions
+        partitions = self.nested_partitions
         sizes = [make_size(partitions[0].static_nrows)]
         sizes += [find_largest(p.row_lengths()) for p in partitions]
         sizes += [make_size(n) for n in self.flat_values.shape.as_list()[1:]]
         if isinstance(axis, int | np.integer):
-            return convert_integers(sizes[get_positive_axis(axis, len(sizes))], dtype)
+            return convert_integers(sizes[get_positive_axis(int(axis), len(sizes))], dtype)
         vector = array.stack([convert_integers(s, dtype) for s in sizes])
         return vector if axis is None else array.gather(vector, axis)
 
@@ -485,7 +485,7 @@ class RaggedTensor(CompositeTensor, _Operators):
     # ---- composite -------------------------------------------------------------------------
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
-        lengths = tuple(p.static_uniform_row_length for p in self._nested_row_partitions)
+        lengths = tuple(p.static_uniform_row_length for p in self.nested_partitions)
         return [self.flat_values, *self.nested_row_splits], lengths
 
     @classmethod
@@ -543,9 +543,9 @@ class RaggedTensor(CompositeTensor, _Operators):
         if find_value(flat) is None:
             raise ValueError("to_list can only be used in eager mode, where values are known.")
         rows: Any = flat.numpy().tolist()
-        for partition in reversed(self._nested_row_partitions):
+        for partition in reversed(self.nested_partitions):
             splits = partition.read_splits().tolist()
-            rows = [rows[a:b] for a, b in zip(splits, splits[1:], strict=False)]
+            rows = [rows[a:b] for a, b in itertools.pairwise(splits)]
         return rows
 
     def numpy(self) -> np.ndarray:
@@ -591,7 +591,7 @@ def _convert_parts(values: PyTree, rows: TensorLike) -> tuple[Values, TensorLike
     """Convert values, and Python integers to the dtype of their row splits."""
     values = convert_values(values)
     if isinstance(values, RaggedTensor) and not hasattr(rows, "dtype"):
-        rows = convert_integers(rows, values._partition.dtype)
+        rows = convert_integers(rows, values.partition.dtype)
     return values, rows
 
 
@@ -768,7 +768,7 @@ class RaggedTensorSpec(CompositeSpec):
         if isinstance(value, Tensor) and self._ragged_rank == 0:
             value = RaggedTensorSpec.from_value(value)
         if isinstance(value, RaggedTensor):
-            value = value._type_spec
+            value = type_spec_from_value(value)
         return (
             isinstance(value, RaggedTensorSpec)
             and self._dtype == value.dtype

@@ -1,0 +1,344 @@
+"""Extension types and dispatch of public functions, with results of TensorFlow 2.21."""
+
+import pickle
+from collections.abc import Mapping
+from typing import Optional, Union
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+
+ExtensionType = tf.experimental.ExtensionType
+
+
+class Masked(ExtensionType):
+    values: tf.Tensor
+    mask: tf.Tensor
+    shape = property(lambda self: self.values.shape)
+
+    def __validate__(self):
+        self.values.shape.assert_is_compatible_with(self.mask.shape)
+
+    class Spec:
+        shape = property(lambda self: self.values.shape)
+
+
+class Options(ExtensionType):
+    a: int
+    b: str = "x"
+    c: Optional[tf.Tensor] = None  # noqa: UP045
+    u: Union[int, str] = 1  # noqa: UP007
+
+
+class Nested(ExtensionType):
+    parts: tuple[tf.Tensor, ...]
+    named: Mapping[str, tf.Tensor]
+    rows: tf.RaggedTensor
+    inner: Masked
+
+
+class Base(ExtensionType):
+    x: tf.Tensor
+
+
+class Derived(Base):
+    y: tf.Tensor
+
+    def total(self):
+        return self.x + self.y
+
+
+class Counted(ExtensionType):
+    x: tf.Tensor
+    count: int
+
+    def __init__(self, count):
+        self.x, self.count = tf.range(count), count
+
+
+class Batchable(tf.experimental.BatchableExtensionType):
+    x: tf.Tensor
+    name: str = "a"
+
+
+M = Masked([1.0, 2.0], [True, False])
+ROWS = tf.ragged.constant([[1.0], [2.0, 3.0]])
+N = Nested([1.0, 2.0], {"k": [3.0]}, ROWS, M)
+
+
+def make_class(**annotations):
+    defaults = {
+        k: annotations.pop("default_" + k)
+        for k in list(annotations)
+        if "default_" + k in annotations
+    }
+    return type(
+        "Made",
+        (ExtensionType,),
+        {"__annotations__": annotations, "__module__": __name__, **defaults},
+    )
+
+
+def change(value, name):
+    setattr(value, name, 1)
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "match"),
+    [
+        (lambda: change(M, "values"), AttributeError, "Cannot mutate attribute `values`"),
+        (lambda: change(M, "other"), AttributeError, "Cannot mutate"),
+        (lambda: delattr(M, "values"), AttributeError, "Cannot mutate"),
+        (lambda: change(M._type_spec, "values"), AttributeError, "Cannot mutate"),
+        (lambda: Masked([1.0], [True, False]), ValueError, "incompatible"),
+        (lambda: Masked([1.0]), TypeError, "missing a required argument: 'mask'"),
+        (lambda: Masked([1.0], [True], 3), TypeError, "too many positional"),
+        (lambda: Options("3"), TypeError, "a: expected"),
+        (lambda: Options(3.0), TypeError, "a: expected"),
+        (lambda: Options(3, b=4), TypeError, "b: expected"),
+        (lambda: Options(3, u=1.5), TypeError, "u: expected"),
+        (lambda: Nested(1.0, {}, ROWS, M), TypeError, "parts: expected a tuple"),
+        (lambda: Nested([1.0], {1: 1.0}, ROWS, M), TypeError, "named"),
+        (lambda: Nested([1.0], {}, [[1.0]], M), TypeError, "rows: expected"),
+        (lambda: hash(M), TypeError, "unhashable"),
+        (lambda: ExtensionType(), AssertionError, "abstract base class"),
+        (lambda: make_class(x=list), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(x=list[int]), TypeError, "Unsupported type annotation"),
+        (lambda: make_class(Spec=int), ValueError, "reserved"),
+        (lambda: make_class(x=int, default_x="a"), TypeError, "default value for x"),
+        (lambda: tf.convert_to_tensor(M), ValueError, "unsupported type"),
+        (lambda: tf.math.sin(Base(1.0)), ValueError, "unsupported type"),
+        (lambda: tf.experimental.dispatch_for_api(len, {"x": Masked}), ValueError, "does not support"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank, {"foo": Masked})(len), ValueError, "no parameter 'foo'"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda x: x), ValueError, "does not match API"),
+        (lambda: tf.experimental.dispatch_for_api(tf.rank)(lambda input, name=None: 0), ValueError, "no type annotations"),
+        (lambda: tf.experimental.unregister_dispatch_for(len), ValueError, "not registered"),
+    ],
+)  # fmt: skip
+def test_errors(use, error, match):
+    with pytest.raises(error, match=match):
+        use()
+
+
+def test_missing_fields():
+    class Incomplete(ExtensionType):
+        x: int
+
+        def __init__(self):
+            pass
+
+    with pytest.raises(ValueError, match="Missing required fields"):
+        Incomplete()
+
+
+def test_values_and_specs():
+    assert repr(Options(3)) == "Options(a=3, b='x', c=None, u=1)"
+    assert repr(Options(True, c=[1.0])).startswith("Options(a=True, b='x', c=<tf.Tensor")
+    assert Derived(1, 2).total().numpy() == 3 and Counted(3).x.numpy().tolist() == [0, 1, 2]
+    assert bool(Masked([1.0, 2.0], [True, False]) == M) and bool(
+        Masked([1.0, 3.0], [True, False]) != M
+    )
+    assert (Masked([1.0], [True]) == M) is False and (M == 1) is False
+    spec = Masked.Spec(tf.TensorSpec([None]), tf.TensorSpec([None], tf.bool))
+    assert spec.is_compatible_with(M) and spec.shape.as_list() == [None]
+    assert not Masked.Spec(tf.TensorSpec([3]), tf.TensorSpec([None], tf.bool)).is_compatible_with(M)
+    assert repr(M._type_spec) == (
+        "Masked.Spec(values=TensorSpec(shape=(2,), dtype=tf.float32, name=None), "
+        "mask=TensorSpec(shape=(2,), dtype=tf.bool, name=None))"
+    )
+    assert M._type_spec == Masked([3.0, 4.0], [True, True])._type_spec
+    assert hash(M._type_spec) == hash(Masked([3.0, 4.0], [True, True])._type_spec)
+    merged = M._type_spec.most_specific_compatible_type(Masked([1.0], [True])._type_spec)
+    assert merged == spec and M._type_spec.is_subtype_of(spec)
+    assert pickle.loads(pickle.dumps(M._type_spec)) == M._type_spec
+    assert tf.type_spec_from_value(M) == M._type_spec and not tf.is_tensor(M)
+    assert [t.shape.as_list() for t in tf.nest.flatten(N, expand_composites=True)] == [
+        *([], [], [1], [3], [3], [2], [2])
+    ]
+    batch = Batchable.__batch_encoder__.batch(Batchable([1.0])._type_spec, 4)
+    assert batch == Batchable.Spec(x=tf.TensorSpec([4, 1]), name="a")
+    assert Batchable.__batch_encoder__.unbatch(batch) == Batchable([1.0])._type_spec
+
+
+def test_functions():
+    traces = []
+
+    @tf.function
+    def double(value):
+        traces.append(value)
+        doubled = Masked(value.inner.values * 2, value.inner.mask)
+        return Nested(value.parts, value.named, value.rows + 1, doubled), value.named[
+            "k"
+        ] * value.parts[1]
+
+    for factor in (1.0, 2.0):
+        changed = Nested([factor, 2.0], {"k": [3.0]}, ROWS * factor, M)
+        result, product = double(changed)
+        assert result.inner.values.numpy().tolist() == [2, 4] and product.numpy().tolist() == [6]
+        assert result.rows.to_list() == [[factor + 1], [2 * factor + 1, 3 * factor + 1]]
+    assert len(traces) == 1
+    traced = tf.function(lambda o: o.a + 1)
+    assert [int(traced(Options(a))) for a in (1, 2)] == [2, 3]
+    spec = Masked.Spec(tf.TensorSpec([None]), tf.TensorSpec([None], tf.bool))
+    general = tf.function(lambda m: tf.reduce_sum(m.values), input_signature=[spec])
+    assert [float(general(Masked([1.0] * n, [True] * n))) for n in (1, 2, 3)] == [1, 2, 3]
+    concrete = double.get_concrete_function(N)
+    assert concrete(N)[1].numpy().tolist() == [6]
+    assert concrete.structured_outputs[0] == N._type_spec
+
+
+def test_control_flow():
+    chosen = tf.function(lambda p: tf.cond(p, lambda: M, lambda: Masked([3.0, 4.0], [True, True])))
+    assert [chosen(tf.constant(p)).values.numpy().tolist() for p in (True, False)] == [
+        [1, 2],
+        [3, 4],
+    ]
+
+    @tf.function
+    def repeat(value):
+        for _ in tf.range(3):
+            value = Masked(value.values * 2, value.mask)
+        return value
+
+    assert repeat(M).values.numpy().tolist() == [8, 16]
+
+
+def test_gradients():
+    class Weighted(ExtensionType):
+        x: tf.Tensor
+        scale: float
+
+        class __composite_gradient__:
+            @staticmethod
+            def get_gradient_components(value):
+                return value.x
+
+            @staticmethod
+            def replace_gradient_components(value, component):
+                return Weighted(component, value.scale)
+
+    value = Weighted([1.0, 2.0], 3.0)
+    with tf.GradientTape() as tape:
+        tape.watch(value)
+        loss = tf.reduce_sum(value.x**2) * value.scale
+    gradient = tape.gradient(loss, value)
+    assert gradient.x.numpy().tolist() == [6, 12] and gradient.scale == 3.0
+    with tf.GradientTape() as tape:
+        tape.watch(M.values)
+        loss = tf.reduce_sum(M.values**2)
+    assert tape.gradient(loss, M.values).numpy().tolist() == [2, 4]
+    with pytest.raises(ValueError, match="not supported as a gradient source"):
+        tf.GradientTape().watch(M)
+
+
+@pytest.fixture
+def dispatchers():
+    """Dispatchers for Masked that are removed after a test."""
+    experimental, registered = tf.experimental, []
+
+    def register(decorator):
+        def decorate(function):
+            registered.append(function)
+            return decorator(function)
+
+        return decorate
+
+    @register(experimental.dispatch_for_unary_elementwise_apis(Masked))
+    def call_unary(api_func, x):
+        return Masked(api_func(x.values), x.mask)
+
+    @register(experimental.dispatch_for_binary_elementwise_apis(Union[Masked, tf.Tensor], Masked))  # noqa: UP007
+    def call_binary(api_func, x, y):
+        return Masked(api_func(getattr(x, "values", x), y.values), y.mask)
+
+    @register(experimental.dispatch_for_binary_elementwise_assert_apis(Masked, Masked))
+    def call_assert(assert_func, x, y):
+        return assert_func(x.values, y.values)
+
+    @register(
+        experimental.dispatch_for_api(
+            tf.concat, {"values": list[Masked]}, {0: list[Masked], "axis": float}
+        )
+    )
+    def concat(values, axis, name="concat"):
+        return Masked(
+            tf.concat([v.values for v in values], axis), tf.concat([v.mask for v in values], axis)
+        )
+
+    @register(experimental.dispatch_for_api(tf.shape))
+    def shape(input: Masked, out_type=None, name=None):
+        return tf.shape(input.values)
+
+    yield registered
+    for function in registered:
+        experimental.unregister_dispatch_for(function)
+
+
+UNARY = [
+    *(
+        "abs",
+        "sin",
+        "nn.relu",
+        "math.erf",
+        "zeros_like",
+        "ones_like",
+        "identity",
+        "nn.elu",
+        "math.log1p",
+    ),
+    *(
+        "stop_gradient",
+        "math.round",
+        "math.digamma",
+        "math.softplus",
+        "math.is_nan",
+        "strings.as_string",
+    ),
+]
+BINARY = [
+    "add",
+    "subtract",
+    "maximum",
+    "math.atan2",
+    "equal",
+    "pow",
+    "math.floordiv",
+    "less",
+    "truediv",
+    "math.xlogy",
+]
+
+
+def find(path):
+    function = tf
+    for name in path.split("."):
+        function = getattr(function, name)
+    return function
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_dispatch(dispatchers, name):
+    result = find(name)(M)
+    np.testing.assert_array_equal(result.values.numpy(), find(name)(M.values).numpy())
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_dispatch(dispatchers, name):
+    for x in (M, M.values):
+        result = find(name)(x, M)
+        np.testing.assert_array_equal(result.values.numpy(), find(name)(M.values, M.values).numpy())
+
+
+def test_dispatch(dispatchers):
+    joined = tf.concat([M, M], 0)
+    assert joined.values.numpy().tolist() == [1, 2, 1, 2] and tf.shape(M).numpy().tolist() == [2]
+    assert tf.cast(M, tf.int32).values.dtype is tf.int32 and tf.concat([[1], [2]], 0).shape == [2]
+    assert tf.clip_by_value(M, 0.0, 1.0).values.numpy().tolist() == [1, 1]
+    tf.debugging.assert_equal(M, M)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        tf.debugging.assert_greater(M, M)
+    traced = tf.function(lambda m: tf.concat([tf.abs(m), tf.add(m, m)], 0))
+    assert traced(M).values.numpy().tolist() == [1, 2, 2, 4]
+    with pytest.raises(ValueError, match="unsupported type"):
+        tf.matmul(M, M)
