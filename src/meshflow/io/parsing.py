@@ -244,7 +244,9 @@ def _parse_ragged(
             continue
         integers = _get_feature_type(partition.key, dtypes.int64)
         lengths = [
-            partition.compute_lengths(np.array(r.values(partition.key, integers) or (), dtype), count)
+            partition.compute_lengths(
+                np.array(r.values(partition.key, integers) or (), dtype), count
+            )
             for r, count in zip(records, counts, strict=True)
         ]
         rows = RaggedTensor.from_row_lengths(rows, np.concatenate(lengths).astype(dtype))

@@ -140,9 +140,7 @@ def _apply_to_rows(
     return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
 
 
-def _encode_rows(
-    public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any
-) -> PyTree:
+def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> PyTree:
     """Encode the code points of each innermost row as a string."""
     if isinstance(x.values, RaggedTensor):
         return x.with_values(public(x.values, *args, **kwargs))
