@@ -14,6 +14,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
@@ -115,8 +116,12 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
       ([[0, 1], [1, 0]], [5, 6])
     """
     tensor = convert_to_tensor(tensor)
-    values = tensor.require_value("a tensor to be made sparse (its result's shape depends on it)")
-    indices = np.argwhere(values != (b"" if values.dtype == object else 0)).astype(np.int64)
+    (indices,) = compute_on_host(
+        lambda values: [np.argwhere(values != (b"" if values.dtype == object else 0))],
+        [tensor],
+        [((None, tensor.ndim), np.int64)],
+        "a tensor to be made sparse (its result's shape depends on it)",
+    )
     return SparseTensor(indices, array.gather_nd(tensor, indices), tensor.shape.as_list())
 
 

@@ -435,7 +435,7 @@ def test_sizes_that_captured_tensors_decide_on():
     assert total[6].numpy() == 6 + 13 + 20 + 27 + 34
     assert kept.numpy().tolist() == [i for i in range(40) if i % 7 > 4]
     assert zeros.shape == (6,)
-    with pytest.raises(TypeError, match="must be known when the function is traced"):
+    with pytest.raises(TypeError, match="is needed as `shape`"):
         tf.function(lambda n: tf.zeros([tf.reduce_max(n)]), jit_compile=True)(edges)
     with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
         tf.function(lambda: int(tf.reduce_max(edges)), autograph=False)()

@@ -94,7 +94,7 @@ def test_cond_errors():
     def dtype(x):
         return tf.cond(x > 0, lambda: x, lambda: 1.5)
 
-    @tf.function
+    @tf.function(jit_compile=True)
     def shape(x):
         return tf.cond(x > 0, lambda: tf.zeros([2]), lambda: tf.zeros([3]))
 

@@ -25,7 +25,7 @@ replace it:
 * `common_lowerings`, `platform_lowerings`, `needs_devices_when_lowered`: JAX's lowerings, which ours
   call in other cases, and the primitives whose lowerings need the devices. Public: functions that
   return the lowering of a primitive, and an argument of its registration.
-* `dce_jaxpr`: a jaxpr without the equations that unused results need. Public: none.
+* `dce_jaxpr`, `dce_rules`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
@@ -65,9 +65,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -92,6 +93,7 @@ __all__ = [
     "copy_to_devices",
     "count_scan_operands",
     "dce_jaxpr",
+    "dce_rules",
     "decide_sizes_by_hints",
     "distributed",
     "eager_constant_folding",
@@ -166,6 +168,7 @@ try:
     import jaxlib
     from jax._src import array as _array
     from jax._src import cache_key, distributed, xla_bridge
+    from jax._src import core as _core
     from jax._src import dispatch as _dispatch
     from jax._src.config import eager_constant_folding, persistent_cache_min_compile_time_secs
     from jax._src.core import trace_state_clean
@@ -173,7 +176,7 @@ try:
     from jax._src.export import shape_poly as _shape_poly
     from jax._src.interpreters import mlir as mlir_lowering
     from jax._src.interpreters.mlir import refine_polymorphic_shapes
-    from jax._src.interpreters.partial_eval import dce_jaxpr
+    from jax._src.interpreters.partial_eval import dce_jaxpr, dce_rules
     from jax._src.lib import _jax as runtime
     from jax._src.lib import xla_client as _xla_client
     from jax._src.lib.mlir import ir as mlir_ir
@@ -193,6 +196,7 @@ try:
     read_portable_artifact: Any = runtime.mlir.deserialize_portable_artifact
     write_portable_artifact: Any = _export._module_to_bytecode
     export_lowering: Any = _export
+    _definitely_equal = _core.definitely_equal.__code__
     needs_devices_when_lowered: Any = _dispatch.prim_requires_devices_during_lowering
 except (ImportError, AttributeError) as error:
     raise ImportError(
@@ -222,16 +226,27 @@ def renew_gpu_options() -> None:
         options.update(renewed)
 
 
+# The functions in the text of a symbolic size.
+_EXPRESSION_NAMES = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
+
+
 class SizeDecisions:
     """Comparisons of symbolic sizes whose results depend on the values of the symbols.
 
     Args:
       hints: Values of the symbols, by name, that determine the results.
+
+    Attributes:
+      unknown: Names of the symbols with values that become known while the program runs.
+      guessed: Names of those with hints that are guesses.
     """
 
     def __init__(self, hints: Mapping[str, int]) -> None:
         self.hints = dict(hints)
+        self.unknown: set[str] = set()
+        self.guessed: set[str] = set()
         self._results: dict[tuple[str, str], bool] = {}
+        self._names: dict[tuple[str, str], frozenset[str]] = {}
 
     def __len__(self) -> int:
         return len(self._results)
@@ -249,18 +264,61 @@ class SizeDecisions:
             # Sizes that may differ are different, as JAX assumes, except after a division: twice the half of an even
             # size is that size.
             is_quotient = "mod(" in key[0] or "floordiv(" in key[0]
-            result = value >= 0 if relation == ">=" else value == 0 and is_quotient
+            names = self._names[key] = frozenset(difference._get_vars())
+            # Sizes that depend on values are usually equal if a program combines them.
+            may_equal = is_quotient or not self.unknown.isdisjoint(names)
+            result = value >= 0 if relation == ">=" else value == 0 and may_equal
             self._results[key] = result
         return result
 
-    def format(self) -> list[str]:
-        """Return the comparisons as Python expressions that are true if the results are the same."""
-        return [
+    def is_different(self, difference: Any) -> bool:
+        """Check whether a size with an unknown symbol is not zero for the hints, or these are guesses."""
+        names = difference._get_vars()
+        is_guess = not self.guessed.isdisjoint(names)
+        return is_guess or (
+            not self.unknown.isdisjoint(names) and difference._evaluate(self.hints) != 0
+        )
+
+    def assume_zero(self, difference: Any) -> bool:
+        """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
+
+        Args:
+          difference: A symbolic size.
+        """
+        names = frozenset(difference._get_vars())
+        if self.unknown.isdisjoint(names):
+            return False
+        if self.guessed.isdisjoint(names) and difference._evaluate(self.hints) != 0:
+            return False
+        key = str(difference), "=="
+        self._names[key], self._results[key] = names, True
+        return True
+
+    def compile(
+        self, names: Sequence[str], new_names: Collection[str] | None = None
+    ) -> Callable[..., bool]:
+        """Return a function that checks whether all comparisons have the same results for other values.
+
+        Args:
+          names: Names of the symbols, which are the parameters of the function; comparisons of other symbols are
+            omitted.
+          new_names: Names of which a comparison must contain one, or None.
+        """
+        guards = [
             f"({difference.replace('^', '**')} {relation} 0) is {result}"
             for (difference, relation), result in self._results.items()
+            if self._names[difference, relation].issubset(names)
+            and not (new_names and self._names[difference, relation].isdisjoint(new_names))
         ]
+        source = f"lambda {', '.join(names)}: {' and '.join(guards) or True}"
+        check: Callable[..., bool] = eval(source, dict(_EXPRESSION_NAMES))
+        return check
 
 
+# Modules of JAX that compare a size with 1 in order to broadcast it.
+_BROADCASTING = ("jax._src.core", "jax._src.lax.lax", "jax._src.numpy.util")
+# Modules of JAX that check the sizes of operands.
+_SIZE_CHECKS = ("jax._src.lax.", "jax._src.numpy.", "jax._src.nn.", "jax._src.ops.")
 # The decisions of traces with symbolic sizes that are in progress, by the `id` of their scopes.
 _size_decisions: dict[int, SizeDecisions] = {}
 
@@ -281,17 +339,29 @@ def _install_size_decisions() -> None:
         result: bool = is_equal(self, other)
         if result or not _size_decisions or (decisions := _find_decisions(self)) is None:
             return result
+        module = caller.f_globals["__name__"]
+        is_jax = module.startswith("jax.")
         if isinstance(other, _shape_poly._DimExpr):
-            if other.scope is not self.scope:
+            # Caches of JAX also compare keys with different hashes, and must not find the program for another size.
+            is_check = caller.f_code is _definitely_equal or module.startswith(_SIZE_CHECKS)
+            if other.scope is not self.scope or (is_jax and not is_check):
                 return False
         elif not isinstance(other, (int, np.integer)):
             return False
-        elif other not in (0, 1) and caller.f_globals["__name__"].startswith("jax."):
+        elif is_jax and other not in (0, 1):
             # JAX compares sizes with other numbers to search in caches, or raises an error if they differ.
             return False
         difference = self - other
-        is_known = not isinstance(difference, _shape_poly._DimExpr)
-        return False if is_known else decisions.decide(difference, "==")
+        if not isinstance(difference, _shape_poly._DimExpr):
+            return False
+        if (
+            module in _BROADCASTING
+            and isinstance(other, int)
+            and decisions.is_different(difference)
+        ):
+            # The result of broadcasting is the same if the size is 1, because sizes that are combined are equal.
+            return False
+        return decisions.decide(difference, "==")
 
     def compare_equal(self: Any, other: Any) -> bool:
         return decide_equal(self, other, sys._getframe(1))
@@ -336,6 +406,8 @@ def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None
     """
     _install_size_decisions()
     _size_decisions[id(scope)] = decisions
+    # The interpreter checks the comparisons of sizes that the program computes.
+    scope.decisions = decisions
     try:
         yield
     finally:

@@ -28,12 +28,14 @@ from meshflow.interpreter import (
 )
 from meshflow.interpreter.costs import CostEstimate, Costs
 from meshflow.interpreter.plan import Plan, build_plan
+from meshflow.interpreter.symbolic_sizes import SizeGuardError
 from meshflow.interpreter.table import UnsupportedPrimitive
 
 __all__ = [
     "CostEstimate",
     "Costs",
     "Plan",
+    "SizeGuardError",
     "UnsupportedPrimitive",
     "build_plan",
 ]

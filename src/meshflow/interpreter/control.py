@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
+from meshflow.interpreter.symbolic_sizes import UNBOUND
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
 def _own(arrays: Sequence[HostArray], is_copied: Sequence[bool]) -> list[HostArray]:
     """Copy the arrays that may share memory with others, so that the next iteration may overwrite all."""
     return [np.array(a) if copies else a for a, copies in zip(arrays, is_copied, strict=True)]
+
+
+class RaggedRows(list[Any]):
+    """The rows of a stacked result of a scan with sizes that differ between iterations."""
 
 
 @rule("scan")
@@ -30,13 +36,16 @@ def _scan(equation: Equation) -> Compute:
     def run(*arrays: HostArray) -> list[HostArray]:
         fixed, xs = arrays[:num_consts], arrays[first:]
         carry = [np.array(a) for a in arrays[num_consts:first]]
-        ys = [np.empty(shape, dtype) for shape, dtype in specs]
+        ys: list[Any] = [
+            RaggedRows([None] * length) if UNBOUND in shape else np.empty(shape, dtype)
+            for shape, dtype in specs
+        ]
         # Iteration over an array is faster than reads by index.
         rows = zip(*[x[::-1] if is_reverse else x for x in xs], strict=True)
         for i in order:
             results = run_body([*fixed, *carry, *next(rows, ())])
             for y, result in zip(ys, results[num_carry:], strict=True):
-                y[i] = result
+                y[i] = np.array(result) if type(y) is RaggedRows else result
             carry = _own(results[:num_carry], is_copied)
         return carry + ys
 
@@ -106,3 +115,19 @@ def _find_platform(equation: Equation) -> Compute:
     platforms = equation.params["platforms"]
     index = next(i for i, names in enumerate(platforms) if names is None or "cpu" in names)
     return lambda: np.array(index, np.int32)
+
+
+@rule("host_computation", uses_shapes=False, is_pure=False)
+def _compute_on_host(equation: Equation) -> Compute:
+    function, outputs = equation.params["function"], equation.outputs
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        results = function(*map(np.asarray, arrays))
+        return [np.asarray(r, spec.dtype) for r, spec in zip(results, outputs, strict=True)]
+
+    return run
+
+
+@rule("set_sizes", is_view=True, uses_shapes=False)
+def _set_sizes(_: Equation) -> Compute:
+    return lambda x: x

@@ -90,7 +90,7 @@ class Plan:
         if bound is None:
             dims = self._sizes.solve(key)
             with suspend_collector:
-                bound = self._program.bind(self._program.symbols.evaluate(dims))
+                bound = self._program.bind(dims)
             if len(self._bindings) >= MAX_BINDINGS:
                 self._bindings.clear()
             self._bindings[key] = bound

@@ -12,11 +12,16 @@ import jax
 import numpy as np
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.jax_internals import expand_high_level, jex_core
+from meshflow.environment.jax_internals import count_scan_operands, expand_high_level, jex_core
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
-from meshflow.interpreter.symbolic_sizes import Symbol, Symbols, has_symbolic_size
+from meshflow.interpreter.symbolic_sizes import (
+    UNBOUND,
+    Symbol,
+    Symbols,
+    has_symbolic_size,
+)
 from meshflow.interpreter.table import (
     CALL_RULES,
     INLINED,
@@ -33,6 +38,8 @@ PASSED = frozenset(
     ["optimization_barrier", "stop_gradient", "device_put", "name", "fusion_boundary"]
     + ["shard_like", "pvary"]
 )
+# Equations with results that determine symbolic sizes.
+_BINDERS = frozenset(["host_computation", "set_sizes", "cond", "while", "scan"])
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
@@ -86,7 +93,7 @@ class Program:
             self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
         )
         self.is_copied = self._memory.is_copied
-        self._bound: OrderedDict[tuple[int, ...], BoundProgram] = OrderedDict()
+        self._bound: OrderedDict[tuple[Any, ...], BoundProgram] = OrderedDict()
         self._static_steps: dict[int, Step] = {}
         self._symbolic_values = [
             (i, v) for i, v in enumerate(self._values) if any(type(n) is Symbol for n in v.shape)
@@ -99,7 +106,7 @@ class Program:
         ]
         for i, node in enumerate(self._nodes):
             if node.is_static:
-                self._make_step(i, (), {})
+                self._make_step(i, {}, ())
 
     @property
     def names(self) -> set[str]:
@@ -207,14 +214,18 @@ class Program:
         )
 
     def _compute(self, node: Node) -> list[Any]:
-        compute = node.rule.build(self._specialize(node, ()))
+        compute = node.rule.build(self._specialize(node, {}, ()))
         run = compute.run if isinstance(compute, Writer) else compute
         with np.errstate(all="ignore"):
             results = run(*[self.constants[i] for i in node.inputs])
         return results if node.is_multiple else [results]
 
     def _specialize(
-        self, node: Node, sizes: Sequence[int], specs: Mapping[int, Spec] | None = None
+        self,
+        node: Node,
+        dims: Mapping[str, int],
+        sizes: Sequence[int],
+        specs: Mapping[int, Spec] | None = None,
     ) -> Equation:
         """Return an equation with known sizes, given the types of values with symbolic sizes."""
 
@@ -224,8 +235,27 @@ class Program:
             return found or Spec(*self._values[slot])  # type: ignore[arg-type]
 
         def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
-            return self._make_inner_program(jaxpr, donated).bind(sizes)
+            program = self._make_inner_program(jaxpr, donated)
+            if node.name not in _BINDERS or not self.symbols.expressions:
+                return program.bind(dims)
+            operands = _find_inner_operands(node, jaxpr)
+            skipped = tuple([i for i, s in enumerate(operands) if self._find_open([s], sizes)])
+            if node.name == "cond":
+                return program.bind(dims, skipped=skipped)
+            varying = program.list_varying_sizes()
+            return program.bind(
+                {k: n for k, n in dims.items() if k not in varying}, skipped=skipped
+            )
 
+        if UNBOUND in sizes and node.name not in _BINDERS:
+            # An equation on constants is computed outside of the loop or branch with the size: NumPy broadcasts it.
+            sizes = [1 if n == UNBOUND else n for n in sizes]
+            specs = {
+                i: Spec(
+                    self.symbols.bind_shape(self._values[i].shape, sizes), self._values[i].dtype
+                )
+                for i in (*node.inputs, *node.outputs)
+            }
         params = node.params
         if node.symbolic_params:
             replaced = {k: self.symbols.replace(params[k], sizes) for k in node.symbolic_params}
@@ -239,6 +269,12 @@ class Program:
             bind,
             node.is_static,
         )
+
+    def list_varying_sizes(self) -> set[str]:
+        """List the dimensions of the inputs that have another value in each iteration of a loop."""
+        symbols = [n for s in self.inputs for n in self._values[s].shape if isinstance(n, Symbol)]
+        names = {v for n in symbols for v in self.symbols.expressions[n.index]._get_vars()}
+        return {name for name in names if name[0] in "uv"}
 
     def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:
         key = id(jaxpr), tuple(donated)
@@ -265,32 +301,83 @@ class Program:
                         self._make_inner_program(inner)
         self.constants = {i: c for i, c in self.constants.items() if i in live}
 
-    def bind(self, sizes: Sequence[int]) -> BoundProgram:
-        """Return the closures for values of the symbolic sizes."""
-        key = tuple(sizes)
+    def bind(
+        self, dims: Mapping[str, int], first: int = -1, skipped: tuple[int, ...] = ()
+    ) -> BoundProgram:
+        """Return the closures for values of the symbolic sizes.
+
+        Args:
+          dims: Values of the dimensions by name. Others depend on values that the program computes.
+          first: Index of the first equation to run; -1 for a run from the start.
+          skipped: Indices of the inputs with shapes that determine no sizes.
+        """
+        key = (first, skipped, *sorted(dims.items())) if dims else (first, skipped)
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = BoundProgram(self, self._make_steps(sizes))
+            bound = self._bound[key] = BoundProgram(self, self._make_steps(dims, first, skipped))
             if len(self._bound) > MAX_BINDINGS:
                 self._bound.popitem(last=False)
         return bound
 
-    def _make_steps(self, sizes: Sequence[int]) -> list[Step]:
-        bind_shape = self.symbols.bind_shape
-        specs = {i: Spec(bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values}
+    def _make_steps(
+        self, dims: Mapping[str, int], first: int, skipped: tuple[int, ...]
+    ) -> list[Step]:
+        """Return the closures up to the first value of a size that is unknown before it is computed."""
+        symbols = self.symbols
+        sizes = symbols.evaluate(dims)
+        types = {
+            i: Spec(symbols.bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values
+        }
+        is_open = UNBOUND in sizes
+        if is_open and first < 0:
+            inputs = [s for i, s in enumerate(self.inputs) if i not in skipped]
+            if self._find_open(inputs, sizes):
+                return [self._make_continuation(inputs, dims, 0)]
         steps: list[Step] = []
-        for i in range(len(self._nodes)):
-            steps.append(self._static_steps.get(i) or self._make_step(i, sizes, specs))
+        for i in range(max(first, 0), len(self._nodes)):
+            steps.append(self._static_steps.get(i) or self._make_step(i, dims, sizes, types))
+            node = self._nodes[i]
+            is_binder = is_open and node.name in _BINDERS
+            outputs = self._find_open(node.outputs, sizes) if is_binder else []
+            if outputs:
+                steps.append(self._make_continuation(outputs, dims, i + 1))
+                break
             dead = self._released[i]
             if dead:
-                large = [s for s in dead if self._count_bytes(s, specs) >= MIN_RELEASED_BYTES]
+                large = [s for s in dead if self._count_bytes(s, types) >= MIN_RELEASED_BYTES]
                 if large:
                     steps.append(_make_release(large))
         return steps
 
-    def _make_step(self, i: int, sizes: Sequence[int], specs: Mapping[int, Spec]) -> Step:
+    def _find_open(self, slots: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Return the slots of values with an unknown size."""
+        return [s for s in slots if self.symbols.is_open(self._values[s].shape, sizes)]
+
+    def _make_continuation(self, slots: Sequence[int], dims: Mapping[str, int], first: int) -> Step:
+        """Return a closure that reads sizes from the shapes of values, and runs the other equations."""
+        patterns = [(s, self._values[s].shape) for s in slots]
+
+        def run_rest(values: list[Any]) -> None:
+            shapes = [
+                (shape, np.shape(values[s]))
+                for s, shape in patterns
+                # Rows of different sizes determine no size.
+                if not isinstance(values[s], list)
+            ]
+            for step in self.bind(self.symbols.solve(shapes, dims), first).steps:
+                step(values)
+
+        return run_rest
+
+    def _make_step(
+        self,
+        i: int,
+        dims: Mapping[str, int],
+        sizes: Sequence[int],
+        specs: Mapping[int, Spec] | None = None,
+    ) -> Step:
         node = self._nodes[i]
-        compute = node.rule.build(self._specialize(node, sizes, specs))
+        compute = node.rule.build(self._specialize(node, dims, sizes, specs))
         step = make_step(compute, node, self._memory.targets[i])
         if node.is_static:
             self._static_steps[i] = step
@@ -320,6 +407,20 @@ class BoundProgram:
         for step in self.steps:
             step(values)
         return [values[slot] for slot in self.outputs]
+
+
+def _find_inner_operands(node: Node, jaxpr: AnyJaxpr) -> Sequence[int]:
+    """Return the slots of the operands that become inputs of an inner program; not those read by row."""
+    p = node.params
+    if node.name == "cond":
+        return node.inputs[1:]
+    if node.name == "scan":
+        return node.inputs[: sum(count_scan_operands(p))]
+    num_test, num_body = p["cond_nconsts"], p["body_nconsts"]
+    carry = node.inputs[num_test + num_body :]
+    if jaxpr is p["cond_jaxpr"]:
+        return (*node.inputs[:num_test], *carry)
+    return (*node.inputs[num_test : num_test + num_body], *carry)
 
 
 def _make_release(slots: list[int]) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jax.export import is_symbolic_dim
@@ -19,6 +19,22 @@ class Symbol:
         self.index = index
 
 
+# The value of a size that depends on values which the program has not computed yet.
+UNBOUND = -(1 << 62)
+
+
+class SizeGuardError(Exception):
+    """A program cannot run with the sizes that it computed.
+
+    Attributes:
+      sizes: The known sizes by name, if a trace with other decisions is valid for them; else empty.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        super().__init__(f"the program was not traced for the sizes {dict(sizes)}")
+        self.sizes = dict(sizes)
+
+
 # A shape with symbols.
 SymbolicShape: TypeAlias = tuple[int | Symbol, ...]
 
@@ -32,7 +48,11 @@ class Symbols:
 
     def __init__(self) -> None:
         self.expressions: list[Any] = []
+        # For each size, the name of the dimension if it is one, otherwise an empty string.
+        self._names: list[str] = []
         self._indices: dict[Any, Symbol] = {}
+        # Checks of the comparisons of sizes, by the known dimensions and the number of earlier ones.
+        self._guards: dict[tuple[tuple[str, ...], int], Callable[..., bool]] = {}
 
     def intern(self, size: Any) -> int | Symbol:
         """Return an integer size, or the symbol of a symbolic one."""
@@ -42,6 +62,8 @@ class Symbols:
         if symbol is None:
             symbol = self._indices[size] = Symbol(len(self.expressions))
             self.expressions.append(size)
+            name = str(size)
+            self._names.append(name if name in size._get_vars() else "")
         return symbol
 
     def intern_all(self, value: Any) -> None:
@@ -60,12 +82,70 @@ class Symbols:
         return sizes[self._indices[value].index] if is_symbolic_dim(value) else value
 
     def bind_shape(self, shape: SymbolicShape, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Return a shape with the values of its symbols."""
-        return tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
+        """Return a shape with the values of its symbols.
+
+        Raises:
+          ValueError: If a size is negative.
+        """
+        bound = tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
+        if any(UNBOUND < n < 0 for n in bound):
+            raise ValueError(f"a size of the shape {bound} is negative")
+        return bound
 
     def evaluate(self, dims: Mapping[str, int]) -> list[int]:
-        """Return the values of all sizes, given those of the dimensions by name."""
-        return [int(e._evaluate(dims)) for e in self.expressions]
+        """Return the values of all sizes, given those of the dimensions by name.
+
+        A size that depends on further dimensions is `UNBOUND`.
+        """
+        sizes = []
+        for expression, name in zip(self.expressions, self._names, strict=True):
+            size = dims.get(name)
+            if size is None:
+                is_known = all(name in dims for name in expression._get_vars())
+                size = int(expression._evaluate(dims)) if is_known else UNBOUND
+            sizes.append(size)
+        return sizes
+
+    def is_open(self, shape: SymbolicShape, sizes: Sequence[int]) -> bool:
+        """Check whether a size of a shape is `UNBOUND`."""
+        return any(isinstance(n, Symbol) and sizes[n.index] == UNBOUND for n in shape)
+
+    def solve(
+        self,
+        shapes: Iterable[tuple[SymbolicShape, Sequence[int]]],
+        dims: Mapping[str, int],
+    ) -> dict[str, int]:
+        """Return the values of the dimensions by name, given those of some of them and shapes of values.
+
+        Args:
+          shapes: Pairs of a shape with symbols and the same shape without.
+          dims: Dimensions that are known.
+
+        Raises:
+          SizeGuardError: If the program is not valid for these sizes.
+        """
+        solved, pairs = dict(dims), []
+        for pattern, shape in shapes:
+            for n, size in zip(pattern, shape, strict=True):
+                if not isinstance(n, Symbol):
+                    continue
+                name = self._names[n.index]
+                if not name or solved.setdefault(name, size) != size:
+                    pairs.append((self.expressions[n.index], size))
+        if pairs:
+            solved = solve_sizes(pairs, solved)
+        if len(solved) == len(dims):
+            return solved
+        key = tuple(solved), len(dims)
+        check = self._guards.get(key)
+        if check is None:
+            decisions = getattr(self.expressions[0].scope, "decisions", None)
+            new_names = [name for name in solved if name not in dims]
+            check = decisions.compile(tuple(solved), new_names) if decisions else lambda *_: True
+            self._guards[key] = check
+        if not check(*solved.values()):
+            raise SizeGuardError(solved)
+        return solved
 
 
 def has_symbolic_size(value: Any) -> bool:
@@ -97,26 +177,36 @@ class InputSizes:
         Raises:
           ValueError: If no size determines a dimension, or the sizes contradict each other.
         """
-        dims: dict[str, int] = {}
-        pending = [(size, n) for (_, _, size), n in zip(self._axes, sizes, strict=True)]
-        while pending:
-            count, remaining = len(dims), []
-            for expression, size in pending:
-                unknown = [name for name in expression._get_vars() if name not in dims]
-                if len(unknown) == 1:
-                    dims.update(_solve_linear(expression, size, dims, unknown[0]))
-                if len(unknown) > 1 or (unknown and unknown[0] not in dims):
-                    remaining.append((expression, size))
-                elif int(expression._evaluate(dims)) != size:
-                    raise ValueError(
-                        f"expected an axis of size {expression} for {dims}, got {size}"
-                    )
-            if remaining and len(dims) == count:
-                raise ValueError(
-                    f"the sizes {[str(e) for e, _ in remaining]} determine no dimension"
-                )
-            pending = remaining
-        return dims
+        pairs = [(size, n) for (_, _, size), n in zip(self._axes, sizes, strict=True)]
+        return solve_sizes(pairs, {})
+
+
+def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> dict[str, int]:
+    """Return the values of dimensions by name, given the values of expressions.
+
+    Args:
+      pairs: Expressions and their values.
+      known: Dimensions that are known, which precede the others in the result.
+
+    Raises:
+      ValueError: If no expression determines a dimension, or the values contradict each other.
+    """
+    dims = dict(known)
+    pending = list(pairs)
+    while pending:
+        count, remaining = len(dims), []
+        for expression, size in pending:
+            unknown = [name for name in expression._get_vars() if name not in dims]
+            if len(unknown) == 1:
+                dims.update(_solve_linear(expression, size, dims, unknown[0]))
+            if len(unknown) > 1 or (unknown and unknown[0] not in dims):
+                remaining.append((expression, size))
+            elif int(expression._evaluate(dims)) != size:
+                raise ValueError(f"expected an axis of size {expression} for {dims}, got {size}")
+        if remaining and len(dims) == count:
+            raise ValueError(f"the sizes {[str(e) for e, _ in remaining]} determine no dimension")
+        pending = remaining
+    return dims
 
 
 def _solve_linear(expression: Any, size: int, dims: dict[str, int], name: str) -> dict[str, int]:

@@ -246,8 +246,7 @@ class LoopVariableInvariants(LoopInvariants):
             "tf.TensorArray.",
             "dtype": " Start with a value of the final dtype, or use tf.cast.",
         }.get(aspect, "")
-        runs_op_by_op = self.allows_shape_changes and aspect == "shape"
-        return (errors.ShapeGrowthError if runs_op_by_op else ValueError)(
+        return ValueError(
             f"{self.op}: {self.value_name}[{position}] must keep its {aspect}, got {before} before and {after} "
             f"after one iteration.{advice}"
         )
@@ -283,7 +282,7 @@ def while_loop(
       cond: Maps the loop variables to a scalar bool.
       body: Maps the loop variables to new ones of the same structure, dtypes and shapes.
       loop_vars: A list or tuple of (nested) tensors.
-      shape_invariants: With a value, loop variables may change their shapes; the function then runs op by op.
+      shape_invariants: With a value, loop variables may change their shapes; the program then runs op by op.
       parallel_iterations: Ignored.
       back_prop: Whether gradients flow through the loop.
       swap_memory: Ignored.

@@ -24,6 +24,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariableInvariants
@@ -151,7 +152,7 @@ def map_fn(
         return _map_rows(fn, elems, signature)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
-    if count == 0:
+    if not is_unknown_size(count) and count == 0:
         specs = trace_shapes(function, (_get_element_specs(tensors),), {})
         result = nest.map_structure(_make_empty, specs)
     elif context.trace is None:

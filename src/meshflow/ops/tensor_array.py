@@ -3,17 +3,19 @@
 While indices are static, an array is a Python list of tensors. In a staged loop with traced indices
 it is one tensor with a leading axis, and `write` replaces one of its rows. The size must then be
 static; an array with `dynamic_size=True` takes it from a loop `for i in tf.range(n)` that writes
-element `i` in every iteration. Where the size depends on values, and for strings, the function runs
-op by op instead of compiled.
+element `i` in every iteration. In other programs its size depends on values: it *grows*, and the program
+runs op by op. With strings, the function runs as Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operands import to_static_value
@@ -21,12 +23,14 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import errors
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
-from meshflow.core.staging.growing_accumulators import get_index_count
+from meshflow.core.staging.growing_accumulators import ArrayGrowth, get_index_count
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size
 
 __all__ = ["TensorArray"]
 
@@ -93,6 +97,8 @@ class _SharedState:
         self.dtype = dtype
         self.size = size
         self.dynamic = dynamic
+        # Whether the size depends on values.
+        self.grows = False
         # Whether the caller chose a size. Writes at traced indices are then within this size.
         self.has_initial_size = size > 0
         self.infer_shape = infer_shape
@@ -220,19 +226,36 @@ class TensorArray:
 
     def size(self, name: str | None = None) -> Tensor:
         """Return the number of elements, an int32 scalar."""
-        self._check_size_is_static("size")
-        return convert_to_tensor(np.int32(len(self)))
+        self._check_size("size")
+        count = self._get_count()
+        return (
+            make_sizes_tensor(count, np.int32)
+            if is_symbolic_dim(count)
+            else convert_to_tensor(np.int32(count))
+        )
 
-    def _check_size_is_static(self, method: str) -> None:
-        """Raise a ValueNeededError if the number of elements differs between iterations of a loop."""
-        if self._is_loop_state and self._spec.dynamic:
+    def _check_size(self, method: str) -> None:
+        """Make the array grow if its number of elements differs between iterations of a loop.
+
+        Raises:
+          ValueNeededError: If the program is compiled.
+        """
+        if self._is_loop_state and self._spec.dynamic and not self._spec.grows:
+            if can_have_unknown_sizes():
+                self._spec.grows, self._spec.size = True, 0
+                raise ArrayGrowth
             raise errors.ValueNeededError(
                 f"TensorArray.{method} depends on the iteration of a loop, because dynamic_size=True. Pass "
                 "`size=` without dynamic_size to keep the function compiled."
             )
 
     def __len__(self) -> int:
-        return len(self._elements) if self._elements is not None else self._buffer.shape[0]  # type: ignore[union-attr]
+        count: int = self._get_count()
+        return count
+
+    def _get_count(self) -> Any:
+        """Return the number of elements, which may be a symbolic size."""
+        return len(self._elements) if self._elements is not None else self._buffer.array.shape[0]  # type: ignore[union-attr]
 
     # ---- single elements --------------------------------------------------------------------
 
@@ -255,8 +278,10 @@ class TensorArray:
         if is_symbolic(index):
             return self._write_row(index, tensor)
         position = int(to_static_value(index, "index"))
-        if self._buffer is not None and context.trace is not None and 0 <= position < len(self):
-            return self._write_row(index, tensor)
+        if self._buffer is not None and context.trace is not None:
+            count = self._get_count()
+            if is_symbolic_dim(count) or 0 <= position < count:
+                return self._write_row(index, tensor)
         elements = self._list_elements()
         if position < 0 or (position >= len(elements) and not self._spec.dynamic):
             raise errors.OutOfRangeError(
@@ -280,7 +305,7 @@ class TensorArray:
             result: Tensor = apply(_read, (buffer, _check_index(index, buffer, "access")))
             return result
         position = int(to_static_value(index, "index"))
-        if not 0 <= position < len(self):
+        if not 0 <= position < self._get_count():
             raise errors.OutOfRangeError(
                 f"Tried to read from index {position} but array size is: {len(self)}"
             )
@@ -348,6 +373,8 @@ class TensorArray:
                 "array has size 0. Pass `size=` or dynamic_size=True."
             )
         buffer = self._to_buffer()
+        if spec.dynamic and (spec.grows or is_symbolic_dim(buffer.array.shape[0])):
+            buffer = self._extend(buffer, position)
         if not spec.dynamic:
             position = _check_index(position, buffer, "modify")
         return self._replace_contents(None, apply(_write, (buffer, value, position)))
@@ -359,14 +386,27 @@ class TensorArray:
           ValueNeededError: If the size depends on the index.
         """
         count = get_index_count(index)
+        if self._spec.grows:
+            return
         if count is not None:
             self._spec.size = max(self._spec.size, count)
+        elif can_have_unknown_sizes():
+            self._spec.grows, self._spec.size = True, 0
         elif not self._spec.has_initial_size:
             raise errors.ValueNeededError(
                 "The size of a TensorArray depends on an index that is only known when the function runs. To "
                 "keep the function compiled, pass `size=`, or write element `i` in every iteration of a loop "
                 "`for i in tf.range(n)`."
             )
+
+    def _extend(self, buffer: Tensor, index: Tensor) -> Tensor:
+        """Return the elements with zeros after them up to an index."""
+        size = buffer.array.shape[0]
+        count_missing = lambda size, index: max(int(index) + 1 - int(size), 0)
+        operands = [make_sizes_tensor(size, np.int64), index]
+        missing = compute_size(count_missing, operands, "an index of a TensorArray")
+        extended: Tensor = apply(_concat, ([buffer, self._make_zeros(missing)],))
+        return extended
 
     # ---- the two representations ------------------------------------------------------------
 
@@ -382,8 +422,8 @@ class TensorArray:
         self._remove_cleared()
         spec = self._spec
         if self._buffer is not None:
-            missing = spec.size - len(self)
-            if missing <= 0:
+            missing = spec.size - self._get_count()
+            if spec.grows or missing <= 0:
                 return self._buffer
             joined: Tensor = apply(_concat, ([self._buffer, self._make_zeros(missing)],))
             return joined
@@ -418,7 +458,11 @@ class TensorArray:
             )
         if self._buffer is None and not self._spec.element_shape.is_fully_defined():
             return []
-        if self._spec.size == 0 and len(self) == 0:
+        if (
+            self._spec.size == 0
+            and self._buffer is None
+            and not (self._elements or self._spec.grows)
+        ):
             return []
         return [self._to_buffer()]
 
@@ -443,8 +487,13 @@ class TensorArray:
           >>> tf.TensorArray(tf.int32, size=0, dynamic_size=True).write(0, [1, 2]).stack().numpy()
           array([[1, 2]], dtype=int32)
         """
-        self._check_size_is_static("stack")
-        if not len(self) and self._spec.size == 0 and self._spec.element_shape.rank is None:
+        self._check_size("stack")
+        if (
+            self._buffer is None
+            and not self._elements
+            and self._spec.size == 0
+            and self._spec.element_shape.rank is None
+        ):
             return _make_zeros((0,), self._spec.dtype)
         return self._to_buffer()
 
@@ -455,7 +504,7 @@ class TensorArray:
 
     def concat(self, name: str | None = None) -> Tensor:
         """Concatenate all elements along their first axis."""
-        self._check_size_is_static("concat")
+        self._check_size("concat")
         self._remove_cleared()
         if self._elements is None:
             joined: Tensor = apply(_flatten, (self._buffer,))
@@ -477,7 +526,7 @@ class TensorArray:
             raise ValueError(
                 "TensorArray.unstack needs a tensor with at least one dimension, got a scalar."
             )
-        self._resize(len(tensor), "unstack")
+        self._resize(tensor.array.shape[0], "unstack")
         if tensor.dtype is not self._spec.dtype:
             raise ValueError(
                 f"TensorArray dtype is {self._spec.dtype.name} but unstack got {tensor.dtype.name}."
@@ -523,9 +572,10 @@ class TensorArray:
         return self._replace_contents(list(pieces), None)
 
     def _resize(self, count: int, method: str) -> None:
-        if count > len(self) and not self._spec.dynamic and len(self):
+        present = self._get_count()
+        if not self._spec.dynamic and present and count > present:
             raise ValueError(
-                f"TensorArray.{method}: {count} elements exceed the fixed size {len(self)} of the array. Create it "
+                f"TensorArray.{method}: {count} elements exceed the fixed size {present} of the array. Create it "
                 "with dynamic_size=True."
             )
         self._spec.size = count
@@ -540,4 +590,4 @@ class TensorArray:
         """Do nothing: memory is released with the array."""
 
     def __repr__(self) -> str:
-        return f"<tf.TensorArray size={len(self)} dtype={self._spec.dtype.name} element_shape={self.element_shape}>"
+        return f"<tf.TensorArray size={self._get_count()} dtype={self._spec.dtype.name} element_shape={self.element_shape}>"

@@ -126,7 +126,7 @@ def test_objects_are_restored_after_an_error():
             holder.value = x
             y = tf.constant([1, 2])
         else:
-            y = tf.constant([1, 2, 3])
+            y = tf.constant([[1, 2]])
         return y
 
     with pytest.raises(TypeError, match="same shape"):

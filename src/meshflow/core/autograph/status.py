@@ -129,7 +129,7 @@ def set_loop_options(
       parallel_iterations: Ignored.
       swap_memory: Ignored.
       maximum_iterations: Maximum number of iterations of a staged loop.
-      shape_invariants: With a value, loop variables may change their shapes; the function then runs op by op.
+      shape_invariants: With a value, loop variables may change their shapes; the program then runs op by op.
 
     Example:
       >>> import meshflow as tf

@@ -13,6 +13,7 @@ from meshflow.core.values import convert
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, float32, string
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import PyTree
 
 
@@ -133,16 +134,14 @@ def to_static_value(value: Any, name: str = "argument") -> Any:
     value = read_tensor(value)
     if isinstance(value, Tensor):
         if isinstance(value.array, jax.core.Tracer):
-            if hasattr(value, "_sizes"):
-                return value._sizes
-            known = value.find_known_value()
-            if known is None:
-                raise errors.ValueNeededError(
-                    f"`{name}` must be known when the function is traced (shapes and axes are static "
-                    f"under XLA), got a symbolic tensor of shape {value.shape} and dtype "
-                    f"{value.dtype.name}. Compute it from Python numbers or from tf.shape(...)."
-                )
-            return to_static_value(known, name)
+            return to_static_value(
+                read_sizes(
+                    value,
+                    f"`{name}` (shapes and axes are static under XLA; compute it from Python numbers or from "
+                    "tf.shape(...))",
+                ),
+                name,
+            )
         value = np.asarray(value.array)
     if isinstance(value, (np.ndarray, jax.Array)):
         value = np.asarray(value).tolist()

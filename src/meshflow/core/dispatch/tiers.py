@@ -167,6 +167,7 @@ class InterpretedProgram:
 
     Args:
       closed: The program. Its inputs may have symbolic sizes.
+      has_unknown_sizes: Whether sizes depend on values. XLA cannot compile such a program.
 
     Example:
       >>> import jax.numpy as jnp
@@ -175,8 +176,9 @@ class InterpretedProgram:
       (True, [1.0, 2.0, 3.0])
     """
 
-    def __init__(self, closed: ClosedJaxpr) -> None:
+    def __init__(self, closed: ClosedJaxpr, has_unknown_sizes: bool = False) -> None:
         self._closed = closed
+        self._has_unknown_sizes = has_unknown_sizes
         self._plan: Plan | None = None
         self._costs: CostEstimate | None = None
         self._is_supported = True
@@ -211,7 +213,7 @@ class InterpretedProgram:
         return runs
 
     def _estimate_limit(self, shapes: Sequence[tuple[int, ...]]) -> float:
-        if TierSettings.tier == "interpret":
+        if TierSettings.tier == "interpret" or self._has_unknown_sizes:
             return math.inf
         if self._costs is None:
             self._costs = CostEstimate(self._closed)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.tiers import (
     RARE_RUNS,
@@ -36,6 +37,7 @@ from meshflow.core.functions.signatures import (
     match_arguments,
     name_specs,
 )
+from meshflow.core.functions.size_variants import SizeVariants
 from meshflow.core.functions.unplaced_variables import UnplacedVariables
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.bounds_checks import (
@@ -45,7 +47,7 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.core.runtime.context import context, variable_lock
 from meshflow.core.runtime.device_to_host import translate_lost_worker
-from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError
+from meshflow.core.runtime.errors import DtypeMismatchError, NotFiniteError, ValueNeededError
 from meshflow.core.runtime.forks import ForkState, make_fork_error
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.placement_errors import is_placement_error, make_placement_error
@@ -66,6 +68,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
+from meshflow.interpreter import SizeGuardError
 
 Lock = contextlib.AbstractContextManager[object]
 
@@ -198,6 +201,7 @@ class ConcreteFunction(SignedFunction):
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
       structured_outputs: The result structure with `TensorSpec`s for tensors.
       retrace: Returns a function that is traced again for each call, instead of this one; or None.
+      variants: This trace and others with other decisions about sizes that depend on values, or None.
 
     Example:
       >>> import meshflow as tf
@@ -217,6 +221,7 @@ class ConcreteFunction(SignedFunction):
         # Whether the function only calls a program from a file.
         self.is_stored = False
         self.retrace: Callable[[], SignedFunction] | None = None
+        self.variants: SizeVariants[ConcreteFunction] | None = None
         self._parameters = parameters
         self.structured_input_signature = name_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
@@ -320,7 +325,7 @@ class ConcreteFunction(SignedFunction):
         traced = self.traced
         in_host_memory = any(map(is_in_host_memory, [*traced.captures, *traced.writes]))
         return not (
-            self._calls_python
+            (self._calls_python and not traced.has_unknown_sizes)
             or self.is_stored
             or self._file_variables
             or traced.infeeds
@@ -351,9 +356,13 @@ class ConcreteFunction(SignedFunction):
         """
         if self.is_ready or not (self._can_interpret and is_interpreter_enabled()):
             return False
+        if self.traced.has_unknown_sizes and self._interpreted_program is not None:
+            return True
         program = self._interpreted_program
         if program is None or self._interpreted_version != PassPipeline.version:
-            program = self._interpreted_program = InterpretedProgram(self._rewrite(compiles=False))
+            program = self._interpreted_program = InterpretedProgram(
+                self._rewrite(compiles=False), self.traced.has_unknown_sizes
+            )
             self._interpreted_version = PassPipeline.version
         operands = [*arrays, *[c._value for c in self.traced.captures]]
         limit = program.estimate_limit(operands)
@@ -367,6 +376,17 @@ class ConcreteFunction(SignedFunction):
             else:
                 expected_runs = 1 + int(np.asarray(self._step_counter._value))
         return expected_runs <= limit
+
+    def check_unknown_sizes(self) -> None:
+        """Check that a program with sizes that depend on values can run op by op.
+
+        Raises:
+          ValueNeededError: If it must be compiled.
+        """
+        if self.traced.has_unknown_sizes and not self._can_interpret:
+            raise ValueNeededError(
+                f"{self.name} has sizes that depend on values, and takes elements of an iterator"
+            )
 
     def disable_interpreter(self) -> None:
         """Compile the function for its next run."""
@@ -383,6 +403,11 @@ class ConcreteFunction(SignedFunction):
                 raise NotFiniteError(f"{NotFiniteError.TEXT}, in function {self.name}") from error
             except MemoryError as error:
                 raise translate_memory_error(error, f"function {self.name}") or error from error
+            except Exception as error:
+                if not traced.has_unknown_sizes or isinstance(error, SizeGuardError):
+                    raise
+                # The function can run as Python, which raises TensorFlow's errors: the program had no effects.
+                raise SizeGuardError({}) from error
             for variable, value in zip(traced.writes, outputs[traced.num_results :], strict=True):
                 variable._value = value
         return traced.rebuild_result([Tensor(o) for o in outputs[: traced.num_results]])
@@ -418,6 +443,9 @@ class ConcreteFunction(SignedFunction):
         def to_type_spec(leaf: Any) -> Any:
             if isinstance(leaf, CompositeTensor):
                 return leaf._type_spec
+            if isinstance(leaf, TensorSpec) and self.traced.has_unknown_sizes:
+                shape = [None if is_symbolic_dim(n) else n for n in leaf.shape]
+                return TensorSpec(shape, leaf.dtype, leaf.name)
             return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
         return nest.map_structure(to_type_spec, structure)
@@ -488,6 +516,8 @@ class ConcreteFunction(SignedFunction):
             FunctionSettings.on_launch()
         if self.should_interpret(arrays, expected_runs):
             return self.interpret(arrays, lock)
+        if self.traced.has_unknown_sizes:
+            raise SizeGuardError({})
         self.prepare()
         traced = self.traced
         if self.early_checks and not is_checked and self._donated:

@@ -6,13 +6,14 @@ shapes and dtypes of tensors, and the values of all other arguments (see `call_a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import inspect
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MethodType
 from typing import Any, overload
 
@@ -32,6 +33,7 @@ from meshflow.core.functions.function_types import Parameters, Polymorphic, Resu
 from meshflow.core.functions.retracing import get_history
 from meshflow.core.functions.shape_polymorphic import ShapePolymorphicFunction
 from meshflow.core.functions.signatures import Args, Kwargs
+from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
@@ -47,6 +49,7 @@ from meshflow.core.values.trace_families import TraceFamily
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import Array, PyTree
+from meshflow.interpreter import SizeGuardError
 
 _log = logging.getLogger("meshflow")
 
@@ -187,7 +190,8 @@ class Function:
             if concrete is None:
                 general = self._find_general(args, kwargs, arrays, key)
                 if general is not None and general.should_interpret(arrays):
-                    return general.interpret(arrays)
+                    with contextlib.suppress(SizeGuardError):
+                        return general.interpret(arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, runs=True)
                     if general is not None:
@@ -211,6 +215,8 @@ class Function:
                     self._runs_as_python_on_host = True
                     return self._call_python(self._python, args, kwargs)
         concrete.last_use = self._history.calls
+        if concrete.variants is not None:
+            return self._run_variants(concrete.variants, args, kwargs, arrays)
         if concrete.resizable_variables:
             concrete = self._match_shapes(concrete, args, kwargs, key)
         if concrete.traced.iterator_captures or concrete.traced.infeeds:
@@ -219,6 +225,30 @@ class Function:
             return concrete.run_arrays(arrays)
         tensors = [leaf for leaf in nest.flatten_parts((args, kwargs)) if is_tensor_argument(leaf)]
         return concrete.run([convert_to_tensor(t) for t in tensors])
+
+    def _run_variants(
+        self,
+        variants: SizeVariants[ConcreteFunction],
+        args: Args,
+        kwargs: Kwargs,
+        arrays: list[Array],
+    ) -> PyTree:
+        """Run a function with sizes that depend on values."""
+        if context.trace is not None:
+            # The symbols of the sizes belong to the outermost trace.
+            tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
+            concrete = self._trace(args, kwargs, None)
+            return concrete.run([convert_to_tensor(t) for t in tensors])
+        if context.tapes:
+            return self._run_python(args, kwargs)
+        try:
+            return variants.run(lambda concrete: concrete.run_arrays(arrays))
+        except SizeGuardError as error:
+            result = self._run_python(args, kwargs)
+            if error.__cause__ is not None:
+                warn_eager_fallback(self._name, error.__cause__)
+                self._runs_op_by_op = True
+            return result
 
     def _find_general(
         self, args: Args, kwargs: Kwargs, arrays: Sequence[Array], key: Hashable
@@ -280,9 +310,22 @@ class Function:
         )
 
     def _trace(
-        self, args: Args, kwargs: Kwargs, key: Hashable | None, runs: bool = False
+        self,
+        args: Args,
+        kwargs: Kwargs,
+        key: Hashable | None,
+        runs: bool = False,
+        hints: Mapping[str, int] | None = None,
     ) -> ConcreteFunction:
-        """Trace the function, and cache the trace if it has a key."""
+        """Trace the function, and cache the trace if it has a key.
+
+        Args:
+          args: Positional arguments.
+          kwargs: Keyword arguments.
+          key: The key, or None.
+          runs: Whether the trace runs directly afterwards.
+          hints: Sizes that depend on values, by which comparisons are decided.
+        """
         signature = nest.map_structure(to_spec, (args, kwargs))
         created_before = self._created_variables
         created: list[Any] = []
@@ -302,7 +345,9 @@ class Function:
             holders.extend([scope.created, scope.sources, scope.writes])
             return result
 
-        traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
+        allows = contextlib.nullcontext() if self._jit_compile else allow_unknown_sizes(hints or {})
+        with allows:
+            traced = trace(run, args, kwargs, name=self._name, isolated=True, runs_immediately=runs)
         traced.structure = nest.map_structure(_to_known_tensor, traced.structure)
         traced.allows_simplification = self._jit_compile
         if created:
@@ -318,6 +363,13 @@ class Function:
         traced.record_iterator_positions(nest.flatten((args, kwargs)))
         concrete = ConcreteFunction(traced, signature, self._arguments.list_parameter_names())
         concrete.is_stored = getattr(self._python, "is_stored_program", False)
+        if traced.has_unknown_sizes and context.trace is None:
+            concrete.check_unknown_sizes()
+            concrete.variants = SizeVariants(
+                concrete, lambda hints: self._trace(*signature, None, hints=hints)
+            )
+        elif traced.has_unknown_sizes:
+            key = None
         if key is None:
             self._num_traces += 1
         elif not traced.sets_initial_values and not any(
@@ -492,7 +544,7 @@ def _omit_sizes(leaf_key: Hashable) -> Hashable:
     return leaf_key
 
 
-def warn_eager_fallback(name: str, error: ValueNeededError) -> None:
+def warn_eager_fallback(name: str, error: BaseException) -> None:
     """Log that a function is not compiled, with the reason."""
     _log.warning(
         "%s runs op by op, not compiled, as sizes in compiled programs are static: %s", name, error
@@ -583,9 +635,9 @@ def function(
     tensor arguments and the values of all others. Later calls run the traced program: op by op until
     compiling it with XLA pays off, then compiled. A function caches its 512 most recently used
     traces; an older one is traced again when it is called. With None sizes in the `input_signature`,
-    or with `reduce_retracing`, the second size is traced for any size. A function with an op with a result size that depends on
-    values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) runs op by
-    op, with a warning, unless `jit_compile` is True.
+    or with `reduce_retracing`, the second size is traced for any size. A program with sizes that depend on
+    values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) always runs op by
+    op, unless `jit_compile` is True.
 
     Args:
       func: The function; None to use `tf.function(...)` as a decorator with arguments.

@@ -291,7 +291,7 @@ def check_bounds(values: Any, check: BoundsCheck, allows_padding: bool = False) 
     is_symbolic = not all(isinstance(size, int) for size in (*array.shape, *check.upper))
     if is_symbolic and context.exporting:
         return values  # Other runtimes have no checks.
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, jax.core.Tracer) or is_symbolic:
         is_disabled = context.exporting or BoundsChecking.mode is False
         if is_disabled or not array.size:
             return values

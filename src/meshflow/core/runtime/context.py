@@ -96,6 +96,19 @@ class SizeSource(Protocol):
         """Determine the result of an op whose operands the probe sizes made incompatible, or None."""
 
 
+class UnknownSizes(Protocol):
+    """Source of symbols for sizes that depend on values; see `SizeScope`."""
+
+    num_unknown: int
+    anchors: list[Any]
+
+    def add_unknown(self, varies: bool = False) -> Any:
+        """Return a new symbol, for a size that may vary between the iterations of a loop."""
+
+    def assume_zero(self, difference: Any) -> bool:
+        """Assume that a size is zero; return whether it may depend on values and this was not disproved."""
+
+
 class Context(threading.local):
     """Thread-local state of the dispatcher.
 
@@ -122,6 +135,8 @@ class Context(threading.local):
       host_recorder: Records the operations of a map function on strings and images while it is
         inspected, or None.
       has_symbolic_sizes: Whether the trace has symbols in place of some sizes.
+      unknown_sizes: Creates symbols for sizes that depend on values, if the traced program runs op by op;
+        otherwise None.
       exporting: Whether the trace is exported for a machine without Python; assertions are then
         omitted.
       value_probe: Supplies placeholder values while only shapes are determined, or None.
@@ -157,6 +172,7 @@ class Context(threading.local):
         self.autocast_dtype: Any = None
         self.host_recorder: Any = None
         self.has_symbolic_sizes = False
+        self.unknown_sizes: UnknownSizes | None = None
         self.exporting = False
         self.value_probe: ValueProbe | None = None
         self.size_probe: SizeSource | None = None

@@ -20,10 +20,12 @@ from meshflow.core.staging.structure import (
     is_tensor_like,
     to_tensor,
 )
+from meshflow.core.staging.varying_sizes import merge_shapes
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values.convert import convert_python_value
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, read_tensor
+from meshflow.core.values.unknown_sizes import set_sizes
 
 Values = list[Any]
 
@@ -117,7 +119,10 @@ def _select(index: Tensor, functions: Sequence[Callable[[], Values]], merge: Bra
                 [], operands.select_captures(branch.traced, values)
             )
             count = branch.traced.num_results
-            outputs = [results[p] if isinstance(p, int) else jnp.broadcast_to(*p) for p in plan]
+            outputs = [
+                set_sizes(results[p[0]], p[1]) if isinstance(p[0], int) else jnp.broadcast_to(*p)
+                for p in plan
+            ]
             outputs += operands.merge_written_values(branch.traced, results[count:], values)
             # The outputs get strong types, so that the branches agree.
             return [lax.convert_element_type(o, o.dtype) for o in outputs]
@@ -200,7 +205,7 @@ def _plan_outputs(
 def _unify_leaf(
     position: int, options: list[Any], leaves: list[Any], merge: BranchMerge
 ) -> list[Any]:
-    """Return result indices or constants of one dtype and shape for one leaf of every branch."""
+    """Return for one leaf of every branch an index of a result or a constant, and its shape."""
     present = [
         (n, leaf) for n, (t, leaf) in enumerate(zip(options, leaves, strict=True)) if t is not None
     ]
@@ -208,30 +213,30 @@ def _unify_leaf(
     dtype = tensors[0].dtype if tensors else None
     if dtype is None and any(isinstance(leaf, float) for _, leaf in present):
         dtype = convert_python_value(0.0, None).dtype
-    outputs: list[Any] = [None] * len(leaves)
-    first: Any = None
-    candidate: Any
+    candidates: dict[int, Any] = {}
     for branch_index, leaf in present:
-        if isinstance(leaf, _BranchOutput):
-            candidate, outputs[branch_index] = leaf, leaf.index
-        else:
-            candidate = _to_constant(leaf, dtype)
-            if candidate is None:
-                differing = next(v for _, v in present if v is not leaf)
-                raise merge.make_mismatch_error(
-                    position, "value", _format_leaf(differing), _format_leaf(leaf), branch_index
-                )
-            outputs[branch_index] = np.asarray(candidate.array), tuple(candidate.shape)
-        if first is None:
-            first = candidate
-        for aspect in ("dtype", "shape"):
-            a, b = getattr(first, aspect), getattr(candidate, aspect)
-            if a != b:
-                raise merge.make_mismatch_error(
-                    position, aspect, _format_leaf(first), _format_leaf(candidate), branch_index
-                )
-    zeros = np.zeros((), first.dtype.dtype), tuple(first.shape)
-    return [zeros if t is None else c for t, c in zip(options, outputs, strict=True)]
+        candidate = leaf if isinstance(leaf, _BranchOutput) else _to_constant(leaf, dtype)
+        if candidate is None:
+            differing = next(v for _, v in present if v is not leaf)
+            raise merge.make_mismatch_error(
+                position, "value", _format_leaf(differing), _format_leaf(leaf), branch_index
+            )
+        candidates[branch_index] = candidate
+    first = next(iter(candidates.values()))
+    shape = merge_shapes([c.shape for c in candidates.values()])
+    for branch_index, candidate in candidates.items():
+        has_other_shape = shape is None and first.shape != candidate.shape
+        if first.dtype != candidate.dtype or has_other_shape:
+            aspect = "shape" if first.dtype == candidate.dtype else "dtype"
+            raise merge.make_mismatch_error(
+                position, aspect, _format_leaf(first), _format_leaf(candidate), branch_index
+            )
+    zeros = np.zeros((), first.dtype.dtype), shape
+    outputs: list[Any] = [zeros] * len(leaves)
+    for branch_index, candidate in candidates.items():
+        is_output = isinstance(candidate, _BranchOutput)
+        outputs[branch_index] = candidate.index if is_output else np.asarray(candidate.array), shape
+    return outputs
 
 
 def _to_constant(leaf: object, dtype: DType | None) -> Tensor | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from meshflow.core.runtime.errors import ShapeGrowthError
 from meshflow.core.staging.growing_accumulators import ArrayGrowth
 from meshflow.core.staging.structure import (
     NestedTemplate,
@@ -25,13 +26,49 @@ from meshflow.core.staging.structure import (
     to_tensor,
     undefined,
 )
+from meshflow.core.staging.varying_sizes import (
+    renew_sizes,
+    replace_sizes,
+    vary_sizes,
+)
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import (
+    can_have_unknown_sizes,
+    is_same_size,
+    is_unknown_size,
+    is_varying,
+)
 
 Values = list[Any]
 
 
+class ShapeVariation(Exception):
+    """Signal that values of a loop change their shapes, which the loop allows.
+
+    Attributes:
+      axes: For each position and index of a leaf, which of its axes change.
+    """
+
+    def __init__(self, axes: dict[tuple[int, int], list[bool]]) -> None:
+        super().__init__("the shape of a loop variable changes")
+        self.axes = axes
+
+    def vary_sizes(self, values: Values) -> None:
+        """Use symbols for the sizes that change in the values before the loop."""
+        for (position, index), axes in self.axes.items():
+            template = NestedTemplate(values[position])
+            template.leaves[index] = vary_sizes(to_tensor(template.leaves[index]), axes)
+            values[position] = template.build(template.leaves)
+
+
 class LoopInvariants:
-    """The properties that the state of a loop must keep; subclasses create the errors."""
+    """The properties that the state of a loop must keep; subclasses create the errors.
+
+    Attributes:
+      allows_shape_changes: Whether values may change their shapes; a compiled program then runs op by op.
+    """
+
+    allows_shape_changes = False
 
     def make_undefined_error(self, position: int) -> Exception:
         """Create the error for a value that the body needs but that does not exist before the loop."""
@@ -113,6 +150,7 @@ class LoopState:
     def collect(self, values: Values) -> list[Tensor]:
         """Return the tensors of the state at the end of the body, those of carried values first."""
         self.results = []
+        self._varying: dict[tuple[int, int], list[bool]] = {}
         collected: dict[int, list[Tensor]] = {}
         for position, (value, carried) in enumerate(zip(values, self.carried, strict=True)):
             if carried.needed:
@@ -121,8 +159,13 @@ class LoopState:
             else:
                 result = LoopValue.from_value(value, False)
                 self._convert_changed_numbers(result, self.init[position])
+                for i in result.dynamic:
+                    leaf = result.template.leaves[i]
+                    result.template.leaves[i] = vary_sizes(leaf, map(is_unknown_size, leaf.shape))
                 collected[position] = result.list_tensors()
                 self.results.append(result)
+        if self._varying:
+            raise ShapeVariation(self._varying)
         order = sorted(collected, key=lambda p: not self.carried[p].needed)
         return [t for p in order for t in collected[p]]
 
@@ -162,11 +205,39 @@ class LoopState:
             if not is_tensor_like(new) and not is_number(new) and not hasattr(new, "_as_tensor"):
                 raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(new, old.dtype)
-            for aspect in ("dtype", "shape"):
-                if getattr(old, aspect) != getattr(tensor, aspect):
-                    raise self._mismatch(position, aspect, old, tensor)
-            tensors.append(tensor)
+            self._check_dtype(position, old, tensor)
+            grows = i in carried.template.list_growing_leaves()
+            axes = self._find_changes(position, old, tensor, grows)
+            if not all(
+                is_varying(size) for size, changes in zip(old.shape, axes, strict=True) if changes
+            ):
+                self._varying[position, i] = axes
+            tensors.append(replace_sizes(tensor, old.shape))
         return tensors
+
+    def _check_dtype(self, position: int, before: Tensor, after: Tensor) -> None:
+        if before.dtype != after.dtype:
+            raise self._mismatch(position, "dtype", before, after)
+
+    def _find_changes(
+        self, position: int, before: Tensor, after: Tensor, grows: bool = False
+    ) -> list[bool]:
+        """Return for each axis whether its size changes.
+
+        Raises:
+          Exception: If it must not change.
+        """
+        if before.ndim != after.ndim:
+            raise self._mismatch(position, "shape", before, after)
+        pairs = list(zip(before.shape, after.shape, strict=True))
+        changes = [not is_same_size(a, b) for a, b in pairs]
+        allows = grows or self.invariants.allows_shape_changes
+        for (a, b), is_changed in zip(pairs, changes, strict=True):
+            if not is_changed or (can_have_unknown_sizes() and (allows or is_unknown_size(a - b))):
+                continue
+            error = self._mismatch(position, "shape", before, after)
+            raise ShapeGrowthError(str(error)) if allows else error
+        return changes
 
     def _mismatch(self, position: int, aspect: str, before: object, after: object) -> Exception:
         texts = describe_leaf(before), describe_leaf(after)
@@ -203,10 +274,9 @@ class LoopState:
             if not is_tensor_like(old) and not is_number(old):
                 raise self._mismatch(position, "value", old, new)
             tensor = to_tensor(old, new.dtype)
-            for aspect in ("dtype", "shape"):
-                if getattr(tensor, aspect) != getattr(new, aspect):
-                    raise self._mismatch(position, aspect, tensor, new)
-            tensors.append(tensor)
+            self._check_dtype(position, tensor, new)
+            self._find_changes(position, tensor, new)
+            tensors.append(replace_sizes(tensor, new.shape))
         return tensors
 
     def build_final_values(self, tensors: Sequence[Tensor]) -> Values:
@@ -217,10 +287,11 @@ class LoopState:
             for position, result in enumerate(self.results):
                 if result.needed is is_needed:
                     values[position] = result.replace_tensors(
-                        [next(remaining) for _ in result.dynamic]
+                        [renew_sizes(next(remaining)) for _ in result.dynamic]
                     )
         return values
 
 
 def _zeros(tensor: Tensor) -> Tensor:
-    return Tensor(jnp.zeros(tuple(tensor.shape), tensor.dtype.dtype))
+    shape = tuple([0 if is_varying(n) else n for n in tensor.shape])
+    return replace_sizes(Tensor(jnp.zeros(shape, tensor.dtype.dtype)), tensor.shape)

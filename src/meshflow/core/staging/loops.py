@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from meshflow.core.staging import dynamic_loop, scalar_logic
-from meshflow.core.staging.growing_accumulators import retry_grown_arrays, scan_scope
-from meshflow.core.staging.loop_state import LoopInvariants, LoopState, Values
+from meshflow.core.staging.growing_accumulators import ArrayGrowth, retry_grown_arrays, scan_scope
+from meshflow.core.staging.loop_state import LoopInvariants, LoopState, ShapeVariation, Values
 from meshflow.core.staging.merged_operands import MergedOperands, run_as_op
 from meshflow.core.staging.structure import NestedTemplate, to_tensor
 from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import as_size
 from meshflow.core.values.tensor import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -29,7 +32,7 @@ class LoopElements:
     If the method returns None, Python iterates over the object while the function is traced.
 
     Attributes:
-      count: Number of elements: an int, or an int32 scalar if it is only known at run time.
+      count: Number of elements: an int or a symbolic size, or an int32 scalar if it is only known at run time.
       get_element: Returns element `i` for an int32 scalar `i`.
       stacked: The elements as a nested value with a leading dimension; None to call `get_element`.
       get_index: Returns the tensor in an element that counts 0, 1, 2, ...; None if there is none.
@@ -79,9 +82,22 @@ def while_loop(
     Returns:
       The state after the loop.
     """
-    return retry_grown_arrays(
-        lambda: _while_loop(test, body, list(init), needed, invariants, limit)
-    )
+    build = lambda start: _while_loop(test, body, start, needed, invariants, limit)
+    return _retry(build, init)
+
+
+def _retry(build: Callable[[Values], T], init: Values) -> T:
+    """Build a loop, given its state before the loop; retry if sizes change or become known."""
+    start = list(init)
+
+    def attempt() -> T:
+        try:
+            return build(list(start))
+        except ShapeVariation as variation:
+            variation.vary_sizes(start)
+            raise ArrayGrowth from None
+
+    return retry_grown_arrays(attempt)
 
 
 def _while_loop(
@@ -162,7 +178,7 @@ def for_loop(
       The state after the loop.
     """
     count = elements.count
-    if isinstance(count, int):
+    if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
         if count <= 0:
             return init
@@ -187,6 +203,8 @@ def for_loop(
 
     shifted = _ShiftedInvariants(invariants)
     max_count = count if isinstance(count, int) else limit
+    if not isinstance(count, Tensor):
+        count = convert_to_tensor(count)
     start = Tensor(np.int32(0).reshape(()))
     return while_loop(test, step, [start, *init], [True, *needed], shifted, max_count)[1:]
 
@@ -233,6 +251,7 @@ class _ShiftedInvariants(LoopInvariants):
     def __init__(self, inner: LoopInvariants, num_internal: int = 1) -> None:
         self.inner = inner
         self.num_internal = num_internal
+        self.allows_shape_changes = inner.allows_shape_changes
 
     def make_undefined_error(self, position: int) -> Exception:
         return self.inner.make_undefined_error(position - self.num_internal)
@@ -268,10 +287,9 @@ def scan(
       The state after the loop, and the outputs with one more leading dimension.
     """
     total: Any = elements.count if count is None else count
-    steps = total if has_symbolic_size([total]) else int(total)
-    return retry_grown_arrays(
-        lambda: _scan(elements, body, list(init), needed, invariants, reverse, steps)
-    )
+    steps = as_size(total)
+    build = lambda start: _scan(elements, body, start, needed, invariants, reverse, steps)
+    return _retry(build, init)
 
 
 def _scan(

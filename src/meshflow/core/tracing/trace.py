@@ -285,6 +285,7 @@ class TracedFunction:
       fed_iterators: The `id`s of the iterators from which the running program takes elements.
       allows_simplification: Whether XLA may simplify arithmetic as if numbers were real, as under
         `jit_compile=True`.
+      has_unknown_sizes: Whether sizes depend on values, so that only the interpreter can run the program.
     """
 
     def __init__(
@@ -308,6 +309,7 @@ class TracedFunction:
         self.fed_iterators: set[int] = set()
         self.sets_initial_values = False
         self.allows_simplification = False
+        self.has_unknown_sizes = False
         self._base_op = self._make_op(closed)
         self._rewritten_op: tuple[int, Op] | None = None
 
@@ -535,6 +537,7 @@ def trace(
         return arrays + scope.list_final_values()
 
     run.__name__ = name or str(getattr(fn, "__name__", "function"))
+    num_earlier = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     outer_tapes = not isolated and (bool(context.tapes) or context.outer_tapes)
 
     def attempt(tapes: list[Recorder]) -> ClosedJaxpr:
@@ -574,6 +577,7 @@ def trace(
         hide_frames(error)
         raise
     closed, captures = _promote_captures(closed, scope)
+    num_unknown = 0 if context.unknown_sizes is None else context.unknown_sizes.num_unknown
     traced = TracedFunction(
         run.__name__,
         closed,
@@ -583,6 +587,7 @@ def trace(
         result["count"],
     )
     traced.sets_initial_values = scope.sets_initial_values
+    traced.has_unknown_sizes = num_unknown > num_earlier
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,

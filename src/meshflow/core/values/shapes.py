@@ -9,6 +9,21 @@ from typing import Any, TypeAlias
 
 import jax.export
 
+from meshflow.core.runtime.context import context
+
+
+def assume_equal(size: Any, other: Any) -> bool:
+    """Assume that a size that depends on values is equal to another one; return False for known sizes.
+
+    If the assumption is wrong, the function runs as Python, which raises TensorFlow's error.
+    """
+    sizes, difference = context.unknown_sizes, size - other
+    return (
+        sizes is not None
+        and jax.export.is_symbolic_dim(difference)
+        and sizes.assume_zero(difference)
+    )
+
 
 class TensorShape:
     """The static shape of a tensor: a tuple of sizes, with `None` for unknown sizes.
@@ -72,12 +87,13 @@ class TensorShape:
             raise ValueError(f"Shape {self} is not fully defined.")
 
     def is_compatible_with(self, other: ShapeLike) -> bool:
-        """Check whether a tensor could have both shapes."""
+        """Check whether a tensor could have both shapes; assume it of sizes that depend on values."""
         other_dims = _as_dims(other)
         if self._dims is None or other_dims is None:
             return True
         return len(self._dims) == len(other_dims) and all(
-            a is None or b is None or a == b for a, b in zip(self._dims, other_dims, strict=True)
+            a is None or b is None or a == b or assume_equal(a, b)
+            for a, b in zip(self._dims, other_dims, strict=True)
         )
 
     def is_subtype_of(self, other: ShapeLike) -> bool:
@@ -197,12 +213,17 @@ class TensorShape:
         return hash(self._dims)
 
     def __repr__(self) -> str:
-        return f"TensorShape({None if self._dims is None else list(self._dims)})"
+        return f"TensorShape({None if self._dims is None else self._list_known()})"
+
+    def _list_known(self) -> list[int | None]:
+        """Return the sizes, with None for symbols."""
+        dims: Sequence[Any] = self._dims or ()
+        return [None if jax.export.is_symbolic_dim(d) else d for d in dims]
 
     def __str__(self) -> str:
         if self._dims is None:
             return "<unknown>"
-        inner = ", ".join(str(d) for d in self._dims)
+        inner = ", ".join(map(str, self._list_known()))
         return f"({inner},)" if len(self._dims) == 1 else f"({inner})"
 
     def __reduce__(self) -> Any:

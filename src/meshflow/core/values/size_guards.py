@@ -4,30 +4,101 @@ A program that is called with arrays of many sizes is traced once, with a symbol
 varies. Python code that compares such a size decides by the sizes of the call that caused the trace,
 its *hints*, and the comparison becomes a *guard*. The trace is valid for all sizes for which every
 guard has the same result, so it never computes anything other than a trace for the exact sizes would.
+
+A size that depends on values, such as the number of true elements of a mask, is a symbol without a
+hint. The interpreter assigns its value when the running program has computed it, and checks its guards
+then. If one fails, the function is traced again with the computed sizes as hints.
 """
 
 from __future__ import annotations
 
 import contextlib
-import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 
 from meshflow.core.runtime.context import context
 from meshflow.environment.jax_internals import SizeDecisions, decide_sizes_by_hints
 
-__all__ = ["GuardedSizes"]
+__all__ = ["GuardedSizes", "SizeScope"]
 
 Shape = Sequence[int]
 
+# The value by which comparisons of a size that depends on values are decided at first.
+_DEFAULT_HINT = 2
 
-# The functions in the text of a symbolic size.
-_EXPRESSION_NAMES = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
+
+class SizeScope:
+    """Symbols for the sizes of one trace, with guards for the decisions of the trace.
+
+    Args:
+      hints: Values of symbols by name.
+
+    Attributes:
+      num_unknown: Number of sizes that depend on values.
+
+    Example:
+      >>> sizes = SizeScope({})
+      >>> with sizes.record():
+      ...     size = sizes.add_unknown()
+      >>> size + 1
+      u0 + 1
+    """
+
+    def __init__(self, hints: Mapping[str, int]) -> None:
+        self._scope = jax.export.SymbolicScope()
+        self._hints = dict(hints)
+        self._decisions = SizeDecisions({})
+        self.num_unknown = 0
+        # JAX omits equations with results that no object refers to.
+        self.anchors: list[Any] = []
+
+    def add_unknown(self, varies: bool = False) -> Any:
+        """Return a new symbol for a size that depends on values.
+
+        Args:
+          varies: Whether each iteration of a loop has another size.
+        """
+        name = f"{'v' if varies else 'u'}{self.num_unknown}"
+        self.num_unknown += 1
+        self._decisions.hints[name] = self._hints.get(name, _DEFAULT_HINT)
+        self._decisions.unknown.add(name)
+        if name not in self._hints:
+            self._decisions.guessed.add(name)
+        context.has_symbolic_sizes = True
+        return self._make_symbol(name)
+
+    def assume_zero(self, difference: Any) -> bool:
+        """Assume that a size is zero; return whether it may depend on values and this was not disproved.
+
+        Args:
+          difference: A symbolic size.
+        """
+        return self._decisions.assume_zero(difference)
+
+    def _make_symbol(self, name: str) -> Any:
+        return jax.export.symbolic_shape(name, scope=self._scope)[0]
+
+    @contextlib.contextmanager
+    def record(self, has_symbols: bool = False) -> Iterator[None]:
+        """Record the decisions of a trace as guards.
+
+        Args:
+          has_symbols: Whether sizes of the arguments are symbols.
+        """
+        saved = context.has_symbolic_sizes, context.unknown_sizes
+        context.has_symbolic_sizes, context.unknown_sizes = has_symbols, self
+        try:
+            with decide_sizes_by_hints(self._scope, self._decisions):
+                yield
+        finally:
+            context.has_symbolic_sizes, context.unknown_sizes = saved
+            self.anchors.clear()
 
 
-class GuardedSizes:
+class GuardedSizes(SizeScope):
     """Symbols for the sizes of a program that vary, with guards for the decisions of its trace.
 
     Args:
@@ -47,9 +118,9 @@ class GuardedSizes:
     """
 
     def __init__(self, calls: Sequence[Sequence[Shape]]) -> None:
-        self._scope = jax.export.SymbolicScope()
+        super().__init__({})
         names: dict[tuple[int, ...], str] = {}
-        hints: dict[str, int] = {}
+        hints = self._decisions.hints
         self.shapes: list[tuple[int, ...]] = []
         for shapes in zip(*calls, strict=True):
             sizes = []
@@ -59,23 +130,18 @@ class GuardedSizes:
                     continue
                 name = names.setdefault(column, f"d{len(names)}")
                 hints[name] = column[-1]
-                sizes.append(jax.export.symbolic_shape(name, scope=self._scope)[0])
+                sizes.append(self._make_symbol(name))
             self.shapes.append(tuple(sizes))
         self.names = tuple(hints)
-        self._decisions = SizeDecisions(hints)
         self._lock = threading.Lock()
         self._num_compiled = -1
         self._is_valid: Callable[..., bool] = lambda *_: True
 
     @contextlib.contextmanager
-    def record(self) -> Iterator[None]:
+    def record(self, has_symbols: bool = True) -> Iterator[None]:
         """Record the decisions of a trace as guards."""
-        saved, context.has_symbolic_sizes = context.has_symbolic_sizes, True
-        try:
-            with decide_sizes_by_hints(self._scope, self._decisions):
-                yield
-        finally:
-            context.has_symbolic_sizes = saved
+        with super().record(has_symbols):
+            yield
 
     def bind(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
         """Return the values of the symbols for a call, or None if the trace is not valid for it.
@@ -100,7 +166,6 @@ class GuardedSizes:
 
     def _compile_guards(self) -> None:
         with self._lock:
-            guards, count = self._decisions.format(), len(self._decisions)
-            source = f"lambda {', '.join(self.names)}: {' and '.join(guards) or True}"
-            self._is_valid = eval(source, dict(_EXPRESSION_NAMES))
+            count = len(self._decisions)
+            self._is_valid = self._decisions.compile(self.names)
             self._num_compiled = count

@@ -117,7 +117,7 @@ def propagate_sizes(
     """
     if name not in _SIZE_RULES or not isinstance(output, Tensor) or output.array.ndim > 1:
         return
-    flat = operands[0] if name in _JOIN_OPS else operands
+    flat = operands[0] if name in _JOIN_OPS and isinstance(operands[0], (list, tuple)) else operands
     if not any(hasattr(t, "_sizes") for t in flat if isinstance(t, Tensor)):
         return
     values = [get_sizes(t) for t in flat]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 
@@ -17,8 +19,13 @@ from meshflow.core.runtime import errors
 from meshflow.core.runtime.bounds_checks import check_slice_index
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import get_sizes, slice_sizes
+from meshflow.core.values.symbolic_sizes import get_sizes, make_sizes_tensor, slice_sizes
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.values.unknown_sizes import (
+    can_have_unknown_sizes,
+    compute_on_host,
+    read_sizes,
+)
 from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.environment.types import Array
 
@@ -114,9 +121,10 @@ def _parse_bound(value: Any) -> Any:
         sizes = get_sizes(value)
         if sizes is not None and not sizes.ndim:
             return sizes.item()
-        value = value.require_value(
+        return read_sizes(
+            value,
             "a bound of a slice, which determines the shape of the result (tf.slice accepts a computed begin with a "
-            "known size),"
+            "known size),",
         )
     if isinstance(value, (float, str)):
         raise TypeError(f"Slice bounds must be integers or None, got {value!r}.")
@@ -166,12 +174,58 @@ def getitem(tensor: Tensor, key: Any) -> Tensor:
     sizes = slice_sizes(tensor, key)
     if sizes is not None:
         return sizes
+    if can_have_unknown_sizes():
+        tensor, key = _take_computed_slices(tensor, key)
     template, dynamic = parse_index(tensor.array.shape, key)
     return apply(_getitem, (tensor, *dynamic), template)
 
 
-def select_by_mask(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
-    """Return the elements at which a mask with known values is True.
+def _take_computed_slices(tensor: Tensor, key: Any) -> tuple[Tensor, Any]:
+    """Apply the slices with a computed bound; return the result, and the index with full slices instead."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    used = builtins.sum(1 for i in items if i is not None and i is not Ellipsis)
+    dim = 0
+    for position, item in enumerate(items):
+        if isinstance(item, slice) and any(map(_is_computed, (item.start, item.stop, item.step))):
+            bounds = [item.start, item.stop, item.step]
+            given = [i for i, b in enumerate(bounds) if b is not None]
+            indices = compute_on_host(
+                functools.partial(_list_indices, given),
+                [make_sizes_tensor(tensor.array.shape[dim], np.int64), *(bounds[i] for i in given)],
+                [((None,), np.int64)],
+                "bounds of a slice",
+            )
+            tensor = take_slices(tensor, indices[0], dim)
+            items[position] = slice(None)
+        dim += len(tensor.array.shape) - used if item is Ellipsis else item is not None
+    return tensor, tuple(items) if isinstance(key, tuple) else items[0]
+
+
+def _is_computed(bound: Any) -> bool:
+    bound = read_tensor(bound)
+    is_traced = isinstance(bound, Tensor) and isinstance(bound.array, jax.core.Tracer)
+    return is_traced and get_sizes(bound) is None and bound.find_known_value() is None
+
+
+def _list_indices(positions: Sequence[int], size: Any, *given: Any) -> list[np.ndarray]:
+    """Return the indices that a slice selects from a dimension."""
+    bounds: list[Any] = [None, None, None]
+    for position, bound in zip(positions, given, strict=True):
+        bounds[position] = int(bound)
+    return [np.arange(*slice(*bounds).indices(int(size)))]
+
+
+_take = Op("gather", lambda o, s: jnp.take(o[0], o[1], axis=s[0], mode="clip"), strings="moves")
+
+
+def take_slices(tensor: Tensor, indices: Tensor, axis: int) -> Tensor:
+    """Return the slices at some indices, which are in range, of a dimension."""
+    result: Tensor = apply(_take, (tensor, indices), (axis,))
+    return result
+
+
+def select_by_mask(tensor: Tensor, mask: Tensor, axis: int = 0) -> Tensor:
+    """Return the elements at which a mask is True.
 
     Args:
       tensor: The tensor.
@@ -183,26 +237,31 @@ def select_by_mask(tensor: Tensor, mask: np.ndarray, axis: int = 0) -> Tensor:
 
     Raises:
       InvalidValueError: If the shapes differ.
+      ValueNeededError: If the mask is traced, and the program is compiled.
     """
+    sizes = mask.array.shape
     shape = tensor.array.shape[axis : axis + mask.ndim]
-    if mask.shape != shape:
+    if sizes != shape:
         raise errors.InvalidValueError(
-            f"Shapes {shape} and {mask.shape} are incompatible: a mask must have the dimensions of the tensor, "
+            f"Shapes {shape} and {sizes} are incompatible: a mask must have the dimensions of the tensor, "
             f"from axis {axis} on."
         )
-    indices = [Tensor(p) for p in np.nonzero(mask)]
     template = (("slice", None, None, None),) * axis + (_DYNAMIC,) * mask.ndim
-    return apply(_getitem, (tensor, *indices), template)
+    return apply(_getitem, (tensor, *_find_true(mask)), template)
 
 
-def _to_mask(key: Any) -> np.ndarray | None:
+def _find_true(mask: Tensor) -> list[Tensor]:
+    """Return the indices of the true elements of a mask, by dimension."""
+    use = "a mask (the result's shape depends on it; use tf.where)"
+    find = lambda array: np.nonzero(array)
+    return compute_on_host(find, [mask], [(("count",), np.int64)] * mask.ndim, use)
+
+
+def _to_mask(key: Any) -> Tensor | None:
     if isinstance(key, np.ndarray):
-        return key if key.dtype == bool and key.ndim else None
-    if isinstance(key, Variable) and key.dtype.is_bool:
-        key = key.value()
-    if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim:
-        return key.require_value("a mask that determines the number of elements (use tf.where)")
-    return None
+        return Tensor(key) if key.dtype == bool and key.ndim else None
+    key = read_tensor(key) if isinstance(key, Variable) else key
+    return key if isinstance(key, Tensor) and key.dtype.is_bool and key.ndim else None
 
 
 def _convert_numpy_index(shape: tuple[int, ...], key: Any) -> Any:
@@ -217,12 +276,12 @@ def _convert_numpy_index(shape: tuple[int, ...], key: Any) -> Any:
             item = np.array(item) if item else np.zeros(0, np.int64)
         mask = _to_mask(item)
         if mask is not None:
-            if mask.shape != shape[dim : dim + mask.ndim]:
+            if mask.array.shape != shape[dim : dim + mask.ndim]:
                 raise errors.InvalidValueError(
                     f"boolean index of shape {mask.shape} did not match dimensions {shape[dim : dim + mask.ndim]} "
                     f"of the indexed tensor, from dimension {dim} on."
                 )
-            converted.extend(Tensor(p) for p in np.nonzero(mask))
+            converted.extend(_find_true(mask))
         elif isinstance(item, np.ndarray) and item.ndim and item.dtype.kind in "iu":
             converted.append(convert_to_tensor(item))
         else:

@@ -22,6 +22,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 
@@ -491,9 +492,8 @@ def sequence_mask(
     """
     lengths = convert_to_tensor(lengths)
     if maxlen is None:
-        maxlen = int(
-            lengths.require_value("lengths of tf.sequence_mask without maxlen").max(initial=0)
-        )
+        use = "lengths of tf.sequence_mask without maxlen"
+        maxlen = compute_size(lambda values: values.max(initial=0), [lengths], use)
     return _sequence_mask(lengths, to_static_value(maxlen, "maxlen"), as_dtype(dtype))
 
 

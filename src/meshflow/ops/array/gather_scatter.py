@@ -30,6 +30,7 @@ from meshflow.core.runtime.bounds_checks import (
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.core.variables import variable_rows
 from meshflow.core.variables.indexing import select_by_mask
 from meshflow.ops.array.joining import concat
@@ -368,10 +369,14 @@ def find_true_indices(condition: TensorLike) -> Tensor:
     if recording is not None:
         result: Tensor = recording.call(find_true_indices, (condition,), {})
         return result
-    mask = convert_to_tensor(condition).require_value(
-        "the condition of tf.where without x and y (its result's shape depends on the values)"
+    condition = convert_to_tensor(condition)
+    (indices,) = compute_on_host(
+        lambda mask: [np.argwhere(mask)],
+        [condition],
+        [((None, condition.ndim), np.int64)],
+        "the condition of tf.where without x and y (its result's shape depends on the values)",
     )
-    return convert_to_tensor(np.argwhere(mask).astype(np.int64))
+    return indices
 
 
 @accept_symbolic
@@ -385,7 +390,7 @@ def boolean_mask(
 
     Args:
       tensor: A tensor.
-      mask: Booleans with known values: inside a function use tf.where(mask, x, 0).
+      mask: Booleans. A function with traced ones runs op by op; tf.where(mask, x, 0) is compiled.
       axis: First dimension that the mask covers; default 0.
       name: Ignored.
 
@@ -397,15 +402,11 @@ def boolean_mask(
     if find_recording(mask) is not None:
         return _record_boolean_mask(tensor, mask, axis or 0)
     tensor = convert_to_tensor(tensor)
-    mask_array = (
-        convert_to_tensor(mask)
-        .require_value("a mask (the result's shape depends on it; use tf.where)")
-        .astype(bool)
-    )
-    if not mask_array.ndim:
+    mask = convert_to_tensor(mask)
+    if not mask.ndim:
         raise ValueError("boolean_mask: the mask cannot be a scalar.")
     axis = 0 if axis is None else int(axis) % tensor.ndim
-    return select_by_mask(tensor, mask_array, axis)
+    return select_by_mask(tensor, mask, axis)
 
 
 def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
@@ -423,7 +424,7 @@ def _record_boolean_mask(tensor: Any, mask: Any, axis: int) -> Tensor:
 def dynamic_partition(
     data: TensorLike, partitions: TensorLike, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """Split rows into `num_partitions` tensors; the values of `partitions` must be known.
+    """Split rows into `num_partitions` tensors.
 
     Args:
       data: A tensor; its shape starts with that of `partitions`.
@@ -442,15 +443,23 @@ def dynamic_partition(
     """
     if find_recording(partitions) is not None:
         return [boolean_mask(data, _equals_constant(partitions, i)) for i in range(num_partitions)]
-    ids = convert_to_tensor(partitions).require_value(
-        "partitions (the results' shapes depend on them)"
+
+    def compare(ids: np.ndarray) -> list[np.ndarray]:
+        invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
+        if invalid_ids.size:
+            raise InvalidValueError(
+                f"dynamic_partition: partitions must be in [0, {num_partitions}), got {invalid_ids.flat[0]}."
+            )
+        return [ids == i for i in range(num_partitions)]
+
+    ids = convert_to_tensor(partitions)
+    masks = compute_on_host(
+        compare,
+        [ids],
+        [(ids.array.shape, np.bool_)] * num_partitions,
+        "partitions (the results' shapes depend on them)",
     )
-    invalid_ids = ids[(ids < 0) | (ids >= num_partitions)]
-    if invalid_ids.size:
-        raise InvalidValueError(
-            f"dynamic_partition: partitions must be in [0, {num_partitions}), got {invalid_ids.flat[0]}."
-        )
-    return [boolean_mask(data, ids == i) for i in range(num_partitions)]
+    return [boolean_mask(data, mask) for mask in masks]
 
 
 @op(same=(), differentiable=False, name="equal")
@@ -473,22 +482,28 @@ def dynamic_stitch(indices: Sequence[Any], data: Sequence[Any], name: str | None
       >>> print(tf.dynamic_stitch([[1, 3], [0, 2]], [[10, 30], [0, 20]]).numpy())
       [ 0 10 20 30]
     """
-    index_arrays = [
-        convert_to_tensor(i).require_value("indices of tf.dynamic_stitch") for i in indices
-    ]
-    for index_array in index_arrays:
-        check_bounds(
-            index_array,
-            BoundsCheck("indices[{index}] is out of range", (0,), (np.iinfo(np.int64).max,)),
-        )
+    index_tensors = [convert_to_tensor(i) for i in indices]
+    use = "indices of tf.dynamic_stitch"
+    (order,) = compute_on_host(_order_rows, index_tensors, [((None,), np.int64)], use)
     rows = []
-    for index_array, item in zip(index_arrays, data, strict=True):
+    for index, item in zip(index_tensors, data, strict=True):
         item = convert_to_tensor(item)
-        rows.append(reshape(item, (index_array.size, *item.array.shape[index_array.ndim :])))
-    flat = np.concatenate([n.reshape(-1) for n in index_arrays])
-    last = {int(n): position for position, n in enumerate(flat)}
-    order = [last.get(i, 0) for i in range(int(flat.max()) + 1)]
+        count = functools.reduce(operator.mul, index.array.shape, 1)
+        rows.append(reshape(item, (count, *item.array.shape[index.ndim :])))
     return gather(concat(rows, 0), order)
+
+
+def _order_rows(*indices: np.ndarray) -> list[np.ndarray]:
+    """Return for each row of the result its index among all rows."""
+    for index in indices:
+        check_bounds(
+            index, BoundsCheck("indices[{index}] is out of range", (0,), (np.iinfo(np.int64).max,))
+        )
+    flat = np.concatenate([n.reshape(-1) for n in indices])
+    order = np.zeros(int(flat.max(initial=-1)) + 1, np.int64)
+    # If indices are equal, the last row remains.
+    order[flat] = np.arange(len(flat))
+    return [order]
 
 
 variable_rows.part_ops.update(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -15,6 +15,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.shapes import assume_equal
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, normalize_axis
@@ -174,11 +175,12 @@ def _split(value: TensorLike, sizes: Any, axis: int) -> list[Tensor]:
     if -1 in sizes:
         rest = total - sum(s for s in sizes if s != -1)
         sizes = tuple(rest if s == -1 else s for s in sizes)
-    if sum(sizes) != total:
+    rest = total - sum(sizes)
+    if not assume_equal(rest, 0) and rest != 0:
         raise InvalidValueError(
             f"split sizes {list(sizes)} must add up to {total}, the size of dimension {axis}."
         )
-    return jnp.split(value, np.cumsum(sizes)[:-1].tolist(), axis)
+    return jnp.split(value, list(itertools.accumulate(sizes[:-1])), axis)
 
 
 @dispatch_composites

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array
 from meshflow.ops.deferred_host_values import find_recording
 
@@ -100,10 +103,17 @@ def _search_sorted(
     sorted_sequence: TensorLike, values: TensorLike, side: str, out_type: DType
 ) -> Tensor:
     shape = values.shape
-    rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
-    queries = values.reshape(rows.shape[0], -1)
+    size = sorted_sequence.shape[-1]
+    num_rows = functools.reduce(operator.mul, sorted_sequence.shape[:-1], 1)
+    rows = sorted_sequence.reshape(num_rows, size)
+    queries = values.reshape(num_rows, values.shape[-1])
+    if has_symbolic_size([size]):
+        # A binary search needs a known number of steps.
+        compare = jnp.less if side == "left" else jnp.less_equal
+        indices = compare(rows[:, None], queries[..., None]).sum(-1)
+        return indices.reshape(shape).astype(out_type.dtype)
     # Other runtimes run comparisons with all elements faster than a binary search.
-    compares_all = context.exporting and rows.shape[-1] <= _MAX_COMPARED_ROW_SIZE
+    compares_all = context.exporting and size <= _MAX_COMPARED_ROW_SIZE
     search = functools.partial(
         jnp.searchsorted, side=side, method="compare_all" if compares_all else "scan"
     )
@@ -161,25 +171,26 @@ class UniqueWithCounts(NamedTuple):
     count: Any
 
 
-def _find_unique(x: Any, out_idx: DTypeLike) -> tuple[Any, Any, Any]:
-    array = convert_to_tensor(x).require_value(
-        "the argument of tf.unique (the result's shape depends on it)"
-    )
-    if array.ndim != 1:
-        raise InvalidValueError(f"unique expects a 1D vector, got shape {array.shape}.")
+def _find_unique(x: Any, out_idx: DTypeLike) -> list[Tensor]:
+    tensor = convert_to_tensor(x)
+    if tensor.ndim != 1:
+        raise InvalidValueError(f"unique expects a 1D vector, got shape {tensor.shape}.")
     dtype = as_dtype(out_idx).dtype
-    if array.dtype == object:
-        values, first, inverse, counts = np.unique(
-            array.astype("S"), return_index=True, return_inverse=True, return_counts=True
-        )
-    else:
-        values, first, inverse, counts = np.unique(
-            array, return_index=True, return_inverse=True, return_counts=True
-        )
+    types = [(("count",), tensor.array.dtype), (tensor.array.shape, dtype), (("count",), dtype)]
+    use = "the argument of tf.unique (the result's shape depends on it)"
+    return compute_on_host(_find_unique_on_host, [tensor], types, use)
+
+
+def _find_unique_on_host(array: np.ndarray) -> tuple[np.ndarray, ...]:
+    values, first, inverse, counts = np.unique(
+        array.astype("S") if array.dtype == object else array,
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
     # TensorFlow keeps the order of first occurrences.
     order = np.argsort(first)
-    rank = np.argsort(order)
-    return values[order], rank[inverse].astype(dtype), counts[order].astype(dtype)
+    return values[order], np.argsort(order)[inverse], counts[order]
 
 
 # Saved functions call the following functions one by one.
@@ -191,7 +202,7 @@ def find_unique_values(x: TensorLike) -> Tensor:
     if recording is not None:
         result: Tensor = recording.call(find_unique_values, (x,), {})
         return result
-    return convert_to_tensor(_find_unique(x, int32)[0])
+    return _find_unique(x, int32)[0]
 
 
 def find_unique_indices(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
@@ -200,7 +211,7 @@ def find_unique_indices(x: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
     if recording is not None:
         result: Tensor = recording.call(find_unique_indices, (x, out_idx), {})
         return result
-    return convert_to_tensor(_find_unique(x, out_idx)[1])
+    return _find_unique(x, out_idx)[1]
 
 
 def count_unique_values(x: TensorLike, values: TensorLike, out_idx: DTypeLike = int32) -> Tensor:
@@ -215,7 +226,7 @@ def count_unique_values(x: TensorLike, values: TensorLike, out_idx: DTypeLike = 
     if recording is not None:
         result: Tensor = recording.call(count_unique_values, (x, values, out_idx), {})
         return result
-    return convert_to_tensor(_find_unique(x, out_idx)[2])
+    return _find_unique(x, out_idx)[2]
 
 
 @dispatch_composites
@@ -223,7 +234,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     """Find the unique values of a vector, in the order of their first occurrences.
 
     Args:
-      x: A vector with known values.
+      x: A vector.
       out_idx: Dtype of the indices.
       name: Ignored.
 
@@ -237,8 +248,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     """
     if find_recording(x) is not None:
         return Unique(find_unique_values(x), find_unique_indices(x, out_idx))
-    values, inverse, _ = _find_unique(x, out_idx)
-    return Unique(convert_to_tensor(values), convert_to_tensor(inverse))
+    return Unique(*_find_unique(x, out_idx)[:2])
 
 
 @dispatch_composites
@@ -250,7 +260,7 @@ def unique_with_counts(
     The results are vectors of shapes (unique,), (n,) and (unique,).
 
     Args:
-      x: A vector with known values.
+      x: A vector.
       out_idx: Dtype of the indices and counts.
       name: Ignored.
 
@@ -265,10 +275,7 @@ def unique_with_counts(
         return UniqueWithCounts(
             values, find_unique_indices(x, out_idx), count_unique_values(x, values, out_idx)
         )
-    values, inverse, counts = _find_unique(x, out_idx)
-    return UniqueWithCounts(
-        convert_to_tensor(values), convert_to_tensor(inverse), convert_to_tensor(counts)
-    )
+    return UniqueWithCounts(*_find_unique(x, out_idx))
 
 
 @op(same=("values",), differentiable=False, name="histogram_fixed_width_bins")

@@ -11,14 +11,17 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.array.shaping import StaticInts
+from meshflow.core.values.symbolic_sizes import make_sizes_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
+from meshflow.core.values.unknown_sizes import compute_on_host, is_unknown
+from meshflow.core.variables.indexing import take_slices
+from meshflow.ops.array.shaping import StaticInts, normalize_axis, reshape
 
 __all__ = [
     "broadcast_dynamic_shape",
@@ -59,6 +62,15 @@ def tile(input: TensorLike, multiples: Any, name: str | None = None) -> Tensor:
 
 
 @op(same=(), name="repeat", strings="moves")
+def _repeat(input: TensorLike, repeats: Any, axis: Any) -> Tensor:
+    if isinstance(repeats, tuple):
+        repeats = np.asarray(repeats)
+        if repeats.ndim > 1:
+            raise ValueError(f"repeats: shape {repeats.shape} must have rank at most 1.")
+    return jnp.repeat(input, repeats, axis=axis)
+
+
+@accept_symbolic
 def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None = None) -> Tensor:
     """Repeat each element along a dimension, or of the flattened tensor.
 
@@ -76,11 +88,18 @@ def repeat(input: TensorLike, repeats: Any, axis: Any = None, name: str | None =
       [[1 1 2 2]
        [3 3 4 4]]
     """
-    if isinstance(repeats, tuple):
-        repeats = np.asarray(repeats)
-        if repeats.ndim > 1:
-            raise ValueError(f"repeats: shape {repeats.shape} must have rank at most 1.")
-    return jnp.repeat(input, repeats, axis=axis)
+    counts = read_tensor(repeats)
+    if not (isinstance(counts, Tensor) and is_unknown([counts])):
+        result: Tensor = _repeat(input, repeats, axis)
+        return result
+    tensor = convert_to_tensor(input)
+    if axis is None:
+        tensor, axis = reshape(tensor, [-1]), 0
+    axis = normalize_axis(int(axis), tensor.ndim, "repeat")
+    size = make_sizes_tensor(tensor.array.shape[axis], np.int64)
+    repeat_indices = lambda size, counts: [np.repeat(np.arange(size), counts)]
+    indices = compute_on_host(repeat_indices, [size, counts], [((None,), np.int64)], "repeats")
+    return take_slices(tensor, indices[0], axis)
 
 
 def _check_paddings(tensor: jax.Array, paddings: Sequence[Sequence[int]]) -> None:

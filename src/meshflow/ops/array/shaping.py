@@ -13,9 +13,10 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
-from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.shapes import TensorShape, assume_equal
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import set_sizes
 from meshflow.environment.types import Array
 
 __all__ = ["bitcast", "expand_dims", "newaxis", "reshape", "squeeze", "transpose"]
@@ -111,16 +112,19 @@ def squeeze(input: TensorLike, axis: Axes = None, name: str | None = None) -> Te
       >>> tf.squeeze(x).shape, tf.squeeze(x, axis=0).shape
       (TensorShape([3]), TensorShape([3, 1]))
     """
+    sizes = input.shape
     if axis is not None and axis != ():
         axes = (axis,) if isinstance(axis, int) else axis
         axes = tuple(normalize_axis(a, input.ndim, "squeeze") for a in axes)
         for a in axes:
-            if input.shape[a] != 1:
+            if sizes[a] != 1 and not assume_equal(sizes[a], 1):
                 raise InvalidValueError(
-                    f"Can not squeeze dim[{a}], expected a dimension of 1, got {input.shape[a]}."
+                    f"Can not squeeze dim[{a}], expected a dimension of 1, got {sizes[a]}."
                 )
-        return jnp.squeeze(input, axes)
-    return jnp.squeeze(input)
+    else:
+        axes = tuple(a for a, size in enumerate(sizes) if size == 1)
+    known = set_sizes(input, [1 if a in axes else size for a, size in enumerate(sizes)])
+    return jnp.squeeze(known, axes)
 
 
 @op(same=(), name="transpose", strings="moves")

@@ -14,8 +14,10 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import float32
+from meshflow.core.values.dtypes import float32, int32
+from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host, is_unknown
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.deferred_host_values import find_recording
 from meshflow.ops.math import cast
@@ -203,6 +205,7 @@ def _select_boxes(
 def _suppress(
     boxes: TensorLike, scores: TensorLike, most: int, limit: float, least: float, sigma: float
 ) -> tuple[Tensor, ...]:
+    boxes = jnp.asarray(boxes)
     return _select_boxes(lambda i: _compute_iou(boxes, boxes[i]), scores, most, limit, least, sigma)
 
 
@@ -210,22 +213,62 @@ def _suppress(
 def _suppress_overlaps(
     overlaps: TensorLike, scores: TensorLike, most: int, limit: float, least: float
 ) -> tuple[Tensor, ...]:
+    overlaps = jnp.asarray(overlaps)
     return _select_boxes(lambda i: overlaps[i], scores, most, limit, least, 0.0)
 
 
-def _bound_output_size(max_output_size: StaticInts, count: int) -> int:
-    return min(int(to_static_value(max_output_size, "max_output_size")), count)
+def _select(
+    op: Callable[..., tuple[Tensor, ...]],
+    similar: TensorLike,
+    scores: TensorLike,
+    max_output_size: StaticInts,
+    limits: Sequence[float],
+    name: str,
+) -> tuple[Tensor, Tensor]:
+    """Select boxes; return their indices and scores.
 
-
-def _trim_selection(selection: Sequence[Tensor], name: str) -> tuple[Tensor, Tensor]:
-    indices, values, count = selection
-    num_valid = int(
-        count.require_value(
+    Args:
+      op: Selects a static number of boxes from boxes or overlaps, scores and limits.
+      similar: Boxes [n, 4], or overlaps [n, n].
+      scores: Scores [n].
+      max_output_size: Maximum number of selected boxes.
+      limits: Further arguments of the op.
+      name: Name of the public function.
+    """
+    similar, scores = convert_to_tensor(similar), convert_to_tensor(scores)
+    size = to_static_value(max_output_size, "max_output_size")
+    if not is_unknown([similar, scores]):
+        indices, values, num_valid = op(similar, scores, min(int(size), similar.shape[0]), *limits)
+        count = num_valid.require_value(
             f"the number of boxes that {name} selects (use tf.image.non_max_suppression_padded "
             "with pad_to_max_output_size=True)"
         )
-    )
-    return indices[:num_valid], values[:num_valid]
+        return indices[: int(count)], values[: int(count)]
+
+    def run(similar: np.ndarray, scores: np.ndarray, size: np.ndarray) -> list[np.ndarray]:
+        count = len(scores)
+        most = min(int(size), count)
+        # Few padded sizes, so that few programs are compiled. Boxes without a score are not selected.
+        padding = _round_up(count) - count
+        widths = [(0, padding), (0, padding if op is _suppress_overlaps else 0)]
+        indices, values, num_valid = op(
+            Tensor(np.pad(similar, widths)),
+            Tensor(np.pad(scores, (0, padding), constant_values=-np.inf)),
+            min(_round_up(most), count + padding),
+            *limits,
+        )
+        most = min(most, int(num_valid))
+        return [np.asarray(indices.array)[:most], np.asarray(values.array)[:most]]
+
+    types = [(("count",), np.int32), (("count",), scores.array.dtype)]
+    operands = [similar, scores, make_sizes_tensor(size, np.int64)]
+    indices, values = compute_on_host(run, operands, types, name)
+    return indices, values
+
+
+def _round_up(count: int) -> int:
+    """Return the next power of two, at least 16."""
+    return max(16, 1 << (count - 1).bit_length())
 
 
 def _to_floats(*values: float | Tensor) -> tuple[float, ...]:
@@ -242,8 +285,8 @@ def non_max_suppression(
 ) -> Tensor:
     """Select boxes with high scores that do not overlap much.
 
-    The number of selected boxes depends on values: in a compiled function use
-    `non_max_suppression_padded`.
+    The number of selected boxes depends on values, so a function runs op by op; one with
+    `non_max_suppression_padded` is compiled.
 
     Args:
       boxes: [n, 4].
@@ -308,11 +351,9 @@ def non_max_suppression_with_scores(
         raise InvalidValueError(
             f"tf.image.non_max_suppression: expected boxes of shape [n, 4], got {boxes.shape}."
         )
-    max_count = _bound_output_size(max_output_size, boxes.shape[0])
     limits = _to_floats(iou_threshold, score_threshold, soft_nms_sigma)
-    return _trim_selection(
-        _suppress(boxes, scores, max_count, *limits), "tf.image.non_max_suppression"
-    )
+    name = "tf.image.non_max_suppression"
+    return _select(_suppress, boxes, scores, max_output_size, limits, name)
 
 
 def non_max_suppression_overlaps(
@@ -342,12 +383,9 @@ def non_max_suppression_overlaps(
       >>> print(tf.image.non_max_suppression_overlaps(overlaps, [0.6, 0.7, 0.3], 3).numpy())
       [1 2]
     """
-    overlaps = convert_to_tensor(overlaps)
-    max_count = _bound_output_size(max_output_size, overlaps.shape[0])
-    selection = _suppress_overlaps(
-        overlaps, scores, max_count, *_to_floats(overlap_threshold, score_threshold)
-    )
-    return _trim_selection(selection, "tf.image.non_max_suppression_overlaps")[0]
+    limits = _to_floats(overlap_threshold, score_threshold)
+    name = "tf.image.non_max_suppression_overlaps"
+    return _select(_suppress_overlaps, overlaps, scores, max_output_size, limits, name)[0]
 
 
 def non_max_suppression_padded(
@@ -389,15 +427,15 @@ def non_max_suppression_padded(
     """
     boxes, scores = convert_to_tensor(boxes), convert_to_tensor(scores)
     limit, min_score = _to_floats(iou_threshold, score_threshold)
+    if not pad_to_max_output_size and boxes.ndim == 2:
+        limits, name = (limit, min_score, 0.0), "tf.image.non_max_suppression_padded"
+        indices, _ = _select(_suppress, boxes, scores, max_output_size, limits, name)
+        return indices, convert_to_tensor(indices.array.shape[0], dtype_hint=int32)
     max_count = int(to_static_value(max_output_size, "max_output_size"))
     if boxes.ndim > 2:
         indices, _, count = _suppress_batch(boxes, scores, max_count, limit, min_score)
         return indices, count
     indices, _, count = _suppress(boxes, scores, max_count, limit, min_score, 0.0)
-    if not pad_to_max_output_size:
-        return _trim_selection((indices, indices, count), "tf.image.non_max_suppression_padded")[
-            0
-        ], count
     return indices, count
 
 

@@ -18,6 +18,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array.shaping import Axes, normalize_axis
 from meshflow.ops.casting import cast
@@ -301,9 +302,8 @@ def _accumulate(
         x = jnp.flip(x, axis)
     result = function(x, axis=axis).astype(x.dtype)
     if exclusive:
-        first = jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis), start)
-        rest = jax.lax.slice_in_dim(result, 0, x.shape[axis] - 1, axis=axis)
-        result = jnp.concatenate([first, rest], axis)
+        config = [(int(i == axis), -int(i == axis), 0) for i in builtins.range(x.ndim)]
+        result = jax.lax.pad(result, jnp.asarray(start, x.dtype), config)
     return jnp.flip(result, axis) if reverse else result
 
 
@@ -523,10 +523,12 @@ def bincount(
     if maxlength is not None and (minlength is None or minlength >= maxlength):
         size = maxlength
     else:
-        id_array = arr.require_value("the argument of tf.math.bincount without maxlength")
-        size = int(id_array.max()) + 1 if id_array.size else 0
-        size = builtins.max(size, minlength or 0)
-        size = builtins.min(size, maxlength) if maxlength is not None else size
+
+        def find_size(ids: np.ndarray) -> int:
+            size = builtins.max(int(ids.max(initial=-1)) + 1, minlength or 0)
+            return size if maxlength is None else builtins.min(size, maxlength)
+
+        size = compute_size(find_size, [arr], "the argument of tf.math.bincount without maxlength")
     by_row = axis == -1 and arr.ndim > 1
     return _bincount(arr, weights, size, as_dtype(dtype), by_row, binary_output)
 
@@ -574,11 +576,8 @@ def confusion_matrix(
             f"{predictions.shape}."
         )
     if num_classes is None:
-        both = (
-            labels.require_value("labels without num_classes"),
-            predictions.require_value("predictions"),
-        )
-        num_classes = int(builtins.max(a.max(initial=-1) for a in both)) + 1
+        find_count = lambda *ids: builtins.max(int(a.max(initial=-1)) for a in ids) + 1
+        num_classes = compute_size(find_count, [labels, predictions], "labels without num_classes")
     count_dtype = as_dtype(dtype)
     labels, predictions = (
         check_classes(

@@ -15,6 +15,7 @@ from meshflow.core.runtime.bounds_checks import check_segment_ids
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 from meshflow.ops.signatures import Segments, UnsortedSegments
@@ -126,23 +127,23 @@ def _reduce_segments(
     return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
+def _count_segments(ids: np.ndarray) -> int:
+    if (ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any():
+        raise InvalidValueError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
+    return int(ids[-1]) + 1 if ids.size else 0
+
+
 def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segments:
     """Define an op on sorted segment ids; `fill_empty` sets the rows of empty segments to 0."""
 
     def segment(data: TensorLike, segment_ids: TensorLike, name: str | None = None) -> Tensor:
         ids = convert_to_tensor(segment_ids)
-        id_array = ids.require_value(
-            f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
-        )
-        count = int(id_array.max()) + 1 if id_array.size else 0
         if ids.ndim != 1 or not ids.dtype.is_integer:
             raise InvalidValueError(
                 f"segment_ids should be a vector of integers, got {ids.dtype.name} of shape {ids.shape}."
             )
-        if (id_array[1:] < id_array[:-1]).any() or (id_array[:1] < 0).any():
-            raise InvalidValueError(
-                f"segment ids are not increasing from 0 on: {id_array.tolist()}"
-            )
+        use = f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
+        count = compute_size(_count_segments, [ids], use)
         result = _reduce_segments(convert_to_tensor(data), ids, count, kind)
         return _zero_empty_segments(result, ids, count) if fill_empty else result
 

@@ -5,41 +5,71 @@ They run on the host, because the sizes of their results depend on values.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, read_sizes
 
 __all__ = ["ctc_beam_search_decoder", "ctc_greedy_decoder"]
 
 
-def _check_inputs(
-    inputs: TensorLike, sequence_length: TensorLike, op: str
-) -> tuple[np.ndarray, np.ndarray]:
-    logits = convert_to_tensor(inputs).require_value(f"the inputs of {op}")
-    lengths = convert_to_tensor(sequence_length).require_value(f"sequence_length of {op}")
-    if logits.ndim != 3 or lengths.shape != logits.shape[1:2]:
+# The label sequences of each path and example.
+_Paths = Sequence[Sequence[Sequence[int]]]
+
+
+def _decode(
+    inputs: TensorLike,
+    sequence_length: TensorLike,
+    decode: Callable[[np.ndarray, np.ndarray], tuple[_Paths, np.ndarray]],
+    num_paths: int,
+    op: str,
+) -> tuple[list[SparseTensor], Tensor]:
+    """Decode logits on the host.
+
+    Args:
+      inputs: Logits [time, batch, classes].
+      sequence_length: Numbers of frames [batch].
+      decode: Function of both that returns the labels and the scores.
+      num_paths: Number of sparse tensors.
+      op: Name of the op.
+    """
+    logits, lengths = convert_to_tensor(inputs), convert_to_tensor(sequence_length)
+    if logits.ndim != 3 or lengths.array.shape != logits.array.shape[1:2]:
         raise InvalidValueError(
             f"{op}: inputs must be [time, batch, classes] and sequence_length [batch], got shapes "
             f"{list(logits.shape)} and {list(lengths.shape)}."
         )
-    if lengths.size and lengths.max() > logits.shape[0]:
-        raise InvalidValueError(
-            f"{op}: sequence_length must be at most {logits.shape[0]}, the number of frames, got {lengths.max()}."
-        )
-    return np.asarray(logits), np.asarray(lengths)
 
+    def run(logits: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+        if lengths.size and lengths.max() > logits.shape[0]:
+            raise InvalidValueError(
+                f"{op}: sequence_length must be at most {logits.shape[0]}, the number of frames, got {lengths.max()}."
+            )
+        paths, scores = decode(logits, lengths)
+        results = [scores]
+        for path in paths:
+            indices = [(row, column) for row, s in enumerate(path) for column in range(len(s))]
+            results += [
+                np.asarray(indices, np.int64).reshape(-1, 2),
+                np.asarray([label for s in path for label in s], np.int64),
+                np.asarray(max(map(len, path), default=0)),
+            ]
+        return results
 
-def _to_sparse(sequences: list[list[int]]) -> SparseTensor:
-    indices = [(row, column) for row, s in enumerate(sequences) for column in range(len(s))]
-    width = max((len(s) for s in sequences), default=0)
-    return SparseTensor(
-        np.asarray(indices, np.int64).reshape(-1, 2),
-        np.asarray([label for s in sequences for label in s], np.int64),
-        [len(sequences), width],
-    )
+    batch_size = logits.array.shape[1]
+    types: list[Result] = [((batch_size, num_paths), logits.array.dtype)]
+    for n in range(num_paths):
+        types += [((f"count{n}", 2), np.int64), ((f"count{n}",), np.int64), ((), np.int64)]
+    scores, *parts = compute_on_host(run, [logits, lengths], types, f"the inputs of {op}")
+    return [
+        SparseTensor(indices, values, [batch_size, read_sizes(width, "a number of labels")])
+        for indices, values, width in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    ], scores
 
 
 def ctc_greedy_decoder(
@@ -67,19 +97,22 @@ def ctc_greedy_decoder(
       >>> print(tf.sparse.to_dense(labels).numpy())
       [[0 1]]
     """
-    logits, lengths = _check_inputs(inputs, sequence_length, "ctc_greedy_decoder")
-    classes = logits.shape[2]
-    blank = classes - 1 if blank_index is None else blank_index % classes
-    best = logits.argmax(-1)
-    sequences, scores = [], np.zeros((len(lengths), 1), logits.dtype)
-    for row, length in enumerate(lengths):
-        frames = best[:length, row]
-        scores[row] = -logits[np.arange(length), row, frames].sum()
-        selected = frames != blank
-        if merge_repeated:
-            selected[1:] &= frames[1:] != frames[:-1]
-        sequences.append(frames[selected].tolist())
-    return [_to_sparse(sequences)], convert_to_tensor(scores)
+
+    def decode(logits: np.ndarray, lengths: np.ndarray) -> tuple[_Paths, np.ndarray]:
+        classes = logits.shape[2]
+        blank = classes - 1 if blank_index is None else blank_index % classes
+        best = logits.argmax(-1)
+        sequences, scores = [], np.zeros((len(lengths), 1), logits.dtype)
+        for row, length in enumerate(lengths):
+            frames = best[:length, row]
+            scores[row] = -logits[np.arange(length), row, frames].sum()
+            selected = frames != blank
+            if merge_repeated:
+                selected[1:] &= frames[1:] != frames[:-1]
+            sequences.append(frames[selected].tolist())
+        return [sequences], scores
+
+    return _decode(inputs, sequence_length, decode, 1, "ctc_greedy_decoder")
 
 
 def _search_beams(
@@ -136,21 +169,24 @@ def ctc_beam_search_decoder(
       >>> [p.values.numpy().tolist() for p in paths], str(tf.exp(logs).numpy().round(2))
       ([[0], []], '[[0.64 0.36]]')
     """
-    logits, lengths = _check_inputs(inputs, sequence_length, "ctc_beam_search_decoder")
     if top_paths > beam_width:
         raise InvalidValueError(
             f"ctc_beam_search_decoder: top_paths ({top_paths}) is larger than beam_width ({beam_width})."
         )
-    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
-    log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    beams = [
-        _search_beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
-        for row, length in enumerate(lengths)
-    ]
-    if any(len(paths) < top_paths for paths in beams):
-        raise InvalidValueError(
-            f"ctc_beam_search_decoder: fewer than top_paths={top_paths} sequences are possible."
-        )
-    scores = np.asarray([[score for _, score in paths] for paths in beams], logits.dtype)
-    decoded = [_to_sparse([list(paths[n][0]) for paths in beams]) for n in range(top_paths)]
-    return decoded, convert_to_tensor(scores.reshape(len(lengths), top_paths))
+
+    def decode(logits: np.ndarray, lengths: np.ndarray) -> tuple[_Paths, np.ndarray]:
+        shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+        log_probs = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        beams = [
+            _search_beams(log_probs[:length, row], beam_width, logits.shape[2] - 1)[:top_paths]
+            for row, length in enumerate(lengths)
+        ]
+        if any(len(paths) < top_paths for paths in beams):
+            raise InvalidValueError(
+                f"ctc_beam_search_decoder: fewer than top_paths={top_paths} sequences are possible."
+            )
+        scores = np.asarray([[score for _, score in paths] for paths in beams], logits.dtype)
+        labels = [[paths[n][0] for paths in beams] for n in range(top_paths)]
+        return labels, scores.reshape(len(lengths), top_paths)
+
+    return _decode(inputs, sequence_length, decode, top_paths, "ctc_beam_search_decoder")

@@ -13,13 +13,14 @@ from jax import lax
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import InvalidArgumentError, ValueNeededError
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.staging.loops import LoopElements, LoopStream
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.symbolic_sizes import get_sizes
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import read_sizes
 
 _item = Op(
     "getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True
@@ -67,9 +68,10 @@ class StagedRange(StagedIterable):
         if all(b is not None and b.ndim == 0 for b in bounds):
             start, limit, delta = (b.item() for b in bounds)
             return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
-        raise ValueNeededError(
-            f"{self} cannot be a tensor: its number of elements is only known when the traced function runs."
-        )
+        count = apply(_range_count, (self.start, self.limit, self.delta))
+        size = read_sizes(count, f"the number of elements of {self}")
+        indices = Tensor(jnp.arange(size, dtype=jnp.int32))
+        return apply(_range_item, (self.start, indices, self.delta))
 
     def __getattr__(self, name: str) -> object:
         if hasattr(Tensor, name):
@@ -198,7 +200,7 @@ def get_staged_elements(value: Any) -> LoopElements | LoopStream | None:
     if not tensor.ndim or tensor.dtype.name == "string":
         return None  # Python's iteration raises the error, or handles strings.
     index_of = (lambda element: element) if is_index_range(tensor) else None
-    return LoopElements(len(tensor), lambda i: apply(_item, (tensor, i)), tensor, index_of)
+    return LoopElements(tensor.array.shape[0], lambda i: apply(_item, (tensor, i)), tensor, index_of)
 
 
 # Results of `tf.range(n)`, by `id`. Their values may be symbolic, but are 0, 1, 2, ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from meshflow.core.autograph.runtime.structure_template import (
 )
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ListGrowthError, ShapeGrowthError
+from meshflow.core.runtime.errors import ListGrowthError
 from meshflow.core.staging import loops
 from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
@@ -56,24 +55,13 @@ def while_stmt(
         condition = test()
         is_constant = isinstance(condition, Tensor) and context.trace is not None
         if is_symbolic(condition) or (is_constant and iterations >= MAX_UNROLLED):
-            with _shape_change_scope(shape_invariants):
-                _stage_while(test, body, get, set_, template, maximum_iterations, iterations)
+            allows = shape_invariants is not None
+            _stage_while(test, body, get, set_, template, maximum_iterations, iterations, allows)
             return
         if not condition:
             return
         body()
         iterations += 1
-
-
-@contextlib.contextmanager
-def _shape_change_scope(shape_invariants: Sequence[Any] | None) -> Iterator[None]:
-    """Let the function run op by op if a loop variable changes its shape and this is allowed."""
-    try:
-        yield
-    except _LoopShapeError as error:
-        if shape_invariants is None:
-            raise
-        raise ShapeGrowthError(str(error)) from None
 
 
 def _stage_while(
@@ -84,6 +72,7 @@ def _stage_while(
     template: StructureTemplate,
     limit: int | Tensor | None,
     iterations: int,
+    allows_shape_changes: bool,
 ) -> None:
     init = get()
 
@@ -107,7 +96,7 @@ def _stage_while(
         return loops.while_loop(run_test, run_body, start, needed, invariants, max_count)
 
     try:
-        final = _run_with_variable_values(run, init, template, location)
+        final = _run_with_variable_values(run, init, template, location, allows_shape_changes)
     finally:
         set_(*final)
 
@@ -153,10 +142,10 @@ def for_stmt(
         can_unroll = isinstance(elements.count, int) and extra_test is None
         lists = GrowingLists(get_appended() if can_unroll else ())
         try:
-            with _shape_change_scope(shape_invariants):
-                _stage_for(
-                    elements, extra_test, body, get, set_, template, maximum_iterations, lists
-                )
+            allows = shape_invariants is not None
+            _stage_for(
+                elements, extra_test, body, get, set_, template, maximum_iterations, lists, allows
+            )
         except ListGrowthError:
             if not can_unroll or elements.count > MAX_LIST_ITERATIONS or maximum_iterations:
                 raise
@@ -244,6 +233,7 @@ def _stage_for(
     template: StructureTemplate,
     limit: int | Tensor | None,
     lists: GrowingLists,
+    allows_shape_changes: bool = False,
 ) -> Any:
     """Run a loop over tensors; return the number of iterations if the elements are a stream."""
     init = get()
@@ -288,7 +278,7 @@ def _stage_for(
         return result
 
     try:
-        final = _run_with_variable_values(run, init, template, location)
+        final = _run_with_variable_values(run, init, template, location, allows_shape_changes)
     finally:
         set_(*final)
         lists.reset()
@@ -306,12 +296,14 @@ def _run_with_variable_values(
     init: tuple[Any, ...],
     template: StructureTemplate,
     location: str,
+    allows_shape_changes: bool,
 ) -> list[Any]:
     """Run a loop; a variable that an iteration replaces by a tensor starts as its value."""
     start = list(init)
     while True:
         try:
-            return run(list(start), _StatementInvariants(template, location, start))
+            invariants = _StatementInvariants(template, location, start, allows_shape_changes)
+            return run(list(start), invariants)
         except _VariableReplacement as replacement:
             (position,) = replacement.args
             start[position] = convert_to_tensor(start[position])
@@ -325,17 +317,20 @@ def _list_needed(template: StructureTemplate, init: tuple[Any, ...]) -> list[boo
     ]
 
 
-class _LoopShapeError(TypeError):
-    """A loop variable changes its shape."""
-
-
 class _StatementInvariants(LoopInvariants):
     """Loop invariants with errors that name the variable and the line of the loop."""
 
-    def __init__(self, template: StructureTemplate, location: str, start: list[Any]) -> None:
+    def __init__(
+        self,
+        template: StructureTemplate,
+        location: str,
+        start: list[Any],
+        allows_shape_changes: bool,
+    ) -> None:
         self.template = template
         self.location = location
         self.start = start
+        self.allows_shape_changes = allows_shape_changes
 
     def _format_label(self, position: int) -> str:
         return format_label(self.template.labels[position])
@@ -362,7 +357,7 @@ class _StatementInvariants(LoopInvariants):
                 "decides which elements are added. Collect results in a tf.TensorArray, use tf.map_fn, or iterate over a "
                 "Python range, which is unrolled."
             )
-        return (_LoopShapeError if aspect == "shape" else TypeError)(
+        return TypeError(
             f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "
             f"loop and {after} after one iteration." + _ADVICE.get(aspect, "")
         )

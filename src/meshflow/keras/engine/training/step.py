@@ -8,7 +8,7 @@ as a loop inside the compiled program (`steps_per_execution`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -20,6 +20,7 @@ from meshflow.core.dispatch.tiers import RunForecast, is_interpreter_enabled
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import warn_eager_fallback
 from meshflow.core.functions.retracing import MAX_COMPARED, CallHistory, explain_change
+from meshflow.core.functions.size_variants import SizeVariants, allow_unknown_sizes
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
@@ -33,6 +34,7 @@ from meshflow.core.variables.random_streams import OpStreams
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, ClosedJaxpr, PyTree
+from meshflow.interpreter import SizeGuardError
 from meshflow.keras.engine.training.sparse_batches import join_batch
 from meshflow.passes.constant_hoisting import hoist_constants
 
@@ -100,7 +102,8 @@ class CompiledStep:
         if concrete is None:
             general = self._find_general(key)
             if general is not None and general.should_interpret(leaves, self._expect_runs(key)):
-                return general.interpret(leaves)
+                with contextlib.suppress(SizeGuardError):
+                    return general.interpret(leaves)
             if self._is_eager or any(is_text(leaf) for leaf in leaves):
                 # XLA has neither strings nor sizes that depend on values.
                 return self._run_op_by_op(batch)
@@ -117,9 +120,25 @@ class CompiledStep:
             self._record_trace(key, batch)
         if concrete.early_checks:
             concrete.early_checks.run(host_leaves)
+        if concrete.variants is not None:
+            return self._run_variants(concrete.variants, leaves, batch)
         arrays = [_share_with_device(leaf) for leaf in leaves]
         expected_runs = None if concrete.is_ready else self._expect_runs(key)
         return concrete.run_arrays(arrays, is_checked=True, expected_runs=expected_runs)
+
+    def _run_variants(
+        self, variants: SizeVariants[ConcreteFunction], leaves: Sequence[Any], batch: PyTree
+    ) -> PyTree:
+        """Run a step with sizes that depend on values."""
+        try:
+            return variants.run(lambda concrete: concrete.run_arrays(list(leaves), is_checked=True))
+        except SizeGuardError as error:
+            result = self._run_op_by_op(batch)
+            if error.__cause__ is not None:
+                warn_eager_fallback(self._name, error.__cause__)
+                self._is_eager = True
+                self._concrete.clear()
+            return result
 
     def _record_trace(self, key: Hashable, batch: PyTree) -> None:
         """Warn if many of the latest batches had new shapes."""
@@ -187,11 +206,24 @@ class CompiledStep:
         traced = self._trace(batch).traced
         return traced, [*jax.tree.leaves(batch), *(c._value for c in traced.captures)]
 
-    def _trace(self, batch: PyTree) -> ConcreteFunction:
-        with override_status(True), self.make_trace_scope(), self._op_streams.share():
+    def _trace(self, batch: PyTree, hints: Mapping[str, int] | None = None) -> ConcreteFunction:
+        is_placed = self.place_batch is not None or self.place_batches is not None
+        must_compile = is_placed or self.allows_simplification
+        with (
+            override_status(True),
+            self.make_trace_scope(),
+            self._op_streams.share(),
+            contextlib.nullcontext() if must_compile else allow_unknown_sizes(hints or {}),
+        ):
             traced = trace(self._function, (batch,), name=self._name, isolated=True)
         traced.allows_simplification = self.allows_simplification
-        return ConcreteFunction(traced, ((batch,), {}))
+        concrete = ConcreteFunction(traced, ((batch,), {}))
+        if traced.has_unknown_sizes:
+            concrete.check_unknown_sizes()
+            specs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batch)
+            retrace = lambda hints: self._trace(specs, hints)
+            concrete.variants = SizeVariants(concrete, retrace)
+        return concrete
 
     def run_many(self, batches: Sequence[PyTree]) -> PyTree:
         """Run a step on each batch, and return the result of the last step.
@@ -212,7 +244,9 @@ class CompiledStep:
             last = first + 1
             while last < len(batches) and _make_key(batches[last]) == key:
                 last += 1
-            if _is_placed(batches[first]) or last - first == 1 or key not in self._concrete:
+            concrete = self._concrete.get(key)
+            is_looped = concrete is not None and concrete.variants is None
+            if _is_placed(batches[first]) or last - first == 1 or not is_looped:
                 # The first step of a shape runs separately, because it may create variables.
                 result, last = self(batches[first]), first + 1
             else:

@@ -1,0 +1,221 @@
+"""Results with sizes that depend on values, such as the indices of true elements.
+
+In eager mode, NumPy computes such a result. In a traced function, it is the result of the primitive
+`host_computation`, with a new symbol for each unknown size. Only the interpreter runs programs that
+contain this primitive ([decision 40](docs/decisions/40-data-dependent-shapes.md)). If the program must
+be compiled, the trace raises a `ValueNeededError`, and the function runs as Python.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.export import is_symbolic_dim
+from jax.typing import DTypeLike
+
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
+from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.jax_internals import ad, dce_rules, jex_core
+from meshflow.interpreter.symbolic_sizes import SizeGuardError
+
+__all__ = [
+    "Result",
+    "can_have_unknown_sizes",
+    "compute_on_host",
+    "compute_size",
+    "is_unknown",
+    "read_sizes",
+]
+
+# The shape of a result, with None for sizes that depend on values, and its dtype.
+Result = tuple[Sequence[Any], DTypeLike]
+
+host_computation = jex_core.Primitive("host_computation")
+host_computation.multiple_results = True
+
+
+@host_computation.def_abstract_eval
+def _get_types(
+    *_: jax.core.ShapedArray, function: Callable[..., Any], results: Sequence[Result]
+) -> list[jax.core.ShapedArray]:
+    return [jax.core.ShapedArray(tuple(shape), dtype) for shape, dtype in results]
+
+
+def _keep_equation(_: list[bool], equation: Any) -> tuple[list[bool], Any]:
+    # Other equations may have its sizes, without an operand from it.
+    return [True] * len(equation.invars), equation
+
+
+dce_rules[host_computation] = _keep_equation
+
+
+# Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
+set_sizes_p = jex_core.Primitive("set_sizes")
+
+
+@set_sizes_p.def_abstract_eval
+def _get_type(array: Any, *, shape: tuple[Any, ...]) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray(shape, array.dtype)
+
+
+def _transpose(cotangent: Any, array: Any, *, shape: tuple[Any, ...]) -> list[Any]:
+    if any(map(is_varying, shape)):
+        raise ValueNeededError(
+            "a loop variable changes its shape, and the gradient of the loop needs the shapes in all iterations"
+        )
+    return [set_sizes(cotangent, array.aval.shape)]
+
+
+ad.deflinear2(set_sizes_p, _transpose)
+
+
+def set_sizes(array: Any, shape: Sequence[Any]) -> Any:
+    """Return an array with other symbols for its sizes, in a program that runs op by op."""
+    if all(map(is_same_size, array.shape, shape)):
+        return array
+    return set_sizes_p.bind(array, shape=tuple(shape))
+
+
+def is_same_size(size: Any, other: Any) -> bool:
+    """Check whether two sizes are the same integer or expression; nothing is assumed about symbols."""
+    difference = size - other
+    return not is_symbolic_dim(difference) and difference == 0
+
+
+def is_unknown_size(size: Any) -> bool:
+    """Check whether a size depends on values."""
+    return is_symbolic_dim(size) and any(name[0] in "uv" for name in size._get_vars())
+
+
+def is_varying(size: Any) -> bool:
+    """Check whether a size may differ between the iterations of a loop."""
+    return is_symbolic_dim(size) and any(name[0] == "v" for name in size._get_vars())
+
+
+def can_have_unknown_sizes() -> bool:
+    """Check whether the function that is being traced may have sizes that depend on values."""
+    return context.unknown_sizes is not None and not context.exporting
+
+
+def compute_on_host(
+    function: Callable[..., Sequence[Any]],
+    operands: Sequence[TensorLike],
+    results: Sequence[Result],
+    use: str,
+) -> list[Tensor]:
+    """Compute tensors with NumPy; their sizes may depend on the values of the operands.
+
+    Args:
+      function: A function of host arrays without side effects, which returns host arrays.
+      operands: Operands, which have no gradients.
+      results: Shape and dtype of each result. A None in the shapes is a size that depends on values;
+        equal strings are equal ones.
+      use: Purpose of the values, for the error in a program that is compiled.
+
+    Raises:
+      ValueNeededError: If an operand is traced, and the program is compiled.
+
+    Example:
+      >>> import numpy as np
+      >>> import meshflow as tf
+      >>> @tf.function
+      ... def find_positive(x):
+      ...     find = lambda x: [np.flatnonzero(x > 0)]
+      ...     return compute_on_host(find, [x], [((None,), np.int64)], "values")[0]
+      >>> find_positive(tf.constant([3.0, -1.0, 2.0])).numpy().tolist()
+      [0, 2]
+    """
+    tensors = [convert_to_tensor(o) for o in operands]
+    if not is_unknown(tensors):
+        arrays = function(*[t.require_value(use) for t in tensors])
+        typed = zip(arrays, results, strict=True)
+        return [convert_to_tensor(np.asarray(a, dtype)) for a, (_, dtype) in typed]
+    sizes = context.unknown_sizes
+    assert sizes is not None
+    symbols: dict[Any, Any] = {}
+
+    def make_size(size: Any) -> Any:
+        if size is None:
+            return sizes.add_unknown()
+        if isinstance(size, str):
+            if size not in symbols:
+                symbols[size] = sizes.add_unknown()
+            return symbols[size]
+        return size
+
+    types = tuple([(tuple(map(make_size, shape)), np.dtype(dtype)) for shape, dtype in results])
+    trace = context.trace
+    assert trace is not None
+    arrays = [trace.lookup(t) for t in tensors]
+    outputs = host_computation.bind(*arrays, function=function, results=types)
+    sizes.anchors.extend(outputs)
+    return list(map(Tensor, outputs))
+
+
+def is_unknown(tensors: Sequence[Tensor]) -> bool:
+    """Check whether sizes that depend on these tensors become symbols."""
+    return can_have_unknown_sizes() and not all(
+        not isinstance(t.array, jax.core.Tracer) or t.find_known_value() is not None
+        for t in tensors
+    )
+
+
+def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], use: str) -> Any:
+    """Return a size that depends on values: an integer, or a symbol if an operand is traced.
+
+    Args:
+      function: A function of host arrays that returns the size.
+      operands: The operands.
+      use: Purpose of the values, for the error in a program that is compiled.
+
+    Raises:
+      ValueNeededError: If an operand is traced, and the program is compiled.
+    """
+    tensors = [convert_to_tensor(o) for o in operands]
+    if not is_unknown(tensors):
+        return int(function(*[t.require_value(use) for t in tensors]))
+
+    def make_rows(*arrays: np.ndarray) -> list[np.ndarray]:
+        size = int(function(*arrays))
+        if size < 1:
+            # JAX assumes that sizes are positive, so checks of the op may be missing in the trace.
+            raise SizeGuardError({})
+        # An array without memory has this size.
+        return [np.broadcast_to(np.int8(0), (size,))]
+
+    return compute_on_host(make_rows, tensors, [((None,), np.int8)], use)[0].array.shape[0]
+
+
+def read_sizes(value: Tensor, use: str) -> Any:
+    """Return the integers of a scalar or vector as sizes: integers, or symbols if they are traced.
+
+    Args:
+      value: The tensor.
+      use: Purpose of the sizes, for the error in a program that is compiled.
+
+    Returns:
+      A size, or a tuple of sizes.
+
+    Raises:
+      ValueNeededError: If the value is traced, and the program is compiled.
+    """
+    sizes: Any = getattr(value, "_sizes", None)
+    if sizes is not None:
+        return sizes
+    if not is_unknown([value]) or value.ndim > 1 or not value.dtype.is_integer:
+        known = value.require_value(use).tolist()
+        return tuple(known) if isinstance(known, list) else known
+    if value.ndim:
+        indices = range(value.array.shape[0])
+        sizes = tuple([compute_size(operator.itemgetter(i), [value], use) for i in indices])
+    else:
+        sizes = compute_size(int, [value], use)
+    if value._owner is context.trace:
+        value._sizes = sizes
+    return sizes
