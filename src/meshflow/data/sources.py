@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import (
     InvalidArgumentError,
     InvalidValueError,
     convert_python_error,
 )
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -31,6 +31,8 @@ from meshflow.data.execution.batched_gather import BatchedGather, LeafGather
 from meshflow.data.execution.failures import ResumingIterator
 from meshflow.data.node import IndexStream
 from meshflow.environment.types import PyTree
+from meshflow.ops import ragged
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
 __all__ = ["Generator", "Random", "Range", "TensorSlices", "Tensors", "list_files"]
 
@@ -302,10 +304,15 @@ def _flatten_like(signature: PyTree, value: PyTree) -> list[Any]:
 
 
 def _convert_leaf(
-    spec: TensorSpec | SparseTensorSpec, leaf: Any, index: int
-) -> np.ndarray | SparseTensor:
+    spec: TensorSpec | CompositeSpec, leaf: Any, index: int
+) -> np.ndarray | CompositeTensor:
     """Convert a leaf to a host array that matches a spec."""
-    if isinstance(spec, SparseTensorSpec):
+    if isinstance(spec, RaggedTensorSpec) and not isinstance(leaf, RaggedTensor):
+        splits = spec.row_splits_dtype
+        if spec.ragged_rank == 0:
+            return RaggedRow(np.asarray(convert_to_tensor(leaf, dtype=spec.dtype).array))
+        leaf = ragged.constant(leaf, spec.dtype, spec.ragged_rank, row_splits_dtype=splits)
+    if isinstance(spec, CompositeSpec):
         if not spec.is_compatible_with(leaf):
             raise InvalidValueError(
                 f"`generator` yielded {leaf!r} where {spec} was expected (element {index})."

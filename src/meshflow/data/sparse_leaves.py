@@ -111,5 +111,6 @@ def batch_sparse_spec(
     if spec.shape.rank is None:
         return spec
     if isinstance(spec, RaggedTensorSpec):
-        return RaggedTensorSpec([size, *spec.shape.as_list()], spec.dtype, spec.ragged_rank + 1)
+        sizes = [size, *spec.shape.as_list()]
+        return RaggedTensorSpec(sizes, spec.dtype, spec.ragged_rank + 1, spec.row_splits_dtype)
     return SparseTensorSpec([size, *spec.shape.as_list()], spec.dtype)

@@ -254,7 +254,8 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
 
     def leaf(s: TypeSpec) -> Any:
         if isinstance(s, RaggedTensorSpec):
-            return RaggedTensorSpec(s.shape.as_list()[1:], s.dtype, s.ragged_rank - 1)
+            sizes = s.shape.as_list()[1:]
+            return RaggedTensorSpec(sizes, s.dtype, s.ragged_rank - 1, s.row_splits_dtype)
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -269,7 +270,9 @@ def relax_spec(spec: PyTree) -> PyTree:
 
     def leaf(s: TypeSpec) -> TypeSpec:
         if isinstance(s, RaggedTensorSpec):
-            return RaggedTensorSpec([None] * len(s.shape), s.dtype, s.ragged_rank)
+            inner = s.shape.as_list()[s.ragged_rank + 1 :]
+            ragged = [None] * (s.ragged_rank + 1)
+            return RaggedTensorSpec([*ragged, *inner], s.dtype, s.ragged_rank, s.row_splits_dtype)
         if not isinstance(s, (TensorSpec, SparseTensorSpec)):
             return s
         return type(s)([None] * len(s.shape), s.dtype)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
@@ -119,9 +121,11 @@ class RaggedFeature(NamedTuple):
     Attributes:
       dtype: Dtype of the values.
       value_key: Name of the feature; default its key.
-      partitions: Must be empty.
-      row_splits_dtype: Ignored; int64.
-      validate: Ignored.
+      partitions: Partitions of the values of a record, outermost first: `RaggedFeature.RowLengths(key)`,
+        `RowSplits`, `RowLimits`, `RowStarts` or `ValueRowIds` of the feature `key`, or
+        `UniformRowLength(length)`.
+      row_splits_dtype: Dtype of the row splits, int32 or int64.
+      validate: Whether to check the partitions of records.
 
     Example:
       >>> import meshflow as tf
@@ -133,6 +137,32 @@ class RaggedFeature(NamedTuple):
 
     dtype: DTypeLike
     value_key: str | None = None
-    partitions: Sequence[object] = ()
+    partitions: Sequence[Any] = ()
     row_splits_dtype: DTypeLike = "int32"
     validate: bool = False
+
+
+# Functions of integers and of the number of values of a record, which compute the lengths of its rows.
+_LENGTHS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "RowSplits": lambda splits, count: np.diff(splits),
+    "RowLengths": lambda lengths, count: lengths,
+    "RowStarts": lambda starts, count: np.diff(starts, append=count),
+    "RowLimits": lambda limits, count: np.diff(limits, prepend=0),
+    "ValueRowIds": lambda ids, count: np.bincount(ids),
+}
+
+
+def _add_partition_types() -> None:
+    """Define the kinds of partitions as attributes of `RaggedFeature`."""
+    for name, field, field_type in [
+        *((name, "key", str) for name in _LENGTHS),
+        ("UniformRowLength", "length", int),
+    ]:
+        kind: Any = NamedTuple(name, [(field, field_type)])  # type: ignore[misc]
+        kind.__qualname__ = f"RaggedFeature.{name}"
+        if name in _LENGTHS:
+            kind.compute_lengths = staticmethod(_LENGTHS[name])
+        setattr(RaggedFeature, name, kind)
+
+
+_add_partition_types()

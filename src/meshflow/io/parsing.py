@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
+from meshflow.core.values import dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -229,14 +230,28 @@ def _make_sparse_rows(lists: list[np.ndarray], kind: _FeatureType, single: bool)
 def _parse_ragged(
     records: list[_ParsedRecord], key: str, feature: RaggedFeature, single: bool
 ) -> Tensor | RaggedTensor:
-    if feature.partitions:
-        raise NotImplementedError(f"RaggedFeature {key!r}: partitions are not supported.")
     kind = _get_feature_type(key, feature.dtype)
     lists = [_to_array(r.values(feature.value_key or key, kind) or (), kind) for r in records]
     values = np.concatenate([*lists, np.empty(0, kind.numpy)]).astype(kind.numpy)
-    if single:
-        return convert_to_tensor(values)
-    return RaggedTensor.from_row_lengths(values, np.array([len(row) for row in lists], np.int64))
+    dtype = dtypes.as_dtype(feature.row_splits_dtype).as_numpy_dtype
+    rows: Tensor | RaggedTensor = convert_to_tensor(values)
+    counts = [len(row) for row in lists]
+    for partition in reversed(feature.partitions):
+        if hasattr(partition, "length"):
+            length = partition.length
+            rows = RaggedTensor.from_uniform_row_length(rows, np.array(length, dtype))
+            counts = [count // max(length, 1) for count in counts]
+            continue
+        integers = _get_feature_type(partition.key, dtypes.int64)
+        lengths = [
+            partition.compute_lengths(
+                np.array(r.values(partition.key, integers) or (), dtype), count
+            )
+            for r, count in zip(records, counts, strict=True)
+        ]
+        rows = RaggedTensor.from_row_lengths(rows, np.concatenate(lengths).astype(dtype))
+        counts = [len(row) for row in lengths]
+    return rows if single else RaggedTensor.from_row_lengths(rows, np.array(counts, dtype))
 
 
 def _parse_sparse(

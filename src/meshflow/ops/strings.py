@@ -405,13 +405,6 @@ def reduce_join(
     return make_string_tensor([separator.encode().join(r) for r in rows], shape)
 
 
-def get_single_string(input: TensorLike, op: str) -> bytes:
-    array = get_host_strings(input, op)
-    if array.ndim:
-        raise NotImplementedError(f"tf.strings.{op} takes one string; call it for each string.")
-    return array[()]
-
-
 def split_each(input: TensorLike, op: str, split_one: Callable[[bytes], list[bytes]]) -> Any:
     """Split each string of a tensor: a scalar to a vector, and others to a ragged tensor."""
     return split_strings(get_host_strings(input, op), split_one, make_string_tensor)

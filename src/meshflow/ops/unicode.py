@@ -13,7 +13,6 @@ from meshflow.ops.ragged import split_strings
 from meshflow.ops.strings import (
     get_host_array,
     get_host_strings,
-    get_single_string,
     make_string_tensor,
     map_strings,
     split_each,
@@ -200,10 +199,16 @@ def unicode_transcode(
     return map_strings("unicode_transcode", transcode, input)
 
 
-def _compute_offsets(text: str, encoding: str) -> Tensor:
-    """Return the byte offset of each character."""
-    sizes = [len(_encode_string(c, encoding)) for c in text]
-    return Tensor(np.cumsum([0, *sizes[:-1]], dtype=np.int64)[: len(text)])
+def _compute_offsets(input: TensorLike, op: str, encoding: str, errors: str) -> Tensor:
+    """Return the byte offset of each character; of several strings as the rows of a ragged tensor."""
+
+    def compute_one(word: bytes) -> list[int]:
+        text = _decode_string(word, encoding, errors)
+        sizes = [len(_encode_string(c, encoding)) for c in text]
+        return np.cumsum([0, *sizes[:-1]])[: len(text)].tolist()
+
+    texts = get_host_strings(input, op)
+    return split_strings(texts, compute_one, lambda sizes: Tensor(np.array(sizes, np.int64)))
 
 
 @dispatch_composites
@@ -220,7 +225,7 @@ def unicode_decode_with_offsets(
     The arguments are those of `unicode_decode`.
 
     Returns:
-      A pair: code points int32 [n] and byte offsets int64 [n].
+      A pair: code points int32 [n] and byte offsets int64 [n]; ragged for several strings.
 
     Example:
       >>> import meshflow as tf
@@ -228,13 +233,11 @@ def unicode_decode_with_offsets(
       >>> print(points.numpy(), offsets.numpy())
       [233 116 233] [0 2 3]
     """
-    text = _decode_string(
-        get_single_string(input, "unicode_decode_with_offsets"), input_encoding, errors
-    )
     points = unicode_decode(
         input, input_encoding, errors, replacement_char, replace_control_characters
     )
-    return points, _compute_offsets(text, input_encoding)
+    name = "unicode_decode_with_offsets"
+    return points, _compute_offsets(input, name, input_encoding, errors)
 
 
 @dispatch_composites
@@ -250,7 +253,7 @@ def unicode_split_with_offsets(
     The arguments are those of `unicode_split`.
 
     Returns:
-      A pair: characters [n] and byte offsets int64 [n].
+      A pair: characters [n] and byte offsets int64 [n]; ragged for several strings.
 
     Example:
       >>> import meshflow as tf
@@ -258,8 +261,6 @@ def unicode_split_with_offsets(
       >>> [c.decode() for c in characters.numpy()], offsets.numpy().tolist()
       (['é', 't', 'é'], [0, 2, 3])
     """
-    text = _decode_string(
-        get_single_string(input, "unicode_split_with_offsets"), input_encoding, errors
-    )
     characters = unicode_split(input, input_encoding, errors, replacement_char)
-    return characters, _compute_offsets(text, input_encoding)
+    name = "unicode_split_with_offsets"
+    return characters, _compute_offsets(input, name, input_encoding, errors)

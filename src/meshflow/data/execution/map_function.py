@@ -26,6 +26,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing import host_callbacks
 from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace, trace_shapes
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
@@ -482,7 +483,8 @@ class ElementFunction:
           observed_spec: Spec of the first result. It determines the ranks.
         """
         relaxed_spec = structure.relax_spec(observed_spec)
-        if self._example is None or relaxed_spec == observed_spec:
+        is_composite = any(isinstance(s, CompositeSpec) for s in nest.flatten(observed_spec))
+        if self._example is None or relaxed_spec == observed_spec or is_composite:
             return relaxed_spec
         states = get_random_states()
         try:

@@ -12,8 +12,7 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
-from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.data import structure
 from meshflow.data.arguments import IntLike
 from meshflow.data.execution import padding
@@ -21,7 +20,7 @@ from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.ops import math
-from meshflow.ops.ragged import RaggedRow
+from meshflow.ops.ragged import RaggedRow, RaggedTensor
 
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
@@ -105,7 +104,7 @@ class GroupingMethods(DatasetNode, Generic[Element]):
         Args:
           batch_size: Number of elements per batch.
           drop_remainder: Whether to drop a smaller last batch.
-          row_splits_dtype: Ignored; int64.
+          row_splits_dtype: Dtype of the row splits, int32 or int64.
           name: Ignored.
 
         Example:
@@ -115,18 +114,28 @@ class GroupingMethods(DatasetNode, Generic[Element]):
           [[[], [0], [0, 1]]]
         """
 
-        def to_row(value: Any) -> Any:
-            is_dense = not isinstance(value, Tensor) or not value.ndim
-            return value if is_dense else RaggedRow(value.require_value("a row"))
-
-        specs = nest.flatten(self.element_spec)
-        if all(isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in specs):
-            return self.batch(batch_size, drop_remainder)
-        rows = self.map(  # type: ignore[attr-defined]
-            lambda *element: structure.map_leaves(
-                element if len(element) > 1 else element[0], to_row
+        def to_row(spec: TypeSpec, value: Any) -> Any:
+            if not isinstance(spec, TensorSpec) or spec.shape.rank is None:
+                return value
+            ragged_axes = [a for a, size in enumerate(spec.shape) if size is None]
+            if not ragged_axes:
+                return value
+            if ragged_axes[-1] == 0:
+                return RaggedRow(value.require_value("a row"), row_splits_dtype)
+            return RaggedTensor.from_tensor(
+                value, ragged_rank=ragged_axes[-1], row_splits_dtype=row_splits_dtype
             )
-        )
+
+        specs = self.element_spec
+        if all(
+            isinstance(s, TensorSpec) and s.shape.is_fully_defined() for s in nest.flatten(specs)
+        ):
+            return self.batch(batch_size, drop_remainder)
+
+        def to_rows(*element: Any) -> PyTree:
+            return structure.map_specs(to_row, specs, element if len(element) > 1 else element[0])
+
+        rows = self.map(to_rows)  # type: ignore[attr-defined]
         return rows.batch(batch_size, drop_remainder)
 
     def sparse_batch(

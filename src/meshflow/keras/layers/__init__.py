@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
+from meshflow.keras.engine.graph import instance_layers as _instance_layers
 from meshflow.keras.engine.graph import op_layers as _op_layers
 from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
@@ -81,6 +82,7 @@ def _select_layers(names: dict[str, Any]) -> dict[str, Any]:
 
 registry.LAYERS.add(
     *(_op_layers.TFOpLambda, _op_layers.SlicingOpLambda),
+    *(_instance_layers.InstanceMethod, _instance_layers.InstanceProperty),
     **_select_layers(vars(experimental)) | _select_layers(globals()),
     **{name: registry.LazyObject(module, name) for name, module in _DEFERRED_LAYERS.items()},
     FeatureSpace=registry.LazyObject(

@@ -27,6 +27,7 @@ from meshflow.keras.layers.keyword_arguments import (
 )
 from meshflow.ops import array, math, nn
 from meshflow.ops.control_flow import cond
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["BatchNormalization", "GroupNormalization", "LayerNormalization", "UnitNormalization"]
 
@@ -398,11 +399,22 @@ class LayerNormalization(_ScaleAndShiftLayer):
         self.built = True
 
     def call(self, inputs: TensorLike) -> Tensor:
-        """Normalize the inputs."""
+        """Normalize the inputs; those of a ragged tensor along uniform axes."""
+        if not isinstance(inputs, RaggedTensor):
+            return self._normalize(inputs, self._axes)
+        axes = [axis - inputs.ragged_rank for axis in self._axes]
+        if min(axes) < 1:
+            raise ValueError(
+                f"LayerNormalization {self.name!r} cannot normalize along a ragged axis: axis={self.axis}, "
+                f"inputs of shape {inputs.shape} with {inputs.ragged_rank} ragged axes."
+            )
+        return inputs.with_flat_values(self._normalize(inputs.flat_values, axes))
+
+    def _normalize(self, inputs: TensorLike, axes: Sequence[int]) -> Tensor:
         inputs = math.cast(inputs, self.compute_dtype)
         x = self._widen(inputs)
-        mean, variance = nn.moments(x, self._axes, keepdims=True)
-        broadcast = [x.shape[i] if i in self._axes else 1 for i in range(len(x.shape))]
+        mean, variance = nn.moments(x, list(axes), keepdims=True)
+        broadcast = [x.shape[i] if i in axes else 1 for i in range(len(x.shape))]
         beta, gamma = (
             None if v is None else math.cast(array.reshape(v, broadcast), x.dtype)
             for v in (self.beta, self.gamma)

@@ -267,7 +267,12 @@ class RNN(Layer):
             if not self.return_sequences:
                 return results
             first, *rest = results if isinstance(results, list) else [results]
-            outputs = RaggedTensor.from_tensor(first, lengths)
+            if self.go_backwards:
+                # The padding of reversed sequences precedes their steps.
+                in_order = RaggedTensor.from_tensor(array.reverse(first, [1]), lengths)
+                outputs = array.reverse(in_order, [1])
+            else:
+                outputs = RaggedTensor.from_tensor(first, lengths)
             return [outputs, *rest] if rest else outputs
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._get_first_states(inputs, initial_state)

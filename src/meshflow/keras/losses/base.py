@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype, bool_, float32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -17,6 +16,7 @@ from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config, overridable
 from meshflow.keras import registry, settings
 from meshflow.ops import array, math
+from meshflow.ops.ragged import RaggedTensor, convert_values
 
 # Values of `Reduction`, and the names of Keras 3.
 ReductionName: TypeAlias = Literal["auto", "none", "sum", "sum_over_batch_size", "mean"]
@@ -105,9 +105,9 @@ class Loss:
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike
     ) -> TensorLike:
         self._check_reduction()
-        y_pred = convert_to_tensor(y_pred)
+        y_pred = convert_values(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
-        losses = convert_to_tensor(self.call(convert_to_tensor(y_true), y_pred))
+        losses = convert_values(self.call(convert_values(y_true), y_pred))
         is_counted = getattr(losses, "_keras_mask", None)
         if mask is not None and is_counted is not None:
             mask = math.logical_and(math.cast(mask, bool_), match_rank(is_counted, mask))
@@ -118,7 +118,7 @@ class Loss:
             sample_weight = (
                 weights
                 if sample_weight is None
-                else multiply_weights(convert_to_tensor(sample_weight), weights)
+                else multiply_weights(convert_values(sample_weight), weights)
             )
         return reduce_weighted(losses, sample_weight, self.reduction)
 
@@ -189,11 +189,11 @@ def match_last_dimension(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor
 
 def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: str) -> TensorLike:
     """Multiply losses by their weights and reduce them."""
-    losses = convert_to_tensor(losses)
+    losses = convert_values(losses)
     if not losses.dtype.is_floating:
         losses = math.cast(losses, settings.floatx())
     if sample_weight is not None:
-        weights = math.cast(convert_to_tensor(sample_weight), losses.dtype)
+        weights = math.cast(convert_values(sample_weight), losses.dtype)
         if len(losses.shape) == 0 and len(weights.shape) == 1 and weights.shape[0] == 1:
             weights = array.squeeze(weights)
         losses = losses * match_rank(weights, losses)
@@ -201,6 +201,8 @@ def reduce_weighted(losses: TensorLike, sample_weight: TensorLike, reduction: st
         return losses
     if reduction == Reduction.SUM:
         return math.reduce_sum(losses)
+    if isinstance(losses, RaggedTensor):
+        losses = losses.flat_values
     if not losses.shape.is_fully_defined() or has_symbolic_size(losses.shape):
         # The losses of a symbolic tensor of Keras, or of a function that is exported for any size.
         return math.reduce_mean(losses)

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from meshflow.core.values.convert import convert_to_tensor
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras import settings
 from meshflow.keras.logits import recover_logits
 from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
 from meshflow.ops import array, math, nn
+from meshflow.ops.ragged import RaggedTensor, convert_values
 
 
 def _convert_pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
-    y_pred = convert_to_tensor(y_pred)
+    y_pred = convert_values(y_pred)
     if not y_pred.dtype.is_floating:
         y_pred = math.cast(y_pred, settings.floatx())
-    return math.cast(convert_to_tensor(y_true), y_pred.dtype), y_pred
+    return math.cast(convert_values(y_true), y_pred.dtype), y_pred
+
+
+def _apply_to_values(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Make a loss over an axis of classes apply to the innermost values of ragged predictions."""
+
+    @functools.wraps(function)
+    def apply(y_true: TensorLike, y_pred: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
+        if not isinstance(y_pred, RaggedTensor):
+            return function(y_true, y_pred, *args, **kwargs)
+        labels = y_true.flat_values if isinstance(y_true, RaggedTensor) else y_true
+        return y_pred.with_flat_values(function(labels, y_pred.flat_values, *args, **kwargs))
+
+    return apply
 
 
 def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:
@@ -243,6 +260,7 @@ def _smooth_labels(y_true: TensorLike, smoothing: float, classes: float) -> Tens
     return y_true * (1.0 - smoothing) + smoothing / classes if smoothing else y_true
 
 
+@_apply_to_values
 def categorical_crossentropy(
     y_true: TensorLike,
     y_pred: TensorLike,
@@ -286,6 +304,7 @@ def categorical_crossentropy(
     return -math.reduce_sum(y_true * math.log(y_pred), axis=axis)
 
 
+@_apply_to_values
 def sparse_categorical_crossentropy(
     y_true: TensorLike,
     y_pred: TensorLike,
@@ -320,7 +339,7 @@ def sparse_categorical_crossentropy(
       array([0.693, 0.   ], dtype=float32)
     """
     y_pred, from_logits = recover_logits(
-        convert_to_tensor(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
+        convert_values(y_pred), from_logits, "sparse_categorical_crossentropy", "Softmax"
     )
     labels = to_class_indices(y_true, reject_nan=True)
     rank = len(y_pred.shape)
@@ -459,6 +478,7 @@ def binary_focal_crossentropy(
     return math.reduce_mean(loss, axis=axis)
 
 
+@_apply_to_values
 def categorical_focal_crossentropy(
     y_true: TensorLike,
     y_pred: TensorLike,

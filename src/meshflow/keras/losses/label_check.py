@@ -6,9 +6,9 @@ import jax
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops.ragged import convert_values
 
 
 def check_same_shape(function: str, y_true: TensorLike, y_pred: TensorLike, hint: str = "") -> None:
@@ -40,7 +40,7 @@ def to_class_indices(labels: TensorLike, reject_nan: bool = False) -> Tensor:
     Raises:
       InvalidArgumentError: If a label is NaN and `reject_nan` is set.
     """
-    labels = convert_to_tensor(labels)
+    labels = convert_values(labels)
     if not labels.dtype.is_floating:
         return math.cast(labels, "int64")
     is_nan = math.is_nan(labels)

@@ -26,6 +26,7 @@ from meshflow.environment.types import Array, ArrayLike, Config, PyTree, overrid
 from meshflow.keras import initializers, registry, settings
 from meshflow.keras.weight_values import WeightValues
 from meshflow.ops import math
+from meshflow.ops.ragged import RaggedTensor
 from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
@@ -40,6 +41,29 @@ class MetricArguments(TypedDict, total=False):
     """Arguments that all metrics accept."""
 
     mesh: Mesh | None
+
+
+def _flatten_ragged(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Make `update_state` of a built-in metric take the innermost values of ragged arguments."""
+
+    @functools.wraps(method)
+    def update_state(self: Metric, *args: Any, **kwargs: Any) -> Any:
+        values = [*args, *kwargs.values()]
+        if any(isinstance(v, RaggedTensor) for v in values):
+            rows = [v for v in values if isinstance(v, RaggedTensor)]
+            if len({len(r.nested_row_splits) for r in rows}) > 1 or not all(
+                v is None or isinstance(v, RaggedTensor) for v in values[:2]
+            ):
+                raise ValueError(
+                    "Some of the ragged arguments of a metric have different numbers of ragged "
+                    "dimensions. Expected labels, predictions and weights with the same rows."
+                )
+            flatten = lambda v: v.flat_values if isinstance(v, RaggedTensor) else v
+            args = tuple(map(flatten, args))
+            kwargs = {key: flatten(v) for key, v in kwargs.items()}
+        return method(self, *args, **kwargs)
+
+    return update_state
 
 
 def _accept_mesh(init: Callable[..., None]) -> Callable[..., None]:
@@ -93,6 +117,8 @@ class Metric(WeightValues):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__ and cls.__module__.startswith("meshflow."):
             cls.__init__ = _accept_mesh(cls.__init__)  # type: ignore[method-assign]
+        if "update_state" in cls.__dict__ and cls.__module__.startswith("meshflow."):
+            cls.update_state = _flatten_ragged(cls.update_state)  # type: ignore[method-assign]
         if "result" in cls.__dict__:
             cls.result = _read_all_replicas(cls.result)  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ from meshflow.ops.ragged.factories import (
     split_strings,
 )
 from meshflow.ops.ragged.partition import RowPartition, RowPartitionSpec, concatenate_ranges
-from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, merge_dims
+from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values, merge_dims
 
 __all__ = [
     "DynamicRaggedShape",
@@ -27,6 +27,7 @@ __all__ = [
     "call_op",
     "concatenate_ranges",
     "constant",
+    "convert_values",
     "cross",
     "cross_hashed",
     "make_spec",

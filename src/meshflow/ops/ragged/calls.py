@@ -140,6 +140,13 @@ def _apply_to_rows(
     return arrays.pack_rows([public(row, *args, **kwargs) for row in x])
 
 
+def _encode_rows(public: Callable[..., Any], x: RaggedTensor, *args: Any, **kwargs: Any) -> PyTree:
+    """Encode the code points of each innermost row as a string."""
+    if isinstance(x.values, RaggedTensor):
+        return x.with_values(public(x.values, *args, **kwargs))
+    return array.stack([public(row, *args, **kwargs) for row in x])
+
+
 def _reduce_join(
     public: Callable[..., Any],
     inputs: RaggedTensor,
@@ -313,6 +320,7 @@ _WRAPPED_OPS: dict[str, Callable[..., Any]] = {
     "reduce_join": _reduce_join,
     "safe_embedding_lookup_sparse": _look_up_sparse,
     "softmax": _softmax,
+    "unicode_encode": _encode_rows,
     **{
         f"unsorted_segment_{kind}": _reduce_by_ids
         for kind in ("sum", "prod", "max", "min", "mean", "sqrt_n")

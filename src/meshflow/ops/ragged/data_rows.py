@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import as_dtype, string
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec
 
@@ -18,10 +18,12 @@ class RaggedRow:
 
     Args:
       array: The values.
+      splits_dtype: Dtype of the row splits of batches.
     """
 
-    def __init__(self, array: np.ndarray) -> None:
+    def __init__(self, array: np.ndarray, splits_dtype: DTypeLike = "int64") -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
+        self.splits_dtype = as_dtype(splits_dtype)
 
     def __len__(self) -> int:
         return len(self.array)
@@ -29,13 +31,17 @@ class RaggedRow:
 
 def split_rows(ragged: RaggedTensor) -> list[Any]:
     """Return the rows of a ragged tensor as elements of a dataset."""
-    return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy()) for r in ragged]
+    dtype = ragged.row_splits.dtype
+    return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy(), dtype) for r in ragged]
 
 
 def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Stack elements of a dataset to a ragged tensor."""
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
-    return pack_rows(values)
+    dtype = next(
+        r.row_splits.dtype if isinstance(r, RaggedTensor) else r.splits_dtype for r in rows
+    )
+    return pack_rows(values).with_row_splits_dtype(dtype)
 
 
 def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:
@@ -43,4 +49,4 @@ def make_spec(value: RaggedTensor | RaggedRow) -> RaggedTensorSpec:
     if isinstance(value, RaggedTensor):
         return RaggedTensorSpec.from_value(value)
     dtype = string if value.dtype == object else as_dtype(value.dtype)
-    return RaggedTensorSpec([None, *value.shape[1:]], dtype, 0)
+    return RaggedTensorSpec([None, *value.shape[1:]], dtype, 0, value.splits_dtype)

@@ -11,6 +11,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
@@ -29,6 +30,10 @@ def _find_positions(
     if count < rows:
         return table[:count]
     return xp.pad(table, [(0, count - rows), (0, 0)], constant_values=num_values)
+
+
+def _find_longest(splits: np.ndarray) -> int:
+    return int(np.diff(splits).max(initial=0))
 
 
 def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -> Tensor:
@@ -67,7 +72,7 @@ def _pad(rows: PyTree, default_value: Tensor | None, requested: list[Any]) -> Te
     if width is None:
         width = partition.static_uniform_row_length
     if width is None:
-        width = int(np.diff(partition.read_splits()).max(initial=0))
+        width = compute_size(_find_longest, [partition.row_splits()], "the longest row")
     sizes = values.shape.as_list()
     count = partition.static_nrows if requested[0] is None else requested[0]
     table = _find_positions(partition.row_splits(), static=(count, width, sizes[0]))

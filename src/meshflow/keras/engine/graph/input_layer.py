@@ -14,6 +14,7 @@ from meshflow.environment.types import Config
 from meshflow.keras import settings
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
+from meshflow.ops.ragged import RaggedTensorSpec
 
 
 class BatchShapeArguments(TypedDict, total=False):
@@ -33,8 +34,10 @@ class InputLayer(Layer):
       input_tensor: Not supported.
       sparse: Whether the values are `tf.SparseTensor`s.
       name: Name of the input.
-      ragged: Whether the values are `tf.RaggedTensor`s, with which models run op by op.
-      type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
+      ragged: Whether the values are `tf.RaggedTensor`s: sizes None in `shape` are ragged, from the
+        first one to the last one.
+      type_spec: `TensorSpec`, `SparseTensorSpec` or `RaggedTensorSpec` that defines shape and dtype
+        instead.
       **kwargs: `batch_input_shape`.
 
     Input shape:
@@ -64,15 +67,17 @@ class InputLayer(Layer):
         sparse: bool = False,
         name: str | None = None,
         ragged: bool = False,
-        type_spec: TensorSpec | SparseTensorSpec | None = None,
+        type_spec: TensorSpec | SparseTensorSpec | RaggedTensorSpec | None = None,
         **kwargs: Unpack[BatchShapeArguments],
     ) -> None:
         if input_tensor is not None:
             raise NotImplementedError(
                 "Input(tensor=...) is not supported: call the layers on the tensor instead."
             )
-        self.ragged = ragged
+        self.ragged = ragged or isinstance(type_spec, RaggedTensorSpec)
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
+        if self.ragged and self.sparse:
+            raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
         if type_spec is not None:
             batch_shape: tuple[int | None, ...] = tuple(type_spec.shape.as_list())
             dtype = type_spec.dtype
@@ -91,11 +96,10 @@ class InputLayer(Layer):
         self._batch_input_shape = batch_shape
         self.built = True
         self.is_placeholder = True
-        spec = (
-            SparseTensorSpec(batch_shape, input_dtype)
-            if self.sparse
-            else TensorSpec(batch_shape, input_dtype, name)
-        )
+        if self.ragged or self.sparse:
+            spec = type_spec or _make_composite_spec(batch_shape, input_dtype, self.ragged)
+        else:
+            spec = TensorSpec(batch_shape, input_dtype, name)
         output = KerasTensor(spec, name=name)
         Node(self, (), {}, output)
 
@@ -110,6 +114,15 @@ class InputLayer(Layer):
         }
 
 
+def _make_composite_spec(
+    batch_shape: tuple[int | None, ...], dtype: dtypes.DType, is_ragged: bool
+) -> SparseTensorSpec | RaggedTensorSpec:
+    if not is_ragged:
+        return SparseTensorSpec(batch_shape, dtype)
+    ragged_axes = [axis for axis, size in enumerate(batch_shape) if axis and size is None]
+    return RaggedTensorSpec(batch_shape, dtype, ragged_axes[-1] if ragged_axes else 0)
+
+
 def Input(
     shape: ShapeLike = None,
     batch_size: int | None = None,
@@ -118,7 +131,7 @@ def Input(
     sparse: bool | None = None,
     tensor: object = None,
     ragged: bool | None = None,
-    type_spec: TensorSpec | SparseTensorSpec | None = None,
+    type_spec: TensorSpec | SparseTensorSpec | RaggedTensorSpec | None = None,
     **kwargs: Unpack[BatchShapeArguments],
 ) -> Tensor:
     """Create a symbolic input of a model.
@@ -130,8 +143,10 @@ def Input(
       dtype: Dtype; default `floatx()`.
       sparse: Whether the values are `tf.SparseTensor`s.
       tensor: Not supported.
-      ragged: Whether the values are `tf.RaggedTensor`s, with which models run op by op.
-      type_spec: `TensorSpec` or `SparseTensorSpec` that defines shape and dtype instead.
+      ragged: Whether the values are `tf.RaggedTensor`s: sizes None in `shape` are ragged, from the
+        first one to the last one.
+      type_spec: `TensorSpec`, `SparseTensorSpec` or `RaggedTensorSpec` that defines shape and dtype
+        instead.
       **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
 
     Returns:

@@ -16,6 +16,7 @@ from typing import Any
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
@@ -128,7 +129,7 @@ class TFOpLambda(Layer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the op, or add the call to the graph if an argument is symbolic."""
-        if not symbolic_calls.has_symbolic(args, kwargs):
+        if not symbolic_calls.has_symbolic(args, kwargs, KerasTensor):
             return self.call_function(*args, **kwargs)
         if "name" in kwargs:
             self._call_name = (kwargs.pop("name"),)
@@ -188,7 +189,8 @@ def _get_build_shapes(first: PyTree) -> PyTree:
 
 
 def _apply_index(x: Any, slice_spec: Any) -> Any:
-    return getitem(x, decode_index(slice_spec))
+    key = decode_index(slice_spec)
+    return x[key] if isinstance(x, CompositeTensor) else getitem(x, key)
 
 
 def encode_index(key: Any, rank: int | None) -> Any:

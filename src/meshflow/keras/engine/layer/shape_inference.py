@@ -27,8 +27,11 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.call_errors import merge_messages, replace_message
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.ops.ragged import RaggedTensor, RaggedTensorSpec
 
 _PLACEHOLDER_SIZES = (720, 5040)
+# Lengths of the rows of ragged placeholders, repeated. They differ, so that no axis seems uniform.
+_PLACEHOLDER_LENGTHS = (1, 3)
 # Number of elements of sparse placeholders.
 _PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
@@ -123,14 +126,19 @@ def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any,
             if not _has_substitutable_sizes(value):
                 return value
             shape = [next(chosen) if size is None else size for size in value.shape]
-            return KerasTensor(type(value.type_spec)(shape, value.dtype))
+            filled = KerasTensor(value.type_spec)
+            filled.set_shape(shape)
+            return filled
 
         yield nest.map_structure(fill, (args, kwargs))
 
 
 def _has_substitutable_sizes(value: object) -> bool:
     return (
-        isinstance(value, KerasTensor) and value.shape.rank is not None and not value.known_values
+        isinstance(value, KerasTensor)
+        and value.shape.rank is not None
+        and not value.known_values
+        and not isinstance(value.type_spec, RaggedTensorSpec)
     )
 
 
@@ -197,7 +205,12 @@ def _trace_specs(
         args, kwargs = nest.map_structure(
             lambda v: Tensor(v.value) if isinstance(v, _KnownValue) else v, (args, kwargs)
         )
-        outputs = call(*args, **kwargs)
+        if partitions:
+            leaves = nest.flatten((args, kwargs))
+            for index, partition in partitions.items():
+                leaves[index] = partition.make_tensor(leaves[index])
+            args, kwargs = nest.pack_sequence_as((args, kwargs), leaves)
+        outputs = nest.map_structure(_describe_ragged, call(*args, **kwargs))
         for i, leaf in enumerate(nest.flatten(outputs)):
             mask = getattr(leaf, "_keras_mask", None)
             if mask is not None:
@@ -210,8 +223,16 @@ def _trace_specs(
                 known[i] = leaf.array
         return outputs
 
-    filled_args, filled_kwargs = nest.map_structure(
-        lambda v: _make_placeholder(v, size), (args, kwargs)
+    leaves = nest.flatten((args, kwargs))
+    partitions = {
+        index: _Partition(leaf.type_spec, size)
+        for index, leaf in enumerate(leaves)
+        if isinstance(leaf, KerasTensor) and isinstance(leaf.type_spec, RaggedTensorSpec)
+    }
+    for index, partition in partitions.items():
+        leaves[index] = KerasTensor(partition.flat_spec)
+    filled_args, filled_kwargs = nest.pack_sequence_as(
+        (args, kwargs), [_make_placeholder(leaf, size) for leaf in leaves]
     )
     with probe_shapes(probe):
         return trace_shapes(run, (input_masks, filled_args, filled_kwargs), {}), known, masks
@@ -233,6 +254,30 @@ class _KnownValue:
         self.value = value
 
 
+class _Partition:
+    """Known lengths of the rows of a ragged placeholder.
+
+    Args:
+      spec: Spec of the ragged tensor.
+      size: Number of rows if the spec does not determine it.
+    """
+
+    def __init__(self, spec: RaggedTensorSpec, size: int) -> None:
+        sizes = spec.shape.as_list()
+        count = size if sizes[0] is None else sizes[0]
+        self._lengths = []
+        for length in sizes[1 : spec.ragged_rank + 1]:
+            lengths = np.resize(_PLACEHOLDER_LENGTHS if length is None else length, count)
+            self._lengths.append(lengths.astype(spec.row_splits_dtype.as_numpy_dtype))
+            count = int(lengths.sum())
+        self.flat_spec = TensorSpec([count, *sizes[spec.ragged_rank + 1 :]], spec.dtype)
+
+    def make_tensor(self, flat_values: Any) -> Any:
+        if not self._lengths:
+            return flat_values
+        return RaggedTensor.from_nested_row_lengths(flat_values, self._lengths, validate=False)
+
+
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
@@ -249,7 +294,14 @@ def _make_placeholder(value: Any, size: int) -> Any:
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
+def _describe_ragged(value: Any) -> Any:
+    """Return the spec of a ragged result, whose parts are of no interest."""
+    return RaggedTensorSpec.from_value(value) if isinstance(value, RaggedTensor) else value
+
+
 def _merge_specs(a: Any, b: Any) -> Any:
+    if isinstance(a, RaggedTensorSpec):
+        return a.most_specific_compatible_type(b)
     if isinstance(a, Tensor):
         a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
     if isinstance(a, SparseTensor):
@@ -265,7 +317,8 @@ def _as_keras_tensor(value: Any) -> Any:
         value = TensorSpec(value.shape, value.dtype)
     if isinstance(value, SparseTensor):
         value = SparseTensorSpec(value.shape, value.dtype)
-    return KerasTensor(value) if isinstance(value, (TensorSpec, SparseTensorSpec)) else value
+    is_spec = isinstance(value, (TensorSpec, SparseTensorSpec, RaggedTensorSpec))
+    return KerasTensor(value) if is_spec else value
 
 
 def infer_output_shape(

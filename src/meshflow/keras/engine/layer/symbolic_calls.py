@@ -140,8 +140,8 @@ class SymbolicCallMethods:
         if args or not isinstance(inputs, KerasTensor) or not inputs.dtype.is_floating:
             return None
         creates_mask = getattr(self, "mask_zero", False)
-        if inputs._keras_mask is not None or inputs.is_sparse or creates_mask:
-            # Only a trace determines the mask of the output, and whether it is sparse.
+        if inputs._keras_mask is not None or inputs.is_composite or creates_mask:
+            # Only a trace determines the mask of the output, and whether it is sparse or ragged.
             return None
         if not type(self).__module__.startswith("meshflow.keras.layers.") or set(kwargs) - {
             "training"

@@ -15,7 +15,9 @@ __all__ = ["CONSTANT_MARKER", "OP_LAYERS", "to_keras2_call"]
 CONSTANT_MARKER = "_CONSTANT_VALUE"
 # Layers that wrap ops: a single tensor is written without an outer list, unless the op takes a
 # list.
-OP_LAYERS = frozenset({"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod"})
+OP_LAYERS = frozenset(
+    {"TFOpLambda", "SlicingOpLambda", "ClassMethod", "InstanceMethod", "InstanceProperty"}
+)
 # Dtypes that TensorFlow assigns to Python numbers; the lists do not hold the dtype of a constant.
 _IMPLICIT_DTYPES = frozenset({"float32", "int32", "bool"})
 # Layers that receive their initial states in one list after their input.

@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -66,7 +68,7 @@ class KerasTensor(_Base):
 
     @property
     def type_spec(self) -> TypeSpec:
-        """Return shape and dtype as a `TensorSpec` or `SparseTensorSpec`."""
+        """Return shape and dtype as a `TensorSpec`, `SparseTensorSpec` or `RaggedTensorSpec`."""
         return self._type_spec
 
     @property
@@ -106,14 +108,20 @@ class KerasTensor(_Base):
     def set_shape(self, shape: ShapeLike) -> None:
         """Merge `shape` into the static shape."""
         merged_shape = self.shape.merge_with(shape)
-        if self.is_sparse:
-            self._type_spec = type(self._type_spec)(merged_shape, self.dtype)  # type: ignore[call-arg]
+        if isinstance(self._type_spec, CompositeSpec):
+            _, *others = self._type_spec._serialize()
+            self._type_spec = self._type_spec._deserialize((merged_shape, *others))
         else:
             self._type_spec = TensorSpec(merged_shape, self.dtype, self._type_spec.name)
 
     @property
     def is_sparse(self) -> bool:
         """Return whether the values are `tf.SparseTensor`s."""
+        return isinstance(self._type_spec, SparseTensorSpec)
+
+    @property
+    def is_composite(self) -> bool:
+        """Return whether the values consist of several tensors, such as sparse and ragged ones."""
         return not isinstance(self._type_spec, TensorSpec)
 
     def ref(self) -> Reference:
@@ -135,7 +143,15 @@ class KerasTensor(_Base):
         def __getattr__(self, name):
             if name in ("array", "require_value", "numpy"):
                 raise self._make_use_error("a tensor with a value")
+            if not name.startswith("__") and isinstance(self._type_spec, CompositeSpec):
+                found = self._find_attribute(name)
+                if found is not NotImplemented:
+                    return found
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _find_attribute(self, name: str) -> Any:
+        """Return an attribute of the type of the values; `instance_layers` defines it."""
+        return NotImplemented
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._make_use_error("a NumPy array")

@@ -11,7 +11,6 @@ import numpy as np
 from meshflow.core.runtime.annotations import annotate_scope
 from meshflow.core.runtime.context import context
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.distribute.replicas.context import get_spanning_context
@@ -25,6 +24,7 @@ from meshflow.keras.metrics import Mean
 from meshflow.ops import math
 from meshflow.ops.array import expand_dims
 from meshflow.ops.math import cast
+from meshflow.ops.ragged import convert_values
 
 _log = logging.getLogger("meshflow")
 
@@ -124,7 +124,7 @@ def _match_target(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
     """Convert targets to the prediction's dtype if both are floats, and add a missing last axis."""
     if y_true is None:
         return None
-    y_true = convert_to_tensor(y_true)
+    y_true = convert_values(y_true)
     are_floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
     # Class indices are not cast: 257 would become 256 in bfloat16.
     are_class_indices = (

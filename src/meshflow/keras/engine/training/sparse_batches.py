@@ -60,15 +60,16 @@ class SparseBatch(NamedTuple):
 
 
 class RaggedBatch(NamedTuple):
-    """A ragged batch as arrays: the lengths of the rows, and their values."""
+    """A ragged batch as arrays: row splits, outermost first, and the innermost values."""
 
-    lengths: Array
+    splits: tuple[Array, ...]
     values: Array
 
     @classmethod
     def from_tensor(cls, tensor: RaggedTensor) -> RaggedBatch:
         """Create a batch from all rows of a ragged tensor."""
-        return cls(tensor.row_lengths().numpy(), tensor.values.numpy())
+        splits = tuple(part.numpy() for part in tensor.nested_row_splits)
+        return cls(splits, tensor.flat_values.numpy())
 
 
 class SparseRows:
@@ -146,13 +147,9 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch:
 
 
 def join_batch(batch: PyTree) -> PyTree:
-    """Replace the sparse and ragged parts of a batch by tensors.
-
-    Raises:
-      ValueNeededError: If the lengths of ragged rows are traced; the step then runs op by op.
-    """
+    """Replace the sparse and ragged parts of a batch by tensors."""
     if isinstance(batch, RaggedBatch):
-        return RaggedTensor.from_row_lengths(batch.values, batch.lengths)
+        return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
     if isinstance(batch, SparseBatch):
         shape = np.array(batch.shape.shape[:-1], np.int64)
         sparse = SparseTensor(batch.indices, batch.values, shape)

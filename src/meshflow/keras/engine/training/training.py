@@ -44,7 +44,15 @@ from meshflow.keras.engine.training.interrupt import Interruptible
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.literals import Verbosity
+from meshflow.ops import array, ragged
 from meshflow.profiler.annotations import Trace
+
+
+def _join_outputs(parts: Sequence[Any]) -> Any:
+    """Concatenate one output of all batches: to a NumPy array, or to a ragged tensor."""
+    if isinstance(parts[0], ragged.RaggedTensor):
+        return array.concat(list(parts), 0)
+    return np.concatenate([np.atleast_1d(np.asarray(part)) for part in parts])
 
 
 class Trainer(SingleBatchMethods, GeneratorMethods):
@@ -483,10 +491,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
                 "Unexpected result of `predict_function` (Empty batch_outputs): the data has no batches."
             )
         columns = zip(*[nest.flatten(p) for p in parts], strict=True)
-        joined = [
-            np.concatenate([np.atleast_1d(np.asarray(v)) for v in column]) for column in columns
-        ]
-        return nest.pack_sequence_as(parts[0], joined)
+        return nest.pack_sequence_as(parts[0], [_join_outputs(column) for column in columns])
 
     def _make_callback_list(
         self,

@@ -23,6 +23,7 @@ from meshflow.keras.layers.preprocessing.encoding import (
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer
 from meshflow.keras.literals import OutputMode
 from meshflow.ops import math
+from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["CategoryEncoding"]
 
@@ -96,7 +97,8 @@ class CategoryEncoding(EncodingLayer):
                 f"Received `count_weights={count_weights}`."
             )
         ids = math.cast(inputs, "int64")
-        id_array = (ids.values if isinstance(ids, SparseTensor) else ids).array
+        values = ids.flat_values if isinstance(ids, RaggedTensor) else ids
+        id_array = (ids.values if isinstance(ids, SparseTensor) else values).array
         if not isinstance(id_array, jax.core.Tracer):
             host_ids = np.asarray(id_array)
             if host_ids.size and (host_ids.min() < 0 or host_ids.max() >= self.num_tokens):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack, cast
 
@@ -19,6 +20,7 @@ from meshflow.keras.layers.preprocessing.lookups import StringLookup
 from meshflow.keras.layers.preprocessing.preprocessing_layer import EncodingLayer, read_host_values
 from meshflow.keras.literals import OutputMode
 from meshflow.keras.safe_mode import BoundName
+from meshflow.ops import array
 from meshflow.ops.deferred_host_values import UnrecordableError, find_recording
 from meshflow.ops.ragged import RaggedTensor
 from meshflow.saved_model.host_steps.host_calls import run_text_steps
@@ -229,6 +231,19 @@ class TextVectorization(EncodingLayer):
 
     def _split_texts(self, inputs: TensorLike) -> tuple[list[list[bytes]], tuple[int, ...]]:
         """Return the words of each text, and the shape of the texts."""
+        if isinstance(inputs, RaggedTensor):
+            if self.split is not None:
+                raise ValueError(
+                    f"TextVectorization with split={self.split!r} takes strings of shape [batch] or "
+                    "[batch, 1], got a ragged tensor. Use split=None for rows of words."
+                )
+            words, _ = self._split_texts(array.reshape(inputs.flat_values, [-1, 1]))
+            ends = inputs.row_splits.numpy().tolist()
+            joined = [
+                [word for row in words[start:end] for word in row]
+                for start, end in itertools.pairwise(ends)
+            ]
+            return joined, (len(joined),)
         tensor = convert_to_tensor(inputs)
         if callable(self.standardize):
             tensor = self.standardize(tensor)

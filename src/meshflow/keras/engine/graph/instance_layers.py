@@ -1,0 +1,74 @@
+"""Layers that read properties and call methods of symbolic ragged and sparse tensors.
+
+`x.to_tensor()` on a ragged `tf.keras.Input` adds an `InstanceMethod` to the model, and `x.values` an
+`InstanceProperty`. Keras' files contain layers of the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshflow.environment.types import Config, PyTree
+from meshflow.keras import settings
+from meshflow.keras.engine.graph.op_layers import TFOpLambda
+from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+
+__all__ = ["InstanceMethod", "InstanceProperty"]
+
+
+class _AttributeLayer(TFOpLambda):
+    """Base class of layers that use an attribute of their input.
+
+    Args:
+      attr_name: Name of the attribute.
+      **kwargs: `name` and other arguments of `Layer`.
+    """
+
+    def __init__(self, attr_name: str, **kwargs: Any) -> None:
+        if "name" not in kwargs:
+            kwargs["name"] = settings.make_unreserved_name(f"input.{attr_name}")
+        self._attr_name = attr_name
+        super().__init__(self._use_attribute, **kwargs)
+
+    def _use_attribute(self, x: Any, *args: Any, **kwargs: Any) -> PyTree:
+        raise NotImplementedError
+
+    def get_config(self) -> Config:
+        """Return the configuration, which contains the name of the attribute."""
+        common = {"name": self.name, "trainable": self.trainable, "dtype": self.dtype}
+        return common | {"attr_name": self._attr_name}
+
+    @classmethod
+    def from_config(cls, config: Config) -> _AttributeLayer:
+        """Create the layer from its configuration."""
+        return cls(**config)
+
+
+class InstanceProperty(_AttributeLayer):
+    """Layer that returns a property of its input, such as `x.flat_values`."""
+
+    def _use_attribute(self, x: Any, *args: Any, **kwargs: Any) -> PyTree:
+        return getattr(x, self._attr_name)
+
+
+class InstanceMethod(_AttributeLayer):
+    """Layer that calls a method of its input, such as `x.to_tensor()`."""
+
+    def _use_attribute(
+        self, x: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> PyTree:
+        return getattr(x, self._attr_name)(*args, **(kwargs or {}))
+
+
+def _find_attribute(tensor: KerasTensor, name: str) -> Any:
+    """Return an attribute of a symbolic composite tensor, or NotImplemented if its class has none."""
+    attribute = getattr(tensor.type_spec.value_type, name, None)
+    if name.startswith("_") or attribute is None:
+        return NotImplemented
+    if isinstance(attribute, property):
+        return InstanceProperty(name)(tensor)
+    return lambda *args, **kwargs: InstanceMethod(name)(tensor, args=list(args), kwargs=kwargs)
+
+
+KerasTensor._find_attribute = _find_attribute  # type: ignore[method-assign]
