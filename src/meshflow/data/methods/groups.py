@@ -13,6 +13,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.tensor import Tensor
 from meshflow.data import structure
 from meshflow.data.arguments import IntLike
 from meshflow.data.execution import padding

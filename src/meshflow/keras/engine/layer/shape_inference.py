@@ -281,7 +281,7 @@ class _Partition:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
-    if value.is_sparse:
+    if isinstance(value.type_spec, SparseTensorSpec):
         sizes = tuple(size if d is None else d for d in value.shape)
         return SparseTensor.from_specs(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
     if size in value.known_values:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType
@@ -113,11 +112,6 @@ class KerasTensor(_Base):
             self._type_spec = self._type_spec._deserialize((merged_shape, *others))
         else:
             self._type_spec = TensorSpec(merged_shape, self.dtype, self._type_spec.name)
-
-    @property
-    def is_sparse(self) -> bool:
-        """Return whether the values are `tf.SparseTensor`s."""
-        return isinstance(self._type_spec, SparseTensorSpec)
 
     @property
     def is_composite(self) -> bool:

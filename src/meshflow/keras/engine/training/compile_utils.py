@@ -233,8 +233,7 @@ class LossesContainer(OutputContainer):
         predictions = nest.flatten(y_pred)
         # Symbolic sizes cannot be pickled with the model.
         self.prediction_shapes = [
-            TensorShape([n if isinstance(n, int) else None for n in p.array.shape])
-            for p in predictions
+            TensorShape([n if isinstance(n, int) else None for n in p.shape]) for p in predictions
         ]
         callbacks, self.trace_callbacks = self.trace_callbacks, []
         for callback in callbacks:

@@ -140,7 +140,8 @@ class EncodingLayer(PreprocessingLayer):
     ) -> KerasTensor:
         tensors = inputs if isinstance(inputs, list) else [inputs]
         is_sparse = getattr(self, "sparse", False) or (
-            tensors[0].is_sparse and getattr(self, "output_mode", None) == "int"
+            isinstance(tensors[0].type_spec, SparseTensorSpec)
+            and getattr(self, "output_mode", None) == "int"
         )
         return KerasTensor(self._make_output_spec([t.shape for t in tensors], is_sparse))
 
