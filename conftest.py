@@ -38,6 +38,8 @@ pytest_plugins = ["capabilities"]  # what could not run is named at the end
 
 # Programs that tests run in processes of their own.
 collect_ignore_glob = [
+    # The import of these packages makes Meshflow the TensorFlow of the process.
+    "src/meshflow/shims/packages/*",
     "*/scripts/*",
     "*/workers/*",
     "tests/dtensor/articles.py",

@@ -203,3 +203,10 @@ def test_a_shift_that_is_computed_in_a_function():
     np.testing.assert_array_equal(one, np.roll(x, 1, 1))
     with pytest.raises(tf.errors.InvalidArgumentError, match="one shift for each"):
         tf.function(lambda s: tf.roll(x, s, 0))(tf.constant([1, 2]))
+
+
+def test_static_values_as_in_tensorflow():
+    found = [tf.get_static_value(v) for v in (None, 3, [1, 2], "a", tf.Variable(2.0))]
+    assert found == [None, 3, [1, 2], "a", None]
+    assert tf.get_static_value(tf.constant([1])).tolist() == [1]
+    assert tf.get_static_value(tf.keras.Input([2])) is None

@@ -141,6 +141,10 @@ def test_configurations_of_old():
         assert new(again) == new(thing)
     assert legacy.serialize_keras_object(tf.keras.activations.relu) == "relu"
     assert legacy.serialize_keras_object(None) is None
+    # The second argument is `module_objects`, the third `custom_objects`.
+    config, classes = {"class_name": "Flat", "config": {"name": "a"}}, {"Flat": layers.Flatten}
+    for arguments in (classes, None), (None, classes):
+        assert legacy.deserialize_keras_object(config, *arguments).name == "a"
     with pytest.raises(ValueError, match="no `get_config"):
         legacy.serialize_keras_object(3)
 

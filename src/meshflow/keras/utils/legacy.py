@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, Json
 from meshflow.keras import registry, serialization
-from meshflow.keras.serialization import deserialize_keras_object
+from meshflow.keras.registry import CustomObjects
 
 __all__ = ["deserialize_keras_object", "serialize_keras_object"]
+
+
+def deserialize_keras_object(
+    identifier: object,
+    module_objects: CustomObjects = None,
+    custom_objects: CustomObjects = None,
+    printable_module_name: str = "object",
+) -> Json:
+    """Create the object that `serialize_keras_object` described.
+
+    Args:
+      identifier: Configuration or name.
+      module_objects: Classes and functions by name, by default everything in `tf.keras`.
+      custom_objects: Additional classes and functions by name.
+      printable_module_name: Noun for the object in error messages.
+
+    Example:
+      >>> import meshflow as tf
+      >>> config = {"class_name": "L2", "config": {"l2": 0.5}}
+      >>> tf.keras.utils.legacy.deserialize_keras_object(config).l2
+      0.5
+    """
+    return serialization.deserialize_keras_object(
+        identifier,
+        custom_objects,
+        module_objects=module_objects,
+        printable_module_name=printable_module_name,
+    )
 
 
 def serialize_keras_object(instance: object) -> Config | str | None:

@@ -22,7 +22,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 
 __all__ = [
     "ensure_shape",
@@ -226,11 +226,11 @@ def guarantee_const(input: TensorLike, name: str | None = None) -> Tensor:
     return identity(input)
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
-    """Return the value as a NumPy array if it is known now, else None.
+def get_static_value(tensor: Any, partial: bool = False) -> Any:
+    """Return the value of a tensor as a NumPy array if it is known now, else None.
 
     Args:
-      tensor: A tensor.
+      tensor: A tensor; another object is returned unchanged, and a variable has no static value.
       partial: Ignored.
 
     Example:
@@ -243,8 +243,15 @@ def get_static_value(tensor: Any, partial: bool = False) -> np.ndarray | None:
       >>> known
       [None, 3]
     """
-    value = convert_to_tensor(tensor).array
-    return None if isinstance(value, jax.core.Tracer) else np.asarray(value)
+    if not is_tensor(tensor):
+        return tensor
+    return read_static_array(tensor) if isinstance(tensor, Tensor) else None
+
+
+def read_static_array(value: Any) -> np.ndarray | None:
+    """Return the value of a tensor, variable or number as an array, or None while it is traced."""
+    array = convert_to_tensor(value).array
+    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
 
 
 def no_op(name: str | None = None) -> None:

@@ -18,7 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops.array.inspection import get_static_value
+from meshflow.ops.array.inspection import read_static_array
 from meshflow.ops.math.division import is_integer
 
 __all__ = [
@@ -228,7 +228,7 @@ def pow(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
         y = check_exponent(y)
     result = _pow(x, y)
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        power = get_static_value(y)
+        power = read_static_array(y)
         if power is not None and (power < 0).any():
             raise InvalidArgumentError(
                 "Integers to negative integer powers are not allowed [Op:Pow]"

@@ -16,7 +16,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Array
-from meshflow.ops.array.inspection import get_static_value
+from meshflow.ops.array.inspection import read_static_array
 
 __all__ = [
     "divide",
@@ -68,7 +68,7 @@ def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
 def _check_divisor(result: Tensor, y: Any, is_truncated: bool = False) -> Tensor:
     """Return the result, or raise if it is an integer division by a known zero."""
     if isinstance(result, Tensor) and result.dtype.is_integer:
-        divisor = get_static_value(y)
+        divisor = read_static_array(y)
         if divisor is not None:
             check_divisor(np.asarray(divisor), is_truncated)
     return result

@@ -453,3 +453,12 @@ def test_clones_may_share_layers():
     assert clone.layers[1] is dense and type(clone.layers[2]).__name__ == "ELU"
     x = np.float32([[1.0, -2.0, 3.0, 0.5]])
     np.testing.assert_allclose(clone(x), tf.nn.elu(dense(x)), rtol=1e-6)
+
+
+def test_a_sequential_model_selects_its_input_by_name():
+    model = tf.keras.Sequential([tf.keras.Input([2], name="x"), tf.keras.layers.Dense(1)])
+    x = tf.ones([4, 2])
+    np.testing.assert_array_equal(model({"x": x, "other": tf.zeros([4, 3])}), model(x))
+    model.compile("sgd", "mse")
+    model.fit(tf.data.Dataset.from_tensors(({"x": x}, tf.ones([4, 1]))), verbose=0)
+    assert model._is_graph_network and not tf.keras.Sequential()._is_graph_network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from meshflow.core.dispatch.composite import SparseTensor
@@ -256,6 +256,8 @@ class Sequential(Model):
         """
         if isinstance(inputs, (list, tuple)) and len(inputs) == 1:
             inputs = inputs[0]
+        if isinstance(inputs, Mapping) and isinstance(self._input, KerasTensor):
+            inputs = inputs.get(self._input._keras_history.layer.name, inputs)
         if mask is not None:
             inputs._keras_mask = mask
         graph = self._get_graph()
