@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -175,6 +175,23 @@ def sparse_dense_matmul(
     return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
 
 
+@overload
+def reduce_sum(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    output_is_sparse: Literal[False] = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def reduce_sum(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    *,
+    output_is_sparse: Literal[True],
+    name: str | None = None,
+) -> SparseTensor: ...
 def reduce_sum(
     sp_input: SparseTensor,
     axis: Any = None,
@@ -230,6 +247,23 @@ def _reduce(
     return SparseTensor(rows, values, np.array(shape, np.int64))
 
 
+@overload
+def reduce_max(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    output_is_sparse: Literal[False] = False,
+    name: str | None = None,
+) -> Tensor: ...
+@overload
+def reduce_max(
+    sp_input: SparseTensor,
+    axis: Any = None,
+    keepdims: bool | None = None,
+    *,
+    output_is_sparse: Literal[True],
+    name: str | None = None,
+) -> SparseTensor: ...
 def reduce_max(
     sp_input: SparseTensor,
     axis: Any = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -88,6 +88,12 @@ def _replace_by_ones(a: SparseTensor) -> SparseTensor:
     return a.with_values(array.ones([a.values.shape[0]], "int32"))
 
 
+@overload
+def add(a: SparseTensor, b: SparseTensor, threshold: float | Tensor = 0) -> SparseTensor: ...
+@overload
+def add(
+    a: TensorLike | SparseTensor, b: TensorLike | SparseTensor, threshold: float | Tensor = 0
+) -> Tensor: ...
 def add(
     a: TensorLike | SparseTensor, b: TensorLike | SparseTensor, threshold: float | Tensor = 0
 ) -> Tensor | SparseTensor:

@@ -21,6 +21,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import overridable
 from meshflow.keras.optimizers import row_updates
 from meshflow.keras.optimizers.base import Optimizer
 from meshflow.keras.optimizers.hooks import ApplyState
@@ -68,6 +69,7 @@ class RuleOptimizer(Optimizer):
     _by_rows = "all"
 
     @staticmethod
+    @overridable
     def rule(var: Array, grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
         """Compute the update of one variable, as a pure function of arrays.
 
@@ -84,11 +86,13 @@ class RuleOptimizer(Optimizer):
         raise NotImplementedError("Subclasses of RuleOptimizer must define `rule`.")
 
     @staticmethod
+    @overridable
     def update_slots(grad: Array, slots: Slots, values: Scalars, *settings: Any) -> list[Array]:
         """Compute new slots that are averages of gradients; arguments as for `rule`."""
         raise NotImplementedError("Optimizers with averages by rows must define `update_slots`.")
 
     @staticmethod
+    @overridable
     def update_variable(
         var: Array, grad: Any, slots: Slots, values: Scalars, *settings: Any
     ) -> Array:
