@@ -14,7 +14,7 @@ from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.python_function import py_function
@@ -24,7 +24,7 @@ __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "Rando
 _Item = tuple[Tensor, ...]
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
@@ -41,7 +41,9 @@ class QueueBase:
       queue_ref: Ignored.
     """
 
-    def __init__(self, dtypes: Any, shapes: Any, names: Any, queue_ref: object = None) -> None:
+    def __init__(
+        self, dtypes: PyTree, shapes: PyTree, names: object, queue_ref: object = None
+    ) -> None:
         self._dtypes = [as_dtype(d) for d in _as_list(dtypes)]
         if shapes is not None:
             shapes = (
@@ -236,7 +238,7 @@ class QueueBase:
 
         self._run(put_rows, self._to_components(vals, True), None)
 
-    def dequeue(self, name: str | None = None) -> Any:
+    def dequeue(self, name: str | None = None) -> PyTree:
         """Remove and return an element, and wait while there is none.
 
         Raises:
@@ -244,7 +246,7 @@ class QueueBase:
         """
         return self._to_element(self._run(lambda: list(self._take(1, False)[0]), [], False))
 
-    def _dequeue_rows(self, n: Any, allow_fewer: bool) -> Any:
+    def _dequeue_rows(self, n: TensorLike, allow_fewer: bool) -> PyTree:
         if self._shapes is None:
             raise ValueError("Queue must have shapes to dequeue several elements.")
         count = convert_to_tensor(n)
@@ -252,7 +254,7 @@ class QueueBase:
             self._run(lambda k: self._stack(self._take(int(k), allow_fewer)), [count], True)
         )
 
-    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_many(self, n: TensorLike, name: str | None = None) -> PyTree:
         """Remove `n` elements and return them as a batch.
 
         Raises:
@@ -260,7 +262,7 @@ class QueueBase:
         """
         return self._dequeue_rows(n, False)
 
-    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+    def dequeue_up_to(self, n: TensorLike, name: str | None = None) -> PyTree:
         """Remove `n` elements, or fewer if the queue is closed, and return them as a batch.
 
         Raises:
@@ -285,7 +287,7 @@ class QueueBase:
         return py_function(lambda: convert_to_tensor(len(self._items)), [], "int32")
 
 
-def _as_shapes(shapes: Any) -> list[Any]:
+def _as_shapes(shapes: PyTree) -> list[Any]:
     """Return a list with one shape, of a shape or such a list."""
     is_list = (
         isinstance(shapes, (list, tuple))
@@ -317,9 +319,9 @@ class FIFOQueue(QueueBase):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: PyTree,
+        shapes: PyTree = None,
+        names: object = None,
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
@@ -342,9 +344,9 @@ class PaddingFIFOQueue(FIFOQueue):
     def __init__(
         self,
         capacity: int,
-        dtypes: Any,
-        shapes: Any,
-        names: Any = None,
+        dtypes: PyTree,
+        shapes: PyTree,
+        names: object = None,
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
     ) -> None:
@@ -384,9 +386,9 @@ class RandomShuffleQueue(QueueBase):
         self,
         capacity: int,
         min_after_dequeue: int,
-        dtypes: Any,
-        shapes: Any = None,
-        names: Any = None,
+        dtypes: PyTree,
+        shapes: PyTree = None,
+        names: object = None,
         seed: int | None = None,
         shared_name: str | None = None,
         name: str = "random_shuffle_queue",
@@ -416,9 +418,9 @@ class PriorityQueue(FIFOQueue):
     def __init__(
         self,
         capacity: int,
-        types: Any,
-        shapes: Any = None,
-        names: Any = None,
+        types: PyTree,
+        shapes: PyTree = None,
+        names: object = None,
         shared_name: str | None = None,
         name: str = "priority_queue",
     ) -> None:

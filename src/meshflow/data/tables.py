@@ -146,5 +146,5 @@ def index_table_from_dataset(
     if dataset is None:
         raise ValueError("`dataset` must be specified.")
     pairs = dataset.enumerate().map(lambda index, key: (key, index))
-    default = None if num_oov_buckets else np.array(default_value, int64.as_numpy_dtype)
+    default: Any = None if num_oov_buckets else np.array(default_value, int64.as_numpy_dtype)
     return table_from_dataset(pairs, num_oov_buckets, vocab_size, default, hasher_spec, key_dtype)

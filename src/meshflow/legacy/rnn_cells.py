@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
+from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, initializers
@@ -54,14 +55,17 @@ class RNNCell(Layer):
         """Return the size of the output."""
         raise NotImplementedError("Abstract method")
 
-    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> PyTree:
+    def zero_state(self, batch_size: object, dtype: DTypeLike | None) -> PyTree:
         """Return states of zeros."""
         return nest.map_structure(
             lambda size: tf.zeros([batch_size, int(size)], dtype), self.state_size
         )
 
     def get_initial_state(
-        self, inputs: Any = None, batch_size: Any = None, dtype: DTypeLike | None = None
+        self,
+        inputs: Tensor | None = None,
+        batch_size: object = None,
+        dtype: DTypeLike | None = None,
     ) -> PyTree:
         """Return states of zeros for a batch of inputs."""
         if inputs is not None:
@@ -78,7 +82,7 @@ class _DenseCell(RNNCell):
       **kwargs: Arguments of `Layer`; `reuse` is ignored.
     """
 
-    _initializer: Any = None
+    _initializer: object = None
 
     def __init__(self, num_units: int, activation: object = None, **kwargs: Any) -> None:
         for name in ("reuse", "num_unit_shards", "num_proj_shards"):
@@ -120,7 +124,7 @@ class _DenseCell(RNNCell):
 class BasicRNNCell(_DenseCell):
     """Cell that computes `activation([x, h] @ kernel + bias)`."""
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
         self._kernel, self._bias = self._add_product(
             "", int(inputs_shape[-1]) + self._num_units, self._num_units
@@ -159,7 +163,7 @@ class GRUCell(_DenseCell):
             bias_initializer,
         )
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
         rows, units = int(inputs_shape[-1]) + self._num_units, self._num_units
         self._gate_kernel, self._gate_bias = self._add_product(
@@ -210,7 +214,7 @@ class LSTMCell(_DenseCell):
         num_units: int,
         use_peepholes: bool = False,
         cell_clip: float | None = None,
-        initializer: Any = None,
+        initializer: object = None,
         num_proj: int | None = None,
         proj_clip: float | None = None,
         num_unit_shards: object = None,
@@ -245,7 +249,7 @@ class LSTMCell(_DenseCell):
         """Return the size of the output."""
         return self._num_proj or self._num_units
 
-    def build(self, inputs_shape: Any) -> None:
+    def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
         rows = int(inputs_shape[-1]) + self.output_size
         self._kernel, self._bias = self._add_product("", rows, 4 * self._num_units)
@@ -315,12 +319,12 @@ class BasicLSTMCell(LSTMCell):
         reuse: object = None,
         **kwargs: Any,
     ) -> None:
-        options = {
+        kwargs |= {
             "forget_bias": forget_bias,
             "state_is_tuple": state_is_tuple,
             "activation": activation,
         }
-        super().__init__(num_units, **options, **kwargs)
+        super().__init__(num_units, **kwargs)
 
 
 class MultiRNNCell(RNNCell):
@@ -383,7 +387,7 @@ class _Wrapper(RNNCell):
         """Return the size of the output."""
         return self.cell.output_size
 
-    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> PyTree:
+    def zero_state(self, batch_size: object, dtype: DTypeLike | None) -> PyTree:
         """Return states of zeros."""
         if hasattr(self.cell, "zero_state"):
             return self.cell.zero_state(batch_size, dtype)
@@ -416,9 +420,9 @@ class DropoutWrapper(_Wrapper):
     def __init__(
         self,
         cell: Cell,
-        input_keep_prob: Any = 1.0,
-        output_keep_prob: Any = 1.0,
-        state_keep_prob: Any = 1.0,
+        input_keep_prob: TensorLike = 1.0,
+        output_keep_prob: TensorLike = 1.0,
+        state_keep_prob: TensorLike = 1.0,
         variational_recurrent: bool = False,
         input_size: object = None,
         dtype: object = None,
@@ -439,7 +443,7 @@ class DropoutWrapper(_Wrapper):
         self._input_keep_prob, self._output_keep_prob = input_keep_prob, output_keep_prob
         self._state_keep_prob, self._seed = state_keep_prob, seed
 
-    def _drop(self, value: Tensor, keep_prob: Any) -> Tensor:
+    def _drop(self, value: Tensor, keep_prob: TensorLike) -> Tensor:
         if isinstance(keep_prob, (int, float)) and keep_prob == 1:
             return value
         return tf.nn.dropout(value, rate=1 - keep_prob, seed=self._seed)
@@ -512,7 +516,7 @@ def _run_steps(
     return outputs, state
 
 
-def _get_first_state(cell: Cell, inputs: Tensor, state: PyTree, dtype: DTypeLike) -> PyTree:
+def _get_first_state(cell: Cell, inputs: Tensor, state: PyTree, dtype: DTypeLike | None) -> PyTree:
     if state is not None:
         return state
     if dtype is None:

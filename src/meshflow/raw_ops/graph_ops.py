@@ -37,7 +37,7 @@ class _CallNode(Node):
     def __init__(self, op: str, attributes: Mapping[str, Any]) -> None:
         self.name, self.op, self.inputs, self.control_inputs = op, op, [], []
         self._attributes, self.cache = dict(attributes), {}
-        self.proto = _NoAttributes
+        self.proto: Any = _NoAttributes
 
 
 class _NoAttributes:

@@ -113,8 +113,8 @@ def _svd(
     input: TensorLike, compute_uv: bool = True, full_matrices: bool = False
 ) -> tuple[Tensor, ...]:
     if compute_uv:
-        return linear_algebra.svd(input, full_matrices, True)
-    values = linear_algebra.svd(input, full_matrices, False)
+        return tuple(linear_algebra.svd(input, full_matrices, True))
+    values = convert_to_tensor(linear_algebra.svd(input, full_matrices, False))
     return values, array.zeros([0], values.dtype), array.zeros([0], values.dtype)
 
 
@@ -136,7 +136,7 @@ def _find_missing(x: TensorLike, y: TensorLike, out_idx: Any = None) -> tuple[Te
 @op(kinds="i", differentiable=False)
 def _count_bits(x: TensorLike) -> Tensor:
     """Return the number of set bits of each element."""
-    return jax.lax.population_count(x).astype(np.uint8)
+    return jax.lax.population_count(x).astype(np.uint8)  # type: ignore[return-value]
 
 
 def _assign(variable: Variable, value: TensorLike, method: str = "assign") -> None:
@@ -218,7 +218,7 @@ FUNCTIONS: dict[str, _Function] = {
     "ResourceGatherNd": lambda resource, indices, dtype: array.gather_nd(resource, indices),
     "ReverseV2": lambda tensor, axis: array.reverse(tensor, axis),
     "Reverse": lambda tensor, dims: array.reverse(
-        tensor, np.flatnonzero(np.asarray(convert_to_tensor(dims).numpy()))
+        tensor, np.flatnonzero(np.asarray(convert_to_tensor(dims).numpy())).tolist()
     ),
     "Select": _select,
     "SelectV2": lambda condition, t, e: array.where(condition, t, e),

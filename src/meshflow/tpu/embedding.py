@@ -7,7 +7,7 @@ calls, as on a TPU; in the other classes, lookups are differentiable.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
@@ -39,6 +39,8 @@ __all__ = [
     "serving_embedding_lookup",
 ]
 
+# A learning rate, or a function that returns it.
+RateLike = float | Callable[[], TensorLike]
 _CreateSlots = Callable[[Variable, list[str], list[Any]], Any]
 
 
@@ -55,7 +57,7 @@ class _TableOptimizer:
 
     def __init__(
         self,
-        learning_rate: float | Callable[[], TensorLike],
+        learning_rate: RateLike,
         use_gradient_accumulation: bool = True,
         clip_weight_min: float | None = None,
         clip_weight_max: float | None = None,
@@ -94,7 +96,7 @@ class _TableOptimizer:
         if self.slot_variable_creation_fn is not None:
             makers = [initializers.Constant(v) for v in values.values()]
             made = self.slot_variable_creation_fn(table, list(values), makers)
-            return made if isinstance(made, Mapping) else dict(zip(values, made, strict=True))
+            return dict(made) if isinstance(made, Mapping) else dict(zip(values, made, strict=True))
         return {
             name: Variable(
                 array.fill(table.shape, math.cast(value, table.dtype)), trainable=False, name=name
@@ -151,13 +153,13 @@ class SGD(_TableOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.01,
+        learning_rate: RateLike = 0.01,
         use_gradient_accumulation: bool = True,
         clip_weight_min: float | None = None,
         clip_weight_max: float | None = None,
         weight_decay_factor: float | None = None,
         multiply_weight_decay_factor_by_learning_rate: bool | None = None,
-        clipvalue: Any = None,
+        clipvalue: float | tuple[float, float] | None = None,
         low_dimensional_packing_status: bool = False,
     ) -> None:
         super().__init__(
@@ -186,7 +188,7 @@ class Adagrad(_TableOptimizer):
     _op, _slots = "Adagrad", {"accumulators": ("accum", "initial_accumulator_value")}
 
     def __init__(
-        self, learning_rate: Any = 0.001, initial_accumulator_value: float = 0.1, **kwargs: Any
+        self, learning_rate: RateLike = 0.001, initial_accumulator_value: float = 0.1, **kwargs: Any
     ) -> None:
         super().__init__(learning_rate, **kwargs)
         if initial_accumulator_value <= 0:
@@ -213,7 +215,7 @@ class AdagradMomentum(_TableOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         momentum: float = 0.0,
         use_nesterov: bool = False,
         exponent: float = 2,
@@ -265,7 +267,7 @@ class Adam(_TableOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         beta_1: float = 0.9,
         beta_2: float = 0.999,
         epsilon: float = 1e-7,
@@ -318,7 +320,7 @@ class FTRL(_TableOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
+        learning_rate: RateLike = 0.001,
         learning_rate_power: float = -0.5,
         l1_regularization_strength: float = 0.0,
         l2_regularization_strength: float = 0.0,
@@ -379,7 +381,7 @@ class TableConfig:
         self,
         vocabulary_size: int,
         dim: int,
-        initializer: Any = None,
+        initializer: Callable[..., TensorLike] | None = None,
         optimizer: _TableOptimizer | None = None,
         combiner: str = "mean",
         name: str | None = None,
@@ -428,7 +430,7 @@ class FeatureConfig:
         table: TableConfig,
         max_sequence_length: int = 0,
         validate_weights_and_indices: bool = True,
-        output_shape: Any = None,
+        output_shape: Sequence[int] | None = None,
         name: str | None = None,
     ) -> None:
         self.table, self.max_sequence_length, self.name = table, max_sequence_length, name
@@ -546,7 +548,7 @@ class _TableOwner(ObservableAttributes):
             for config in self._table_configs
         }
 
-    def build(self, *args: Any, **kwargs: Any) -> None:
+    def build(self, *args: object, **kwargs: object) -> None:
         """Create the variables, unless they exist."""
         for config in self._table_configs if not self._variables else ():
             shape = (config.vocabulary_size, config.dim)

@@ -243,7 +243,7 @@ def sparse_merge(
     already_sorted: bool = False,
 ) -> SparseTensor:
     """Return a sparse tensor with values at the columns that sparse tensors of ids contain."""
-    ids = list(sp_ids) if isinstance(sp_ids, (list, tuple)) else [sp_ids]
+    ids = [sp_ids] if isinstance(sp_ids, SparseTensor) else list(sp_ids)
     sizes = list(vocab_size) if isinstance(vocab_size, (list, tuple)) else [vocab_size]
     columns = [_tf.expand_dims(_tf.cast(part.values, "int64"), -1) for part in ids]
     indices = _tf.concat([ids[0].indices[:, :-1], *columns], 1)

@@ -13,6 +13,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 from meshflow.raw_ops.training import apply_formula
 
@@ -72,7 +73,7 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Any,
+        loss: PyTree,
         global_step: Variable | None = None,
         var_list: Sequence[Variable] | None = None,
         gate_gradients: int = GATE_OP,
@@ -106,7 +107,7 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: Any,
+        loss: PyTree,
         var_list: Sequence[Variable] | None = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: object = None,
@@ -201,26 +202,26 @@ class Optimizer:
     def _prepare(self) -> None:
         """Prepare an update, for example convert hyperparameters; subclasses override it."""
 
-    def _finish(self, update_ops: list[Any], name_scope: str) -> Any:
+    def _finish(self, update_ops: list[Any], name_scope: str) -> object:
         """Finish an update, for example change the powers of decays; subclasses override it."""
 
-    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Any:
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> object:
         """Update a variable by a dense gradient; subclasses override it."""
         raise NotImplementedError(f"{type(self).__name__} needs the method _resource_apply_dense.")
 
-    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Any:
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> object:
         """Update rows of a variable, each of them once; subclasses override it."""
         raise NotImplementedError(f"{type(self).__name__} needs the method _resource_apply_sparse.")
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: Tensor, handle: Variable, indices: Tensor
-    ) -> Any:
+    ) -> object:
         """Update rows of a variable, after the gradients of each row are summed."""
         rows, positions = tf.unique(indices)
         sums = tf.math.unsorted_segment_sum(grad, positions, tf.shape(rows)[0])
         return self._resource_apply_sparse(sums, handle, rows)
 
-    def _call_if_callable(self, param: Any) -> Any:
+    def _call_if_callable(self, param: PyTree) -> PyTree:
         """Return the value of a hyperparameter, which may be a function."""
         return param() if callable(param) else param
 
@@ -238,7 +239,7 @@ class Optimizer:
     def _get_or_make_slot_with_initializer(
         self,
         var: Variable,
-        initializer: Any,
+        initializer: Callable[..., TensorLike],
         shape: ShapeLike,
         dtype: DTypeLike,
         slot_name: str,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshflow.core.dispatch.composite import IndexedSlices
-from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.dtypes import DType, DTypeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
 from meshflow.legacy.compat.public_package import tf
@@ -73,10 +73,10 @@ class VariableScope:
 
     def __init__(
         self,
-        reuse: Any,
+        reuse: object,
         name: str = "",
-        initializer: Any = None,
-        regularizer: Any = None,
+        initializer: object = None,
+        regularizer: object = None,
         dtype: DTypeLike = "float32",
         store: dict[str, Variable] | None = None,
     ) -> None:
@@ -92,11 +92,11 @@ class VariableScope:
         """Reuse variables in this scope."""
         self.reuse = True
 
-    def set_initializer(self, initializer: Any) -> None:
+    def set_initializer(self, initializer: object) -> None:
         """Set the initializer of variables without one."""
         self.initializer = initializer
 
-    def set_regularizer(self, regularizer: Any) -> None:
+    def set_regularizer(self, regularizer: object) -> None:
         """Set the regularizer, which is ignored."""
         self.regularizer = regularizer
 
@@ -122,12 +122,12 @@ def variable_scope(
     name_or_scope: str | VariableScope | None,
     default_name: str | None = None,
     values: object = None,
-    initializer: Any = None,
-    regularizer: Any = None,
+    initializer: object = None,
+    regularizer: object = None,
     caching_device: object = None,
     partitioner: object = None,
     custom_getter: object = None,
-    reuse: Any = None,
+    reuse: object = None,
     dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
     constraint: object = None,
@@ -184,8 +184,8 @@ def get_variable(
     name: str,
     shape: ShapeLike = None,
     dtype: DTypeLike | None = None,
-    initializer: Any = None,
-    regularizer: Any = None,
+    initializer: object = None,
+    regularizer: object = None,
     trainable: bool | None = None,
     collections: object = None,
     caching_device: object = None,
@@ -193,9 +193,9 @@ def get_variable(
     validate_shape: bool = True,
     use_resource: bool | None = None,
     custom_getter: object = None,
-    constraint: Any = None,
-    synchronization: Any = tf.VariableSynchronization.AUTO,
-    aggregation: Any = tf.VariableAggregation.NONE,
+    constraint: object = None,
+    synchronization: object = tf.VariableSynchronization.AUTO,
+    aggregation: object = tf.VariableAggregation.NONE,
 ) -> Variable:
     """Create a variable with the name and the defaults of the current scope.
 
@@ -227,19 +227,19 @@ def get_variable(
     initializer = scope.initializer if initializer is None else initializer
     if isinstance(initializer, type):
         initializer = initializer()
-    dtype = tf.as_dtype(dtype or scope.dtype)
+    kind: DType = tf.as_dtype(dtype or scope.dtype)
     if initializer is None:
-        initializer = tf.keras.initializers.get("glorot_uniform" if dtype.is_floating else "zeros")
+        initializer = tf.keras.initializers.get("glorot_uniform" if kind.is_floating else "zeros")
     if not callable(initializer):
         value: Any = tf.convert_to_tensor(
-            initializer, dtype=dtype if isinstance(initializer, float) else None
+            initializer, dtype=kind if isinstance(initializer, float) else None
         )
     elif shape is None:
         raise ValueError(
             f"Shape of a new variable ({full_name}) must be fully defined, but instead was <unknown>."
         )
     else:
-        value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=dtype)
+        value = functools.partial(initializer, tuple(tf.TensorShape(shape)), dtype=kind)
     variable = tf.Variable(
         value,
         trainable=trainable,
@@ -421,11 +421,11 @@ def no_regularizer(_: object) -> None:
 _Partitioner = Callable[..., Sequence[int]]
 
 
-def _make_partitioner(axis: int, count_shards: Callable[[Any, Any], int]) -> _Partitioner:
+def _make_partitioner(axis: int, count_shards: Callable[[TensorShape, DType], int]) -> _Partitioner:
     def partition(shape: ShapeLike, dtype: DTypeLike = "float32", **_: object) -> list[int]:
-        shape = tf.TensorShape(shape)
-        shards = [1] * shape.rank
-        shards[axis] = max(1, min(shape[axis], count_shards(shape, tf.as_dtype(dtype))))
+        sizes = TensorShape(shape)
+        shards = [1] * (sizes.rank or 0)
+        shards[axis] = max(1, min(sizes[axis] or 1, count_shards(sizes, tf.as_dtype(dtype))))
         return shards
 
     return partition
@@ -436,7 +436,7 @@ def fixed_size_partitioner(num_shards: int, axis: int = 0) -> _Partitioner:
     return _make_partitioner(axis, lambda shape, dtype: num_shards)
 
 
-def _get_item_bytes(dtype: DTypeLike, bytes_per_string_element: int) -> int:
+def _get_item_bytes(dtype: DType, bytes_per_string_element: int) -> int:
     return bytes_per_string_element if dtype == tf.string else dtype.size
 
 
@@ -460,12 +460,14 @@ def variable_axis_size_partitioner(
             "max_shard_bytes, bytes_per_string_element and max_shards must be positive."
         )
 
-    def count(shape: ShapeLike, dtype: DTypeLike) -> int:
+    def count(shape: TensorShape, dtype: DType) -> int:
         slice_bytes = (
-            shape.num_elements() // shape[axis] * _get_item_bytes(dtype, bytes_per_string_element)
+            (shape.num_elements() or 0)
+            // (shape[axis] or 1)
+            * _get_item_bytes(dtype, bytes_per_string_element)
         )
         slices_per_shard = max(1, max_shard_bytes // slice_bytes)
-        num_shards = -(-shape[axis] // slices_per_shard)
+        num_shards = -(-(shape[axis] or 1) // slices_per_shard)
         return num_shards if max_shards is None else min(max_shards, num_shards)
 
     return _make_partitioner(axis, count)
@@ -479,8 +481,8 @@ def min_max_variable_partitioner(
 ) -> _Partitioner:
     """Return a function that splits an axis into parts of at least `min_slice_size` bytes."""
 
-    def count(shape: ShapeLike, dtype: DTypeLike) -> int:
-        total = shape.num_elements() * _get_item_bytes(dtype, bytes_per_string_element)
+    def count(shape: TensorShape, dtype: DType) -> int:
+        total = (shape.num_elements() or 0) * _get_item_bytes(dtype, bytes_per_string_element)
         return max(1, min(max_partitions, -(-total // min_slice_size)))
 
     return _make_partitioner(axis, count)

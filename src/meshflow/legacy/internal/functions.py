@@ -13,6 +13,7 @@ from meshflow.core.config.session_config import ConfigProto
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
+from meshflow.environment.types import PyTree
 from meshflow.legacy.compat.public_package import tf
 
 __all__ = [
@@ -74,10 +75,10 @@ class BoolGauge:
         return self._value
 
 
-def _return(value: Any, name: str, doc: str) -> Callable[..., Any]:
+def _return(value: object, name: str, doc: str) -> Callable[..., Any]:
     """Return a function that ignores its arguments."""
 
-    def function(*args: object, **kwargs: object) -> Any:
+    def function(*args: object, **kwargs: object) -> object:
         return value
 
     function.__name__ = function.__qualname__ = name
@@ -163,7 +164,7 @@ def make_decorator(
     return decorator_func
 
 
-def unwrap(maybe_tf_decorator: Any) -> tuple[list[Any], Any]:
+def unwrap(maybe_tf_decorator: PyTree) -> tuple[list[Any], Any]:
     """Return the decorators of a function, the outermost first, and the function itself."""
     decorators = []
     while hasattr(maybe_tf_decorator, "__wrapped__"):
@@ -172,14 +173,17 @@ def unwrap(maybe_tf_decorator: Any) -> tuple[list[Any], Any]:
     return decorators, maybe_tf_decorator
 
 
-def add_dispatch_support(target: Any = None, iterable_parameters: object = None) -> Any:
+def add_dispatch_support(target: object = None, iterable_parameters: object = None) -> object:
     """Return a function, or with options a decorator, unchanged."""
     return (lambda function: function) if target is None else target
 
 
 def smart_cond(
-    pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None
-) -> Any:
+    pred: TensorLike,
+    true_fn: Callable[[], Any],
+    false_fn: Callable[[], Any],
+    name: str | None = None,
+) -> PyTree:
     """Call one of two functions, by `tf.cond` if the predicate is not known."""
     static = tf.get_static_value(pred) if tf.is_tensor(pred) else pred
     if isinstance(pred, Variable) or static is None:
@@ -191,7 +195,7 @@ def execute_fn_for_device(
     device_branch_fns: Mapping[str, Callable[[], Any]],
     default_fn: Callable[[], Any],
     name: str = "execute_fn",
-) -> Any:
+) -> PyTree:
     """Call the function of the kind of device that runs the program, or the default."""
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     branches = {device.upper(): function for device, function in device_branch_fns.items()}
@@ -247,16 +251,16 @@ def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return tf.convert_to_tensor(x) + y
 
 
-def equal(self: TensorLike, other: TensorLike) -> Any:
+def equal(self: TensorLike, other: TensorLike) -> TensorLike:
     """Compute `self == other`."""
     return tf.convert_to_tensor(self) == other
 
 
-def not_equal(self: TensorLike, other: TensorLike) -> Any:
+def not_equal(self: TensorLike, other: TensorLike) -> TensorLike:
     """Compute `self != other`."""
     return tf.convert_to_tensor(self) != other
 
 
-def getitem(tensor: Any, slice_spec: Any, var: object = None) -> Any:
+def getitem(tensor: Tensor, slice_spec: object, var: object = None) -> Tensor:
     """Compute `tensor[slice_spec]`."""
-    return tensor[slice_spec]
+    return tensor[slice_spec]  # type: ignore[index]

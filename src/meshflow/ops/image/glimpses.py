@@ -21,11 +21,11 @@ def _extract(
     input: TensorLike,
     offsets: TensorLike,
     noise: TensorLike,
-    size: StaticInts,
+    size: tuple[int, int],
     centered: bool,
     normalized: bool,
 ) -> Tensor:
-    height, width = (int(n) for n in size)
+    height, width = size
     sizes = jnp.array(input.shape[1:3], offsets.dtype)
     window = jnp.array([height, width], offsets.dtype)
     starts = offsets * sizes if normalized else offsets

@@ -63,9 +63,9 @@ from meshflow.ops import array, math
 
 
 # As in TensorFlow, the variables of a layer are lists; those of a `Module` are tuples.
-class Layer(
+class Layer(  # type: ignore[misc]
     LayerWeights, LayerLosses, SubclassMembers, SymbolicCallMethods, StatelessCalls, Module
-):  # type: ignore[misc]
+):
     """Computation with weights; subclasses define `build` and `call`.
 
     Args:

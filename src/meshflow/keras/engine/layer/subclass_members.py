@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ class SubclassMembers:
     """Mix-in of `Layer` with methods that are private in TensorFlow, or part of its saving protocol."""
 
     if TYPE_CHECKING:
-        call: Any
+        call: Callable[..., Any]
         trainable: bool
         _dtype_policy: policies.Policy
 
@@ -82,7 +82,7 @@ class SubclassMembers:
     def _expects_mask_arg(self) -> bool:
         return "mask" in self._call_fn_args
 
-    def _set_dtype_policy(self, dtype: Any) -> None:
+    def _set_dtype_policy(self, dtype: object) -> None:
         """Set the dtype policy of the layer."""
         self._dtype_policy = policies.get(dtype)
 
