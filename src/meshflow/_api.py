@@ -276,6 +276,7 @@ if TYPE_CHECKING:
     from meshflow.legacy import compat, feature_column
     from meshflow.data.optional import OptionalSpec
     from meshflow.io.tensors import make_ndarray, make_tensor_proto
+    from meshflow.saved_model.graph.reading.imported_graphs import import_graph_def
     from meshflow.keras import initializers, losses, metrics, optimizers
     from meshflow.keras.initializers import Constant as constant_initializer
     from meshflow.keras.initializers import Ones as ones_initializer

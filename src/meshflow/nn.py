@@ -22,5 +22,4 @@ _WRAPPERS = {
     f"RNNCell{name}": f"meshflow.legacy.rnn_cells:{name}"
     for name in ("DeviceWrapper", "DropoutWrapper", "ResidualWrapper")
 }
-__all__ += _WRAPPERS
 __getattr__ = _explain_names("tf.nn", _WRAPPERS)

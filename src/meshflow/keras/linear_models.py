@@ -218,8 +218,7 @@ class SharpnessAwareMinimization(Model):
             if count > 1
             else [(x, y)]
         )
-        variables = self.model.trainable_variables
-        totals: list[Any] = [0.0] * len(variables)
+        totals: list[Any] = []
         outputs = []
         for x_part, y_part in parts:
             gradients = self._compute_gradients(
@@ -227,16 +226,17 @@ class SharpnessAwareMinimization(Model):
             )[0]
             scale = self.rho / (linear_algebra.global_norm(gradients) + 1e-12)
             steps = [g * scale for g in gradients]
+            variables = self.model.trainable_variables
             for variable, step in zip(variables, steps, strict=True):
                 variable.assign_add(step)
             moved, y_pred = self._compute_gradients(
                 x_part, y_part, sample_weight if count == 1 else None
             )
-            totals = [a + b for a, b in zip(totals, moved, strict=True)]
+            totals = [a + b for a, b in zip(totals, moved, strict=True)] if totals else moved
             for variable, step in zip(variables, steps, strict=True):
                 variable.assign_sub(step)
             outputs.append(y_pred)
-        self.optimizer.apply_gradients(zip(totals, variables, strict=True))
+        self.optimizer.apply_gradients(zip(totals, self.model.trainable_variables, strict=True))
         return self.compute_metrics(x, y, array.concat(outputs, 0), sample_weight)
 
     def _compute_gradients(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import activations, initializers
@@ -127,7 +127,7 @@ class BasicRNNCell(_DenseCell):
     def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
         self._kernel, self._bias = self._add_product(
-            "", int(inputs_shape[-1]) + self._num_units, self._num_units
+            "", (TensorShape(inputs_shape)[-1] or 0) + self._num_units, self._num_units
         )
         self.built = True
 
@@ -165,7 +165,7 @@ class GRUCell(_DenseCell):
 
     def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
-        rows, units = int(inputs_shape[-1]) + self._num_units, self._num_units
+        rows, units = (TensorShape(inputs_shape)[-1] or 0) + self._num_units, self._num_units
         self._gate_kernel, self._gate_bias = self._add_product(
             "gates/", rows, 2 * units, self._bias_initializer or "ones"
         )
@@ -251,7 +251,7 @@ class LSTMCell(_DenseCell):
 
     def build(self, inputs_shape: ShapeLike) -> None:
         """Create the weights."""
-        rows = int(inputs_shape[-1]) + self.output_size
+        rows = (TensorShape(inputs_shape)[-1] or 0) + self.output_size
         self._kernel, self._bias = self._add_product("", rows, 4 * self._num_units)
         if self._use_peepholes:
             self._peepholes = [

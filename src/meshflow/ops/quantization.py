@@ -279,6 +279,7 @@ def quantize_and_dequantize_v2(
     return round_values(input, low, high)
 
 
+@accept_symbolic
 def quantize_and_dequantize(
     input: TensorLike,
     input_min: TensorLike,

@@ -55,7 +55,7 @@ _NAMES_BY_REASON: dict[str, str] = {
         "random.experimental.index_shuffle random_index_shuffle"
     ),
     "call its replacement: tf.nn.convolution(dilations=).": "nn.with_space_to_batch",
-    "XLA has no quantized types; use quantize_and_dequantize_v2 or fake_quant_with_min_max_vars.": (
+    "XLA has no quantized types; use the fake quantization of tf.quantization.": (
         "quantization.quantize quantization.dequantize compat.v1.quantize compat.v1.quantize_v2 compat.v1.dequantize"
     ),
     "Keras defines the variables of version 1's layers.": "compat.v1.layers.experimental",

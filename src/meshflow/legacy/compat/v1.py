@@ -11,6 +11,7 @@ import logging as _logging
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
+from meshflow.core.config.session_config import ConfigProto, GPUOptions  # noqa: F401 - public names
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name

@@ -26,13 +26,16 @@ def approx_max_k(
     """Return the `k` largest elements along an axis and their int32 indices; exact except on TPUs.
 
     Args:
-      operand: Tensor of floats.
+      operand: Tensor of any shape.
       k: Number of elements.
       reduction_dimension: The axis.
       recall_target: Expected fraction of the largest elements that is found on TPUs.
       reduction_input_size_override: Size of the axis for the computation of the recall; -1 for that of the operand.
       aggregate_to_topk: Whether to return exactly `k` elements.
       name: Ignored.
+
+    Returns:
+      Values and indices, in the shape of the operand with size `k` in the axis.
 
     Example:
       >>> import meshflow as tf
@@ -62,7 +65,7 @@ def approx_min_k(
     aggregate_to_topk: bool = True,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the `k` smallest elements along an axis and their int32 indices; see `approx_max_k`."""
+    """Return the `k` smallest elements along an axis and their int32 indices; shapes and arguments as in `approx_max_k`."""
     return tuple(
         jax.lax.approx_min_k(
             operand,
@@ -124,7 +127,7 @@ def isotonic_regression(
       axis: The axis.
 
     Returns:
-      The values, and the int32 index of the constant segment of each value.
+      The values, and the int32 index of the constant segment of each value, in the shape of the inputs.
 
     Example:
       >>> import meshflow as tf
