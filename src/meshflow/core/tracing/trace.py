@@ -49,6 +49,7 @@ from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import dce_jaxpr, eager_constant_folding, jex_core
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+from meshflow.passes.jaxprs import summarize_jaxpr
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 
+# Primitives that only the interpreter runs; see `unknown_sizes`.
+_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes"])
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -584,7 +587,10 @@ def trace(
         result["count"],
     )
     traced.sets_initial_values = scope.sets_initial_values
-    traced.has_unknown_sizes = num_unknown > num_earlier
+    # Traces that only determined shapes may have created symbols, too.
+    traced.has_unknown_sizes = num_unknown > num_earlier and not _UNKNOWN_SIZES.isdisjoint(
+        summarize_jaxpr(closed.jaxpr).primitives
+    )
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,

@@ -55,6 +55,16 @@ def _keep_equation(_: list[bool], equation: Any) -> tuple[list[bool], Any]:
 dce_rules[host_computation] = _keep_equation
 
 
+def _differentiate(
+    primals: Sequence[Any], _: Sequence[Any], **parameters: Any
+) -> tuple[list[Any], list[Any]]:
+    results = host_computation.bind(*primals, **parameters)
+    return results, [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
+
+
+ad.primitive_jvps[host_computation] = _differentiate
+
+
 # Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
 set_sizes_p = jex_core.Primitive("set_sizes")
 
