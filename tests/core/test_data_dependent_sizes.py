@@ -195,6 +195,11 @@ def repeat_and_slice(x):
     return tf.reduce_sum(repeated**2) + tf.reduce_sum(x[: count(x)] ** 3) + tf.reduce_sum(parts[1])
 
 
+def sum_unique_in_function(x):
+    find = tf.function(lambda x: tf.math.unsorted_segment_sum(x * x, tf.unique(x)[1], 6))
+    return tf.reduce_sum(find(x) ** 2)
+
+
 # Scalar functions, which are also differentiated.
 SCALARS = [
     select_in_branch,
@@ -210,6 +215,7 @@ SCALARS = [
     normalize_selection,
     compute_loss_of_selection,
     repeat_and_slice,
+    sum_unique_in_function,
 ]
 # The gradients of loops that change shapes need the shapes in all iterations, so these functions run as Python.
 RUN_AS_PYTHON = (grow, grow_in_while_loop, write_some, branch_on_array_size, shrink)

@@ -371,7 +371,7 @@ class Function:
         if traced.has_unknown_sizes and context.trace is None:
             concrete.check_unknown_sizes()
             concrete.variants = SizeVariants(
-                concrete, lambda hints: self._trace(*signature, None, hints=hints)
+                concrete, lambda hints: self._trace(signature[0], signature[1], None, hints=hints)
             )
         elif traced.has_unknown_sizes:
             key = None

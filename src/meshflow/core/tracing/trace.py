@@ -55,6 +55,7 @@ from meshflow.environment.jax_internals import (
     jex_core,
 )
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
+from meshflow.passes.jaxprs import summarize_jaxpr
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 
 # Names of opaque ops that are no functions.
 _STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
+# Primitives that only the interpreter runs; see `unknown_sizes`.
+_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes"])
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -636,7 +639,10 @@ def trace(
     traced.sets_initial_values = scope.sets_initial_values
     if isolated:
         traced.calls = scope.list_calls()
-    traced.has_unknown_sizes = num_unknown > num_earlier
+    # Traces that only determined shapes may have created symbols, too.
+    traced.has_unknown_sizes = num_unknown > num_earlier and not _UNKNOWN_SIZES.isdisjoint(
+        summarize_jaxpr(closed.jaxpr).primitives
+    )
     traced.iterator_captures, traced.infeeds, traced.fed_iterators = (
         scope.iterator_captures,
         scope.infeeds,

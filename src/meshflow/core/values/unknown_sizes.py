@@ -36,6 +36,9 @@ __all__ = [
 # The shape of a result, with None for sizes that depend on values, and its dtype.
 Result = tuple[Sequence[Any], DTypeLike]
 
+# Number of elements up to which results in eager mode remain on the host.
+_MAX_HOST_RESULT_SIZE = 4096
+
 host_computation = jex_core.Primitive("host_computation")
 host_computation.multiple_results = True
 
@@ -53,6 +56,16 @@ def _keep_equation(_: list[bool], equation: Any) -> tuple[list[bool], Any]:
 
 
 dce_rules[host_computation] = _keep_equation
+
+
+def _differentiate(
+    primals: Sequence[Any], _: Sequence[Any], **parameters: Any
+) -> tuple[list[Any], list[Any]]:
+    results = host_computation.bind(*primals, **parameters)
+    return results, [ad.Zero(jax.typeof(r).to_tangent_aval()) for r in results]
+
+
+ad.primitive_jvps[host_computation] = _differentiate
 
 
 # Operand: an array. Parameter: `shape`, its shape with other symbols. Result: the same array.
@@ -131,11 +144,14 @@ def compute_on_host(
       >>> find_positive(tf.constant([3.0, -1.0, 2.0])).numpy().tolist()
       [0, 2]
     """
-    tensors = [convert_to_tensor(o) for o in operands]
+    tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
     if not is_unknown(tensors):
         arrays = function(*[t.require_value(use) for t in tensors])
-        typed = zip(arrays, results, strict=True)
-        return [convert_to_tensor(np.asarray(a, dtype)) for a, (_, dtype) in typed]
+        host_arrays = [np.asarray(a, dtype) for a, (_, dtype) in zip(arrays, results, strict=True)]
+        return [
+            Tensor(a) if a.size <= _MAX_HOST_RESULT_SIZE else convert_to_tensor(a)
+            for a in host_arrays
+        ]
     sizes = context.unknown_sizes
     assert sizes is not None
     symbols: dict[Any, Any] = {}
@@ -160,9 +176,13 @@ def compute_on_host(
 
 def is_unknown(tensors: Sequence[Tensor]) -> bool:
     """Check whether sizes that depend on these tensors become symbols."""
-    return can_have_unknown_sizes() and not all(
-        not isinstance(t.array, jax.core.Tracer) or t.find_known_value() is not None
-        for t in tensors
+    return (
+        context.unknown_sizes is not None
+        and can_have_unknown_sizes()
+        and not all(
+            not isinstance(t.array, jax.core.Tracer) or t.find_known_value() is not None
+            for t in tensors
+        )
     )
 
 
