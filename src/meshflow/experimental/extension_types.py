@@ -11,17 +11,17 @@ import inspect
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
 from meshflow.core.dispatch.api_dispatch import get_origin
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
@@ -235,7 +235,7 @@ def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
         parts.extend(inner)
         return _Slot(len(inner), type(value), static)
     if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_as_tensor"):
-        parts.append(value if isinstance(value, Tensor | TensorSpec) else value._as_tensor())
+        parts.append(read_tensor(value))
         return _Slot(1)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple([_split_field(item, parts) for item in value])
@@ -400,7 +400,7 @@ class ExtensionType(CompositeTensor):
         spec: PyTree = self._type_spec
         if spec != type_spec_from_value(other):
             return False
-        pairs = zip(self._split()[0], other._split()[0], strict=True)
+        pairs = zip(split_value(self), split_value(cast(CompositeTensor, other)), strict=True)
         checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
         return math.reduce_all(array.stack(checks)) if checks else True
 
@@ -420,10 +420,7 @@ class ExtensionType(CompositeTensor):
         method = getattr(type(self), "__composite_gradient__", None)
         if method is None:
             return super()._components()
-        parts: list[Any] = []
-        for item in _flatten(method.get_gradient_components(self)):
-            parts += item._components() if isinstance(item, CompositeTensor) else [item]
-        return parts
+        return _flatten(method.get_gradient_components(self))
 
     def _with_components(self, components: Sequence[Any]) -> PyTree:
         method: PyTree = type(self).__composite_gradient__  # type: ignore[attr-defined]
@@ -623,10 +620,9 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
         encoder: PyTree = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
     if isinstance(spec, TypeSpec):
-        parts: PyTree = spec
-        method = "_batch" if is_batch else "_unbatch"
-        if hasattr(parts, method):
-            return parts._batch(size) if is_batch else parts._unbatch()
+        change = getattr(spec, "_batch" if is_batch else "_unbatch", None)
+        if change is not None:
+            return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
     if type(spec) is tuple:
         return tuple(_change_rank(item, size, is_batch) for item in spec)
