@@ -220,7 +220,7 @@ class RowPartition(CompositeTensor):
         self._splits = row_splits
         self.static_uniform_row_length = uniform_row_length
         self._num_values = num_values
-        self._cache: dict[str, Tensor] = {}
+        self._cache: dict[str, tuple[object, Tensor]] = {}
 
     # ---- construction ----------------------------------------------------------------------
 
@@ -362,14 +362,14 @@ class RowPartition(CompositeTensor):
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """Cache a property, and return it."""
-        self._cache[name] = tensor
+        self._cache[name] = context.trace, tensor
         return tensor
 
     def _compute(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Return a cached property; a traced one is valid in its trace only."""
-        tensor = self._cache.get(name)
+        trace, tensor = self._cache.get(name, (None, None))
         if tensor is None or (
-            isinstance(tensor.array, jax.core.Tracer) and tensor._owner is not context.trace
+            isinstance(tensor.array, jax.core.Tracer) and trace is not context.trace
         ):
             tensor = self.store(name, compute())
         return tensor
