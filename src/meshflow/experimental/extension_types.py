@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -258,28 +259,30 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
     return tuple([_join_field(item, parts) for item in static])
 
 
-def _list_fields(cls: type) -> list[_Field]:
-    """List the fields of a class and of its base classes."""
+def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Field]:
+    """List the fields of a class and of its base classes.
+
+    Args:
+      cls: The class.
+      scope: Names that postponed annotations may refer to.
+    """
     fields: dict[str, _Field] = {}
-    for base in reversed(cls.__mro__):
-        if not isinstance(base, type) or not issubclass(base, ExtensionType) or base in _BASES:
+    for base in reversed(cls.__mro__[1:]):
+        if issubclass(base, ExtensionType):
+            fields |= {field.name: field for field in get_fields(base)}
+    hints = typing.get_type_hints(cls, localns=scope)
+    for name in inspect.get_annotations(cls):
+        kind = hints[name]
+        if get_origin(kind) is ClassVar:
             continue
-        hints = typing.get_type_hints(base)
-        for name in inspect.get_annotations(base):
-            kind = hints[name]
-            if get_origin(kind) is ClassVar:
-                continue
-            if name in _RESERVED or name.startswith("_tf_extension_type"):
-                raise ValueError(f"The field name {name!r} is reserved.")
-            _check_annotation(kind, name)
-            default = base.__dict__.get(name, inspect.Parameter.empty)
-            if default is not inspect.Parameter.empty:
-                default = _convert(default, kind, f"default value for {name}", False)
-            fields[name] = _Field(name, kind, default)
+        if name in _RESERVED or name.startswith("_tf_extension_type"):
+            raise ValueError(f"The field name {name!r} is reserved.")
+        _check_annotation(kind, name)
+        default = cls.__dict__.get(name, inspect.Parameter.empty)
+        if default is not inspect.Parameter.empty:
+            default = _convert(default, kind, f"default value for {name}", False)
+        fields[name] = _Field(name, kind, default)
     return list(fields.values())
-
-
-_BASES: list[type] = []
 
 
 def list_values(value: PyTree) -> list[Any]:
@@ -318,10 +321,10 @@ class ExtensionType(CompositeTensor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__module__ == __name__ and cls.__name__ == "BatchableExtensionType":
-            _BASES.append(cls)
+        if (cls.__module__, cls.__name__) == (__name__, "BatchableExtensionType"):
             return
-        cls._extension_fields = _list_fields(cls)
+        frame = sys._getframe(1)
+        cls._extension_fields = _list_fields(cls, {**frame.f_globals, **frame.f_locals})
         for field in cls._extension_fields:
             if field.name in cls.__dict__:
                 delattr(cls, field.name)
@@ -431,9 +434,6 @@ class ExtensionType(CompositeTensor):
 
 def _flatten(value: PyTree) -> list[Any]:
     return [x for v in value for x in _flatten(v)] if isinstance(value, list | tuple) else [value]
-
-
-_BASES.append(ExtensionType)
 
 
 def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
