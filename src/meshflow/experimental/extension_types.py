@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
@@ -323,7 +323,8 @@ class ExtensionType(CompositeTensor):
         super().__init_subclass__(**kwargs)
         if (cls.__module__, cls.__name__) == (__name__, "BatchableExtensionType"):
             return
-        frame = sys._getframe(1)
+        # The names at the class statement; `__init_subclass__` is called by C code.
+        frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
         cls._extension_fields = _list_fields(cls, {**frame.f_globals, **frame.f_locals})
         for field in cls._extension_fields:
             if field.name in cls.__dict__:
