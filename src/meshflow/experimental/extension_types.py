@@ -11,17 +11,18 @@ import inspect
 import types as python_types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+from types import FrameType
+from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
 from meshflow.core.dispatch.api_dispatch import get_origin
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
@@ -235,7 +236,7 @@ def _split_field(value: PyTree, parts: list[Any]) -> Hashable:
         parts.extend(inner)
         return _Slot(len(inner), type(value), static)
     if isinstance(value, Tensor | TensorSpec) or hasattr(value, "_as_tensor"):
-        parts.append(value if isinstance(value, Tensor | TensorSpec) else value._as_tensor())
+        parts.append(read_tensor(value))
         return _Slot(1)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple([_split_field(item, parts) for item in value])
@@ -258,28 +259,30 @@ def _join_field(static: PyTree, parts: Iterator[Any]) -> PyTree:
     return tuple([_join_field(item, parts) for item in static])
 
 
-def _list_fields(cls: type) -> list[_Field]:
-    """List the fields of a class and of its base classes."""
+def _list_fields(cls: type[ExtensionType], scope: Mapping[str, Any]) -> list[_Field]:
+    """List the fields of a class and of its base classes.
+
+    Args:
+      cls: The class.
+      scope: Names that postponed annotations may refer to.
+    """
     fields: dict[str, _Field] = {}
-    for base in reversed(cls.__mro__):
-        if not isinstance(base, type) or not issubclass(base, ExtensionType) or base in _BASES:
+    for base in reversed(cls.__mro__[1:]):
+        if issubclass(base, ExtensionType):
+            fields |= {field.name: field for field in get_fields(base)}
+    hints = typing.get_type_hints(cls, localns=scope)
+    for name in inspect.get_annotations(cls):
+        kind = hints[name]
+        if get_origin(kind) is ClassVar:
             continue
-        hints = typing.get_type_hints(base)
-        for name in inspect.get_annotations(base):
-            kind = hints[name]
-            if get_origin(kind) is ClassVar:
-                continue
-            if name in _RESERVED or name.startswith("_tf_extension_type"):
-                raise ValueError(f"The field name {name!r} is reserved.")
-            _check_annotation(kind, name)
-            default = base.__dict__.get(name, inspect.Parameter.empty)
-            if default is not inspect.Parameter.empty:
-                default = _convert(default, kind, f"default value for {name}", False)
-            fields[name] = _Field(name, kind, default)
+        if name in _RESERVED or name.startswith("_tf_extension_type"):
+            raise ValueError(f"The field name {name!r} is reserved.")
+        _check_annotation(kind, name)
+        default = cls.__dict__.get(name, inspect.Parameter.empty)
+        if default is not inspect.Parameter.empty:
+            default = _convert(default, kind, f"default value for {name}", False)
+        fields[name] = _Field(name, kind, default)
     return list(fields.values())
-
-
-_BASES: list[type] = []
 
 
 def list_values(value: PyTree) -> list[Any]:
@@ -318,10 +321,11 @@ class ExtensionType(CompositeTensor):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__module__ == __name__ and cls.__name__ == "BatchableExtensionType":
-            _BASES.append(cls)
+        if (cls.__module__, cls.__name__) == (__name__, "BatchableExtensionType"):
             return
-        cls._extension_fields = _list_fields(cls)
+        # The names at the class statement; `__init_subclass__` is called by C code.
+        frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
+        cls._extension_fields = _list_fields(cls, {**frame.f_globals, **frame.f_locals})
         for field in cls._extension_fields:
             if field.name in cls.__dict__:
                 delattr(cls, field.name)
@@ -400,7 +404,7 @@ class ExtensionType(CompositeTensor):
         spec: PyTree = self._type_spec
         if spec != type_spec_from_value(other):
             return False
-        pairs = zip(self._split()[0], other._split()[0], strict=True)
+        pairs = zip(split_value(self), split_value(cast(CompositeTensor, other)), strict=True)
         checks = [math.reduce_all(math.equal(a, b)) for a, b in pairs if a.shape == b.shape]
         return math.reduce_all(array.stack(checks)) if checks else True
 
@@ -420,10 +424,7 @@ class ExtensionType(CompositeTensor):
         method = getattr(type(self), "__composite_gradient__", None)
         if method is None:
             return super()._components()
-        parts: list[Any] = []
-        for item in _flatten(method.get_gradient_components(self)):
-            parts += item._components() if isinstance(item, CompositeTensor) else [item]
-        return parts
+        return _flatten(method.get_gradient_components(self))
 
     def _with_components(self, components: Sequence[Any]) -> PyTree:
         method: PyTree = type(self).__composite_gradient__  # type: ignore[attr-defined]
@@ -434,9 +435,6 @@ class ExtensionType(CompositeTensor):
 
 def _flatten(value: PyTree) -> list[Any]:
     return [x for v in value for x in _flatten(v)] if isinstance(value, list | tuple) else [value]
-
-
-_BASES.append(ExtensionType)
 
 
 def _make_constructor(signature: inspect.Signature) -> Callable[..., None]:
@@ -623,10 +621,9 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
         encoder: PyTree = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
     if isinstance(spec, TypeSpec):
-        parts: PyTree = spec
-        method = "_batch" if is_batch else "_unbatch"
-        if hasattr(parts, method):
-            return parts._batch(size) if is_batch else parts._unbatch()
+        change = getattr(spec, "_batch" if is_batch else "_unbatch", None)
+        if change is not None:
+            return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
     if type(spec) is tuple:
         return tuple(_change_rank(item, size, is_batch) for item in spec)

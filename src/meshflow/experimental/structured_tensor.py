@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
 
@@ -54,8 +54,7 @@ class StructuredTensor(BatchableExtensionType):
         outer = DynamicRaggedShape.from_tensor(constant(_map_items(pyval, lambda item: 0)))
         names = list(dict.fromkeys(name for item in _list_items(pyval) for name in item))
         fields = {
-            name: cls.from_pyval(_map_items(pyval, lambda item, name=name: item[name]))
-            for name in names
+            name: cls.from_pyval(_map_items(pyval, operator.itemgetter(name))) for name in names
         }
         return cls(fields, outer)
 
@@ -121,6 +120,11 @@ class StructuredTensor(BatchableExtensionType):
         return cls({}, ragged_shape)
 
     # ---- parts -----------------------------------------------------------------------------
+
+    @property
+    def ragged_shape(self) -> DynamicRaggedShape:
+        """Return the outer shape."""
+        return self._ragged_shape
 
     @property
     def rank(self) -> int:
@@ -222,8 +226,10 @@ class StructuredTensor(BatchableExtensionType):
         """Return nested lists and dictionaries."""
         values = {name: _to_pyval(value) for name, value in self._fields.items()}
         if not self._fields:
-            sizes = self._ragged_shape.get_inner_sizes()
-            return functools.reduce(lambda item, n: [item] * n, reversed(sizes), {})
+            items: PyTree = {}
+            for size in reversed(self._ragged_shape.get_inner_sizes()):
+                items = [items] * size
+            return items
         return _zip_items(values, self.rank)
 
     def __getitem__(self, key: PyTree) -> PyTree:
@@ -240,7 +246,8 @@ class StructuredTensor(BatchableExtensionType):
             raise TypeError(
                 f"Only integers, slices, ellipsis, newaxis and scalar integer tensors are valid indices, got {key!r}."
             )
-        fields = {name: value[tuple(keys)] for name, value in self._fields.items()}
+        outer: Mapping[str, PyTree] = self._fields
+        fields = {name: value[tuple(keys)] for name, value in outer.items()}
         removed = sum(not isinstance(k, slice) for k in keys)
         return StructuredTensor.from_fields(fields, TensorShape([None] * (self.rank - removed)))
 

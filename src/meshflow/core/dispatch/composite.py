@@ -288,11 +288,13 @@ class IndexedSlicesSpec(CompositeSpec):
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a value, or the spec of one, has these dtypes and compatible shapes."""
         other = IndexedSlicesSpec.from_value(value) if isinstance(value, IndexedSlices) else value
+        if not isinstance(other, IndexedSlicesSpec):
+            return False
+        shape, *kinds, indices_shape = other._serialize()
         return (
-            isinstance(other, IndexedSlicesSpec)
-            and self._dtypes[:2] == other._dtypes[:2]
-            and self._shape.is_compatible_with(other.shape)
-            and self._indices_shape.is_compatible_with(other._indices_shape)
+            self._dtypes[:2] == tuple(kinds[:2])
+            and self._shape.is_compatible_with(shape)
+            and self._indices_shape.is_compatible_with(indices_shape)
         )
 
     def _serialize(self) -> tuple[Any, ...]:

@@ -93,38 +93,37 @@ class NestedTemplate:
             for i in range(slot.first, slot.first + slot.count)
         }
 
-    def check_array_sizes(self, other: NestedTemplate) -> None:
-        """Raise a ValueNeededError if a `TensorArray` of dynamic size has another size in `other`."""
+    def _list_resized(self, other: NestedTemplate) -> list[Any]:
+        """List the objects with parts that have other sizes in `other`, which has the same structure."""
         slots = zip(nest.flatten(self._structure), nest.flatten(other._structure), strict=False)
+        resized = []
         for a, b in slots:
-            if isinstance(a, _CompositeSlot) and getattr(a.template, "dynamic_size", False):
-                if not isinstance(b, _CompositeSlot):
-                    return
+            if isinstance(a, _CompositeSlot) and isinstance(b, _CompositeSlot):
                 shapes = [
                     [tuple(leaf.shape) for leaf in t.leaves[s.first : s.first + s.count]]
                     for t, s in ((self, a), (other, b))
                 ]
                 if can_have_unknown_sizes() and len(shapes[0]) == len(shapes[1]):
-                    return
-                if shapes[0] != shapes[1] or len(a.template) != len(b.template):
-                    raise ValueNeededError(
-                        "The size of a TensorArray with dynamic_size=True depends on values. Pass `size=` "
-                        "without dynamic_size to keep the function compiled."
-                    )
+                    continue
+                has_length = hasattr(a.template, "__len__") and hasattr(b.template, "__len__")
+                if shapes[0] != shapes[1] or (has_length and len(a.template) != len(b.template)):
+                    resized.append(a.template)
+        return resized
+
+    def check_array_sizes(self, other: NestedTemplate) -> None:
+        """Raise a ValueNeededError if a `TensorArray` of dynamic size has another size in `other`."""
+        if any(getattr(value, "dynamic_size", False) for value in self._list_resized(other)):
+            raise ValueNeededError(
+                "The size of a TensorArray with dynamic_size=True depends on values. Pass `size=` "
+                "without dynamic_size to keep the function compiled."
+            )
 
     def check_composite_sizes(self, other: NestedTemplate) -> None:
         """Raise a ValueNeededError if a composite tensor has parts of other sizes in `other`."""
-        slots = zip(nest.flatten(self._structure), nest.flatten(other._structure), strict=False)
-        for a, b in slots:
-            if not isinstance(a, _CompositeSlot) or not isinstance(b, _CompositeSlot):
-                continue
-            shapes = [
-                [tuple(leaf.shape) for leaf in t.leaves[s.first : s.first + s.count]]
-                for t, s in ((self, a), (other, b))
-            ]
-            if isinstance(a.template, CompositeTensor) and shapes[0] != shapes[1]:
+        for value in self._list_resized(other):
+            if isinstance(value, CompositeTensor):
                 raise ValueNeededError(
-                    f"The number of values of a {type(a.template).__name__} in a branch or loop depends on values."
+                    f"The number of values of a {type(value).__name__} in a branch or loop depends on values."
                 )
 
     def describe(self, describe_leaf: Callable[[Any], str]) -> str:

@@ -28,18 +28,18 @@ __all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
 class _Content:
     """The parts of a constant composite tensor, compared by their values."""
 
-    __slots__ = ("_key", "parts")
+    __slots__ = ("key", "parts")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         self.parts = parts
         arrays = [part.require_value("a part of a composite tensor of strings") for part in parts]
-        self._key = tuple([(a.shape, tuple(a.ravel().tolist())) for a in arrays])
+        self.key = tuple([(a.shape, tuple(a.ravel().tolist())) for a in arrays])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Content) and self._key == other._key
+        return isinstance(other, _Content) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.key)
 
 
 class CompositeTensor:

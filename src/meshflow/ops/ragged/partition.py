@@ -22,7 +22,7 @@ from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
-from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array, PyTree
 
@@ -220,7 +220,7 @@ class RowPartition(CompositeTensor):
         self._splits = row_splits
         self.static_uniform_row_length = uniform_row_length
         self._num_values = num_values
-        self._cache: dict[str, Tensor] = {}
+        self._cache: dict[str, tuple[object, Tensor]] = {}
 
     # ---- construction ----------------------------------------------------------------------
 
@@ -362,14 +362,14 @@ class RowPartition(CompositeTensor):
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """Cache a property, and return it."""
-        self._cache[name] = tensor
+        self._cache[name] = context.trace, tensor
         return tensor
 
     def _compute(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Return a cached property; a traced one is valid in its trace only."""
-        tensor = self._cache.get(name)
+        trace, tensor = self._cache.get(name, (None, None))
         if tensor is None or (
-            isinstance(tensor.array, jax.core.Tracer) and tensor._owner is not context.trace
+            isinstance(tensor.array, jax.core.Tracer) and trace is not context.trace
         ):
             tensor = self.store(name, compute())
         return tensor
@@ -533,8 +533,9 @@ def _convert(value: TensorLike, dtype: DTypeLike | None) -> Tensor:
 
 
 def _read_count(value: TensorLike, name: str) -> Size:
-    if isinstance(value, Tensor) and getattr(value, "_sizes", None) is not None:
-        return value._sizes
+    sizes = get_sizes(value)
+    if sizes is not None and not sizes.ndim and has_symbolic_size([sizes.item()]):
+        return sizes.item()
     if has_symbolic_size([value]):
         return value
     count = int(convert_integers(value).require_value(f"{name} of a RaggedTensor"))

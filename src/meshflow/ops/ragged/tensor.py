@@ -499,11 +499,7 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: Any) -> RaggedTensor:
-        values, *splits = parts
-        for split, length in zip(reversed(splits), reversed(static), strict=True):
-            count = _count_rows(values)
-            values = cls(values, RowPartition(split, length, count, internal=True), internal=True)
-        return values
+        return join_parts(parts, static)
 
     @property
     def _type_spec(self) -> RaggedTensorSpec:
@@ -597,6 +593,20 @@ class RaggedTensor(CompositeTensor, _Operators):
 
     def __hash__(self) -> int:
         raise TypeError("RaggedTensor is unhashable.")
+
+
+def join_parts(parts: Sequence[Any], lengths: Sequence[int | None]) -> RaggedTensor:
+    """Return a ragged tensor from its innermost values and row splits, without checks.
+
+    Args:
+      parts: The innermost values, and the row splits of each ragged dimension.
+      lengths: For each ragged dimension, the length of all rows, or None.
+    """
+    values, *splits = parts
+    for split, length in zip(reversed(splits), reversed(lengths), strict=True):
+        partition = RowPartition(split, length, _count_rows(values), internal=True)
+        values = RaggedTensor(values, partition, internal=True)
+    return values
 
 
 def _convert_parts(values: PyTree, rows: TensorLike) -> tuple[Values, TensorLike]:
@@ -770,7 +780,7 @@ class RaggedTensorSpec(CompositeSpec):
         if self._ragged_rank == 0:
             return components[0]
         sizes = self._shape.dims or [None] * (self._ragged_rank + 1)
-        return RaggedTensor._join(components, sizes[1 : self._ragged_rank + 1])
+        return join_parts(components, sizes[1 : self._ragged_rank + 1])
 
     def _serialize(self) -> tuple[Any, ...]:
         parts = self._shape, self._dtype, self._ragged_rank, self._row_splits_dtype
