@@ -12,6 +12,7 @@ import pytest
 
 import meshflow as tf
 from meshflow.core.dispatch import composite
+from meshflow.io import parsing
 from reference.record_expressions import EXPRESSIONS, examples, tensors
 
 FOUND = json.loads((Path(__file__).parents[1] / "reference" / "records.json").read_text())
@@ -269,3 +270,29 @@ def test_missing_package_is_named():
         "        raise AssertionError\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_records_are_parsed_in_blocks(monkeypatch):
+    """Otherwise other threads wait until the messages of all records are deleted."""
+    records = []
+    for value in (1.0, None, 3.0, 4.0, 5.0):
+        features = (
+            {}
+            if value is None
+            else {"x": tf.train.Feature(float_list=tf.train.FloatList(value=[value]))}
+        )
+        records.append(
+            tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        )
+    counts, make_records = [], parsing._make_records
+    monkeypatch.setattr(parsing, "_BLOCK_RECORDS", 2)
+    monkeypatch.setattr(
+        parsing,
+        "_make_records",
+        lambda texts, names: counts.append(len(texts)) or make_records(texts, names),
+    )
+    found = parsing.parse_feature(records, "x", [1], tf.float32, [9.0])
+    np.testing.assert_array_equal(found, [[1], [9], [3], [4], [5]])
+    assert counts == [2, 2, 1]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Feature: x"):
+        parsing.parse_feature(records, "x", [1], tf.float32, None)

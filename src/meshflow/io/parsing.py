@@ -83,6 +83,10 @@ def _to_array(values: Sequence[Any], kind: _FeatureType) -> np.ndarray:
     return np.fromiter(values, kind.numpy, len(values))
 
 
+# The messages of a block are deleted at once, during which no other thread runs.
+_BLOCK_RECORDS = 4096
+
+
 class _ParsedRecord:
     """The features of a record.
 
@@ -145,6 +149,11 @@ def _parse_messages(message: Any, texts: Sequence[bytes], names: Sequence[str]) 
                 f"Name: {name}, Could not parse example input, value: {text[:40]!r}"
             ) from None
     return parsed
+
+
+def _make_records(texts: Sequence[bytes], names: Sequence[str]) -> list[_ParsedRecord]:
+    examples = _parse_messages(protos.Example, texts, names)
+    return [_ParsedRecord(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
 
 
 def _get_record_names(names: Any, count: int) -> list[str]:
@@ -374,9 +383,7 @@ def parse_example(
             f"serialized must be a vector of strings, got shape {list(texts.shape)}."
         )
     flat = texts.reshape(-1).tolist()
-    names = _get_record_names(example_names, len(flat))
-    examples = _parse_messages(protos.Example, flat, names)
-    records = [_ParsedRecord(e.features.feature, n) for e, n in zip(examples, names, strict=True)]
+    records = _make_records(flat, _get_record_names(example_names, len(flat)))
     return _parse_features(records, features, single=texts.ndim == 0)
 
 
@@ -436,8 +443,20 @@ def parse_feature(serialized: TensorLike, feature: str, shape: Sequence[int], dt
       dtype: int64, float32 or string.
       default: Value for examples that lack the feature, or None.
     """
-    parsed: Tensor = parse_example(serialized, {feature: FixedLenFeature(shape, dtype, default)})[feature]  # fmt: skip
-    return parsed
+    fixed, texts = (
+        FixedLenFeature(shape, dtype, default),
+        to_host_strings(serialized, "a serialized example"),
+    )
+    if texts.ndim != 1 or texts.size <= _BLOCK_RECORDS:
+        parsed: Tensor = parse_example(serialized, {feature: fixed})[feature]
+        return parsed
+    blocks = []
+    for start in range(0, texts.size, _BLOCK_RECORDS):
+        flat = texts[start : start + _BLOCK_RECORDS].tolist()
+        blocks.append(
+            _parse_fixed(_make_records(flat, _get_record_names(None, len(flat))), feature, fixed)
+        )
+    return convert_to_tensor(np.concatenate(blocks))
 
 
 def _make_fixed_specs(features: Mapping[str, Any]) -> dict[str, Any]:
