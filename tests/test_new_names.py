@@ -229,6 +229,24 @@ def test_members_for_subclasses_of_layers():
     assert cell.get_dropout_mask_for_cell(tf.ones([2, 3]), False) is None
 
 
+def test_spectra_iterators_and_signatures():
+    operator = tf.linalg.LinearOperatorCirculant(tf.constant([6.0 + 0j, 4, 2, 4]))
+    operator.assert_hermitian_spectrum()
+    assert operator.block_shape_tensor().numpy().tolist() == [4]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not Hermitian"):
+        tf.linalg.LinearOperatorCirculant(
+            tf.constant([6.0 + 0j, 4, 2, 3])
+        ).assert_hermitian_spectrum()
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    batches = strategy.make_dataset_iterator(tf.data.Dataset.range(4).batch(2))
+    assert [x.numpy().tolist() for x in batches] == [[0, 1], [2, 3]]
+    batches = strategy.make_input_fn_iterator(lambda context: tf.data.Dataset.range(2).batch(2))
+    assert [x.numpy().tolist() for x in batches] == [[0, 1]]
+    attention = tf.keras.layers.MultiHeadAttention(2, 3)
+    attention._build_from_signature(tf.TensorSpec([None, 4, 8]), [None, 5, 8])
+    assert attention(tf.ones([1, 4, 8]), tf.ones([1, 5, 8])).shape == [1, 4, 8]
+
+
 def test_subclasses_of_variables():
     class Quantized(tf.Variable):
         pass

@@ -306,6 +306,25 @@ class Strategy(ReductionsAndGathers):
             return dataset
         return cast(Source, DistributedDataset(self, dataset, split=True))
 
+    def make_dataset_iterator(self, dataset: Iterable[PyTree]) -> Iterator[PyTree]:
+        """Return an iterator over batches that are split over the replicas.
+
+        Args:
+          dataset: Dataset of global batches.
+        """
+        return iter(self.experimental_distribute_dataset(dataset))
+
+    def make_input_fn_iterator(
+        self, input_fn: Callable[[InputContext], Iterable[PyTree]], replication_mode: object = None
+    ) -> Iterator[PyTree]:
+        """Return an iterator over batches for one replica each.
+
+        Args:
+          input_fn: Function that returns a dataset.
+          replication_mode: Ignored.
+        """
+        return iter(self.distribute_datasets_from_function(input_fn))
+
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Source], options: object = None
     ) -> Source:

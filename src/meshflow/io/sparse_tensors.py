@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from google.protobuf import json_format
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.errors import InvalidArgumentError
@@ -135,11 +134,14 @@ def decode_json_example(json_examples: TensorLike, name: str | None = None) -> T
       >>> tf.train.Example.FromString(text.numpy()).features.feature["a"].int64_list.value
       [3]
     """
+    message_class = protos.Example
+    from google.protobuf import json_format  # noqa: PLC0415 - an optional package; `protos` reports its absence
+
     texts = to_host_strings(json_examples, "decode_json_example")
     results = np.empty(texts.shape, object)
     for index in np.ndindex(texts.shape):
         try:
-            message = json_format.Parse(texts[index], protos.Example())
+            message = json_format.Parse(texts[index], message_class())
         except json_format.ParseError as error:
             raise InvalidArgumentError(f"Error while parsing JSON: {error}") from None
         results[index] = message.SerializeToString()

@@ -60,6 +60,19 @@ class RealTransform(Protocol):
     ) -> Tensor: ...
 
 
+class AxesTransform(Protocol):
+    """Transform over any axes."""
+
+    def __call__(
+        self,
+        input_tensor: TensorLike,
+        fft_length: Sequence[int] | None = None,
+        axes: Sequence[int] | None = None,
+        norm: str | None = None,
+        name: str | None = None,
+    ) -> Tensor: ...
+
+
 class Segments(Protocol):
     """Op on segments of rows, with sorted ids."""
 

@@ -211,6 +211,15 @@ class MultiHeadAttention(Layer):
             **self.__dict__.get("_layouts", {}),
         )
 
+    def _build_from_signature(self, query: PyTree, value: PyTree, key: PyTree = None) -> None:
+        """Build the layer for inputs, or for their shapes."""
+        shapes = [
+            TensorShape(getattr(x, "shape", x))
+            for x in (query, value, value if key is None else key)
+        ]
+        with suspend_autocast(), init_scope():
+            self._build_from_shapes(*shapes)
+
     def _build_from_shapes(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self.num_heads, self.key_dim, self.value_dim
         build_shapes = {"query_shape": query, "key_shape": key, "value_shape": value}

@@ -24,12 +24,15 @@ class Trackable(ObservableAttributes):
     """Base class of objects that a checkpoint saves.
 
     Example:
+      >>> import os, tempfile
       >>> import meshflow as tf
       >>> class Counter(tf.__internal__.tracking.AutoTrackable):
       ...     def __init__(self):
       ...         self.steps = tf.Variable(0)
-      >>> tf.train.Checkpoint(counter=Counter()).write("/tmp/counter").endswith("counter")
-      True
+      >>> path = os.path.join(tempfile.mkdtemp(), "counter")
+      >>> _ = tf.train.Checkpoint(counter=Counter()).write(path)
+      >>> [name for name, _ in tf.train.list_variables(path) if name.startswith("counter")]
+      ['counter/steps/.ATTRIBUTES/VARIABLE_VALUE']
     """
 
     def _track_trackable(self, trackable: T, name: str, overwrite: bool = False) -> T:

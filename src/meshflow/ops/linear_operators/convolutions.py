@@ -8,7 +8,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, complex64, complex128
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.ops import array, linalg, math, signal
+from meshflow.ops import array, debugging, linalg, math, signal
 from meshflow.ops.linear_operators.linear_operator import (
     Hint,
     LinearOperator,
@@ -92,6 +92,28 @@ class LinearOperatorCirculant(LinearOperator):
     def block_shape(self) -> TensorShape:
         """Return the shape of the kernel."""
         return self._spectrum.shape[-self._block_depth :]
+
+    def block_shape_tensor(self) -> Tensor:
+        """Return the shape of the kernel as a tensor."""
+        return convert_to_tensor(self.block_shape.as_list(), dtype="int32")
+
+    def assert_hermitian_spectrum(self, name: str = "assert_hermitian_spectrum") -> None:
+        """Check that the spectrum is Hermitian, so that the kernel is real.
+
+        Raises:
+          InvalidArgumentError: If the imaginary part of the kernel is not 0 up to rounding.
+        """
+        kernel = self.convolution_kernel()
+        limit = (
+            5
+            * np.finfo(kernel.dtype.as_numpy_dtype).eps
+            * float(self.block_shape.num_elements() or 1)
+        )
+        debugging.assert_less_equal(
+            math.abs(math.imag(kernel)),
+            math.cast(limit, kernel.dtype.real_dtype),
+            "Spectrum was not Hermitian",
+        )
 
     def convolution_kernel(self, name: str = "convolution_kernel") -> Tensor:
         """Return the kernel."""

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.ops.signatures import AxesTransform
 
 __all__ = ["fftnd", "ifftnd", "irfftnd", "rfftnd"]
 
 
-def _make_transform(name: str, kinds: str, function: Callable[..., Any]) -> Callable[..., Tensor]:
+def _make_transform(name: str, kinds: str, function: Callable[..., Any]) -> AxesTransform:
     def transform(
         input_tensor: TensorLike,
         fft_length: Sequence[int] | None = None,
