@@ -20,7 +20,16 @@ __all__ = ["JAX_PACKAGES", "get_public_package", "install_finder"]
 _PACKAGE = __name__.partition(".")[0]
 # Packages for any JAX program, which are loaded without the rest of Meshflow.
 JAX_PACKAGES = ("kernels", "passes")
-_STANDALONE = (*JAX_PACKAGES, "__main__", "_api", "_version", "cli", "environment", "shims", "version")
+_STANDALONE = (
+    *JAX_PACKAGES,
+    "__main__",
+    "_api",
+    "_version",
+    "cli",
+    "environment",
+    "shims",
+    "version",
+)
 
 
 def get_public_package() -> ModuleType:
