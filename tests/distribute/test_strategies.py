@@ -57,6 +57,12 @@ def test_run_and_collectives(strategy, compiled):
     np.testing.assert_array_equal(strategy.gather(everything, axis=0), [0, 1, 0, 1])
 
 
+def test_one_worker_writes_checkpoints(strategy):
+    for one in (strategy, tf.distribute.get_strategy(), tf.distribute.OneDeviceStrategy("CPU:0")):
+        assert one.extended.should_checkpoint and one.extended.should_save_summary
+        assert not one.extended._in_multi_worker_mode()
+
+
 def test_names_of_run_before_2_2(strategy):
     x = per_replica(strategy, [1.0, 2.0])
     doubled = strategy.experimental_run_v2(lambda x, y: x * y, args=(x,), kwargs={"y": 2.0})

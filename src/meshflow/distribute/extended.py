@@ -51,6 +51,20 @@ class StrategyExtended:
     def __init__(self, strategy: ExtendedStrategy) -> None:
         self._strategy = strategy
 
+    def _in_multi_worker_mode(self) -> bool:
+        """Return whether several workers run the program; libraries call this private method."""
+        return False
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Check whether this worker writes checkpoints."""
+        return True
+
+    @property
+    def should_save_summary(self) -> bool:
+        """Check whether this worker writes summaries."""
+        return self.should_checkpoint
+
     @property
     def worker_devices(self) -> tuple[str, ...]:
         """Return the names of the devices of the replicas."""

@@ -65,7 +65,8 @@ class MultiWorkerExtended(StrategyExtended):
         """Check whether this worker is the chief."""
         return self._strategy.is_chief
 
-    should_save_summary = should_checkpoint
+    def _in_multi_worker_mode(self) -> bool:
+        return self._strategy.num_workers > 1
 
 
 class MultiWorkerMirroredStrategy(Strategy):
