@@ -28,7 +28,7 @@ replace it:
 * `dce_jaxpr`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
-* `get_jaxpr_value`: the variable of a jaxpr that a tracer stands for, for graphs of functions.
+* `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
 * `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: changes of the number of devices,
@@ -389,7 +389,7 @@ def make_exported(**fields: Any) -> Any:
 
 
 def get_jaxpr_value(array: Any) -> Any:
-    """Return the variable of the jaxpr that a tracer stands for, or None; return arrays unchanged."""
+    """Return the variable of the jaxpr that a tracer represents, or None; return arrays unchanged."""
     if not isinstance(array, jax.core.Tracer):
         return array
     value = getattr(array, "val", None)

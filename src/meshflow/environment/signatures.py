@@ -20,5 +20,5 @@ class ConstructorSignature:
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         if instance is not None:
             raise AttributeError("__signature__")  # Instances have the signature of `__call__`.
-        signature = inspect.signature(owner.__init__)
+        signature = inspect.signature(owner.__init__)  # type: ignore[misc]
         return signature.replace(parameters=[*signature.parameters.values()][1:])

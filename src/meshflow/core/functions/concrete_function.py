@@ -175,13 +175,12 @@ class SignedFunction:
         """Return the signature, with the specs of tensors as annotations."""
         args, kwargs = self.structured_input_signature
         names = [*self._parameters, *(f"args_{i}" for i in range(len(self._parameters), len(args)))]
-        parameter, positional = inspect.Parameter, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        items = [(names[i], a, positional) for i, a in enumerate(args)]
-        items += [(k, v, parameter.KEYWORD_ONLY) for k, v in kwargs.items()]
-        return inspect.Signature(
-            [parameter(name, kind, annotation=spec) for name, spec, kind in items],
-            return_annotation=self.structured_outputs,
-        )
+        make = inspect.Parameter
+        parameters = [
+            make(names[i], make.POSITIONAL_OR_KEYWORD, annotation=a) for i, a in enumerate(args)
+        ]
+        parameters += [make(k, make.KEYWORD_ONLY, annotation=v) for k, v in kwargs.items()]
+        return inspect.Signature(parameters, return_annotation=self.structured_outputs)
 
     def _match_arguments(self, specs: Sequence[Any], args: Args, kwargs: Kwargs) -> list[Any]:
         """Match the arguments of a call, or only its tensors, to the specs."""

@@ -66,7 +66,7 @@ def is_open_hdf5(value: object) -> bool:
 
 
 class OverwriteError(FileExistsError, EOFError):
-    """Error for a file that exists; TensorFlow asks on the terminal, and raises EOFError without one."""
+    """Error for a file that exists; TensorFlow reads an answer from the terminal, and raises EOFError without one."""
 
 
 class Archive:
