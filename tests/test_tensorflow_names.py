@@ -13,22 +13,8 @@ _spec = importlib.util.spec_from_file_location(
 )
 names = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(names)
-# Names that other changes add: ragged tensors, extension types, and the service of tf.data.
-PENDING = (
-    *(
-        "ragged",
-        "sparse.cross",
-        "experimental.dispatch_for",
-        "experimental.unregister_dispatch_for",
-    ),
-    *(
-        "experimental.BatchableExtensionType",
-        "experimental.DynamicRaggedShape",
-        "experimental.ExtensionType",
-    ),
-    *("experimental.RowPartition", "experimental.StructuredTensor", "experimental.extension_type"),
-    *("__internal__.dispatch", "data.experimental.service"),
-)
+# Names that other changes add: the service of tf.data.
+PENDING = ("data.experimental.service",)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, Literal, overload
 
@@ -32,12 +33,16 @@ from meshflow.ops.coordinates import (
     sort_elements,
     unique_rows,
 )
+from meshflow.ops.ragged import crosses
+from meshflow.ops.ragged.crosses import join_crosses
 from meshflow.ops.sparse_elements import *  # noqa: F403
 from meshflow.ops.sparse_elements import __all__ as _elements
 
 __all__ = [
     *_elements,
     "SparseTensor",
+    "cross",
+    "cross_hashed",
     "expand_dims",
     "eye",
     "from_dense",
@@ -402,6 +407,50 @@ def mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) ->
     indices = a.indices.require_value("indices of tf.sparse.mask")
     rows = np.flatnonzero(~np.isin(indices, np.asarray(convert_to_tensor(mask_indices).array)))
     return IndexedSlices(array.gather(a.values, rows), indices[rows], a.dense_shape)
+
+
+def cross(
+    inputs: Sequence[TensorLike | SparseTensor],
+    name: str | None = None,
+    separator: str | None = None,
+) -> SparseTensor:
+    """Return the combinations of the values in each row, joined to strings.
+
+    Args:
+      inputs: Sparse or dense matrices of strings or integers, with the same number of rows.
+      name: Ignored.
+      separator: Text between the values; default "_X_".
+
+    Example:
+      >>> import meshflow as tf
+      >>> crossed = tf.sparse.cross([tf.constant([["a"], ["b"]]), tf.constant([["c", "d"], ["e", "f"]])])
+      >>> crossed.values.numpy().tolist()
+      [b'a_X_c', b'a_X_d', b'b_X_e', b'b_X_f']
+    """
+    joined = join_crosses("tf.sparse.cross", inputs, "_X_" if separator is None else separator)
+    return joined.to_sparse()
+
+
+def cross_hashed(
+    inputs: Sequence[TensorLike | SparseTensor],
+    num_buckets: int = 0,
+    hash_key: int | None = None,
+    name: str | None = None,
+) -> SparseTensor:
+    """Return hashes of the combinations of the values in each row.
+
+    Args:
+      inputs: Sparse or dense matrices of strings or integers, with the same number of rows.
+      num_buckets: Number of hashes; 0 for all nonnegative int64 values.
+      hash_key: Key of the hash; default TensorFlow's.
+      name: Ignored.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.sparse.cross_hashed([tf.constant([["a"], ["b"]])], num_buckets=5).dense_shape.numpy().tolist()
+      [2, 1]
+    """
+    return crosses.cross_hashed(inputs, num_buckets, hash_key).to_sparse()
 
 
 _hide_frames(globals())

@@ -305,7 +305,7 @@ def _flatten_like(signature: PyTree, value: PyTree) -> list[Any]:
 
 def _convert_leaf(
     spec: TensorSpec | CompositeSpec, leaf: Any, index: int
-) -> np.ndarray | CompositeTensor:
+) -> np.ndarray | CompositeTensor | RaggedRow:
     """Convert a leaf to a host array that matches a spec."""
     if isinstance(spec, RaggedTensorSpec) and not isinstance(leaf, RaggedTensor):
         splits = spec.row_splits_dtype

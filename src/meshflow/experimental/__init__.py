@@ -16,7 +16,7 @@ from meshflow.core.dispatch.api_dispatch import (
 from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.core.values.dtypes import float8_e4m3fn, float8_e5m2, int4, uint4
 from meshflow.data.optional import Optional
-from meshflow.experimental import dlpack, dtensor
+from meshflow.experimental import dlpack, dtensor, extension_type
 from meshflow.experimental.extension_types import (
     BatchableExtensionType,
     ExtensionType,
@@ -47,6 +47,7 @@ __all__ = [
     "dlpack",
     "dtensor",
     "enable_strict_mode",
+    "extension_type",
     "float8_e4m3fn",
     "float8_e5m2",
     "function_executor_type",

@@ -161,7 +161,7 @@ def _add_partition_types() -> None:
         kind: Any = NamedTuple(name, [(field, field_type)])  # type: ignore[misc]
         kind.__qualname__ = f"RaggedFeature.{name}"
         if name in _LENGTHS:
-            kind.compute_lengths = staticmethod(_LENGTHS[name])
+            setattr(kind, "compute_lengths", staticmethod(_LENGTHS[name]))
         setattr(RaggedFeature, name, kind)
 
 

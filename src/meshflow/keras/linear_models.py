@@ -91,7 +91,7 @@ class LinearModel(Model):
             )
         self.built = True
 
-    def call(self, inputs: PyTree) -> Tensor:  # type: ignore[override]
+    def call(self, inputs: PyTree) -> Tensor:
         """Compute the sum."""
         if isinstance(self.dense_layers, Mapping):
             outputs = [self.dense_layers[name](inputs[name]) for name in sorted(self.dense_layers)]
@@ -142,7 +142,7 @@ class WideDeepModel(Model):
         self.linear_model, self.dnn_model = linear_model, dnn_model
         self.activation = activations.get(activation)
 
-    def call(self, inputs: PyTree, training: object = None) -> Tensor:  # type: ignore[override]
+    def call(self, inputs: PyTree, training: object = None) -> Tensor:
         """Compute the sum."""
         if isinstance(inputs, (tuple, list)) and len(inputs) == 2:
             linear_inputs, dnn_inputs = inputs
@@ -205,7 +205,7 @@ class SharpnessAwareMinimization(Model):
         super().__init__(name=name)
         self.model, self.rho, self.num_batch_splits = model, rho, num_batch_splits
 
-    def call(self, inputs: PyTree) -> PyTree:  # type: ignore[override]
+    def call(self, inputs: PyTree) -> PyTree:
         """Call the model."""
         return self.model(inputs)
 

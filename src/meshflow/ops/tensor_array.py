@@ -170,7 +170,7 @@ class TensorArraySpec(TypeSpec):
         spec = value._type_spec if isinstance(value, TensorArray) else value
         return (
             isinstance(spec, TensorArraySpec)
-            and spec._element_dtype == self._element_dtype
+            and spec.dtype == self._element_dtype
             and spec._dynamic_size == self._dynamic_size
             and spec._element_shape.is_compatible_with(self._element_shape)
         )

@@ -22,7 +22,7 @@ tf: Any = get_public_package()
 # ---- decorators -----------------------------------------------------------------------------
 
 
-def ignore_decorator(*args: Any, **kwargs: Any) -> Any:
+def ignore_decorator(*args: Any, **kwargs: object) -> Any:
     """Return the decorated function or class unchanged; with other arguments, return such a decorator."""
     is_target = len(args) == 1 and (inspect.isfunction(args[0]) or inspect.isclass(args[0]))
     return args[0] if is_target and not kwargs else lambda target: target
@@ -43,7 +43,7 @@ run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_
 )
 
 
-def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: Any) -> Any:
+def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> Any:
     """Return a function or class, which also has an old name."""
     return func_or_class
 
@@ -60,7 +60,7 @@ _NAME_TO_TYPE_SPEC: dict[str, type] = {}
 _TYPE_SPEC_TO_NAME: dict[type, str] = {}
 
 
-def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any], *_: Any, **__: Any) -> Any:  # fmt: skip
+def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any], *_: object, **__: object) -> Any:  # fmt: skip
     """Return `decorator_func` with the metadata of `target`."""
     return functools.update_wrapper(decorator_func, target)
 
@@ -85,14 +85,14 @@ is_nested_or_composite = is_sequence = is_sequence_or_composite = is_nested
 
 
 def flatten_up_to(
-    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: Any
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
 ) -> list[Any]:
     """Return the parts of a structure at the leaves of a shallow structure."""
     return nest.flatten_up_to(shallow_tree, input_tree)
 
 
 def map_structure_up_to(
-    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **_: Any
+    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **_: object
 ) -> PyTree:
     """Call a function with the parts of structures that correspond to the leaves of a shallow structure."""
     parts = [nest.flatten_up_to(shallow_tree, structure) for structure in inputs]
@@ -159,7 +159,7 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     )
 
 
-def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: Any) -> None:
+def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: object) -> None:
     """Raise an error if a structure lacks an element of a shallow structure."""
     nest.flatten_up_to(shallow_tree, input_tree)
 

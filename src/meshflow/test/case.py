@@ -52,13 +52,15 @@ class TestCase(AbslAssertions):
         return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
 
     @contextlib.contextmanager
-    def session(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+    def session(self, *args: object, **kwargs: object) -> Iterator[None]:
         """Do nothing, because sessions do not exist."""
         yield
 
     cached_session = session
 
-    def test_session(self, *args: Any, **kwargs: Any) -> contextlib.AbstractContextManager[None]:
+    def test_session(
+        self, *args: object, **kwargs: object
+    ) -> contextlib.AbstractContextManager[None]:
         """Return `session()`; test runners skip this method, which has the name of a test."""
         if self._testMethodName == "test_session":
             self.skipTest("Not a test.")
@@ -110,8 +112,8 @@ class TestCase(AbslAssertions):
 
     def assertAllCloseAccordingToType(
         self,
-        a: Any,
-        b: Any,
+        a: PyTree,
+        b: PyTree,
         rtol: float = 1e-6,
         atol: float = 1e-6,
         float_rtol: float = 1e-6,

@@ -88,7 +88,7 @@ class _TableOptimizer:
         self.slot_variable_creation_fn = slot_variable_creation_fn
         self.low_dimensional_packing_status = low_dimensional_packing_status
 
-    def _create_slots(self, table: Variable) -> dict[str, Variable]:
+    def create_slots(self, table: Variable) -> dict[str, Variable]:
         """Return the slots of a table by name."""
         values = {
             n: getattr(self, v) if isinstance(v, str) else v for n, (_, v) in self._slots.items()
@@ -107,7 +107,7 @@ class _TableOptimizer:
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
         return {"lr": rate}
 
-    def _apply(
+    def apply(
         self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor
     ) -> None:
         """Update rows of a table."""
@@ -229,7 +229,7 @@ class AdagradMomentum(_TableOptimizer):
         self.momentum, self.use_nesterov, self.exponent = momentum, use_nesterov, exponent
         self.beta2, self.epsilon = beta2, epsilon
 
-    def _apply(
+    def apply(
         self, table: Variable, slots: Mapping[str, Variable], rows: Tensor, gradient: Tensor
     ) -> None:
         """Update rows of a table."""
@@ -297,9 +297,9 @@ class Adam(_TableOptimizer):
             **powers,
         }
 
-    def _create_slots(self, table: Variable) -> dict[str, Variable]:
+    def create_slots(self, table: Variable) -> dict[str, Variable]:
         self._step = self._step or Variable(0, trainable=False, name="step")
-        return super()._create_slots(table)
+        return super().create_slots(table)
 
 
 class FTRL(_TableOptimizer):
@@ -555,7 +555,7 @@ class _TableOwner(ObservableAttributes):
             make = functools.partial(config.initializer, shape, dtype="float32")
             table = Variable(make, name=config.name)
             optimizer = config.optimizer or self._optimizer
-            slots = {} if optimizer is None else optimizer._create_slots(table)
+            slots = {} if optimizer is None else optimizer.create_slots(table)
             self._variables[str(config.name)] = {"parameters": table, **slots}
 
     def _checkpoint_children(self) -> dict[str, Any]:
@@ -727,7 +727,7 @@ class TPUEmbedding(_TableOwner):
         slots = {
             name: v for name, v in self._variables[str(config.name)].items() if name != "parameters"
         }
-        optimizer._apply(table, slots, rows, sums)
+        optimizer.apply(table, slots, rows, sums)
 
 
 def _find_row_gradients(

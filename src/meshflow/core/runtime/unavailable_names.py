@@ -24,6 +24,13 @@ _NAMES_BY_REASON: dict[str, str] = {
         "load_library load_op_library compat.v1.load_file_system_library compat.v1.user_ops "
         "compat.v1.resource_loader sysconfig.get_compile_flags sysconfig.get_link_flags"
     ),
+    "use tf.RaggedTensor.to_tensor, whose rows may be empty.": "ragged_fill_empty_rows ragged_fill_empty_rows_grad",
+    "values of sessions do not exist; use tf.ragged.constant and RaggedTensor.numpy.": (
+        "compat.v1.ragged.RaggedTensorValue compat.v1.ragged.constant_value"
+    ),
+    "use tf.experimental.dispatch_for_api and its relatives.": (
+        "__internal__.dispatch.GlobalOpDispatcher __internal__.dispatch.OpDispatcher"
+    ),
     "see the MLIR of jax.jit(...).lower(...).": "mlir",
     "it places the variables of version 1's graphs. Variables created in the scope of a "
     "tf.distribute.ParameterServerStrategy are distributed over the parameter servers in turn, or placed by "

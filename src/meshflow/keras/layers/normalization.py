@@ -14,7 +14,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
-from meshflow.environment.types import Config
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
@@ -398,7 +398,7 @@ class LayerNormalization(_ScaleAndShiftLayer):
         self.beta = self._add_parameter("beta", size) if self.center else None
         self.built = True
 
-    def call(self, inputs: TensorLike) -> Tensor:
+    def call(self, inputs: TensorLike) -> PyTree:
         """Normalize the inputs; those of a ragged tensor along uniform axes."""
         if not isinstance(inputs, RaggedTensor):
             return self._normalize(inputs, self._axes)

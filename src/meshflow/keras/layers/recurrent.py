@@ -269,11 +269,10 @@ class RNN(Layer):
             first, *rest = results if isinstance(results, list) else [results]
             if self.go_backwards:
                 # The padding of reversed sequences precedes their steps.
-                in_order = RaggedTensor.from_tensor(array.reverse(first, [1]), lengths)
-                outputs = array.reverse(in_order, [1])
+                rows = RaggedTensor.from_tensor(array.reverse(first, [1]), lengths)[:, ::-1]
             else:
-                outputs = RaggedTensor.from_tensor(first, lengths)
-            return [outputs, *rest] if rest else outputs
+                rows = RaggedTensor.from_tensor(first, lengths)
+            return [rows, *rest] if rest else rows
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._get_first_states(inputs, initial_state)
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)

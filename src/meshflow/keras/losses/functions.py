@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.keras import settings
 from meshflow.keras.logits import recover_logits
 from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
@@ -25,7 +26,7 @@ def _apply_to_values(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Make a loss over an axis of classes apply to the innermost values of ragged predictions."""
 
     @functools.wraps(function)
-    def apply(y_true: TensorLike, y_pred: TensorLike, *args: Any, **kwargs: Any) -> Tensor:
+    def apply(y_true: TensorLike, y_pred: TensorLike, *args: Any, **kwargs: Any) -> PyTree:
         if not isinstance(y_pred, RaggedTensor):
             return function(y_true, y_pred, *args, **kwargs)
         labels = y_true.flat_values if isinstance(y_true, RaggedTensor) else y_true

@@ -181,7 +181,7 @@ class Optimizer:
             else:
                 self._resource_apply_dense(convert_to_tensor(gradient), variable)
         self._finish([], self._name)
-        return tf.no_op() if global_step is None else global_step.assign_add(1)
+        return tf.no_op() if global_step is None else global_step.assign_add(1)  # type: ignore[return-value]
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
         """Return a slot of a variable, or None."""

@@ -138,35 +138,38 @@ to_complex64 = _make_cast(_tf.complex64, "ToComplex64")
 to_complex128 = _make_cast(_tf.complex128, "ToComplex128")
 
 
+_log = _logging.getLogger("meshflow")
+# Calls of `logging.log_first_n` and `log_every_n`, by their messages.
+_counts: dict[str, int] = {}
+
+
 class logging:
     """TensorFlow 1's logging levels and functions, through Python's `logging`."""
 
     DEBUG, INFO, WARN, ERROR, FATAL = 10, 20, 30, 40, 50
 
-    _log = _logging.getLogger("meshflow")
     debug = _log.debug
     info = _log.info
     warn = warning = _log.warning
     error = _log.error
     fatal = _log.critical
     log = _log.log
-    _counts: dict[str, int] = {}
 
     @staticmethod
     def get_logger() -> _logging.Logger:
         """Return the logger of the package."""
-        return logging._log
+        return _log
 
     @staticmethod
     def flush() -> None:
         """Flush the handlers."""
-        for handler in logging._log.handlers:
+        for handler in _log.handlers:
             handler.flush()
 
     @staticmethod
     def vlog(level: int, msg: str, *args: object) -> None:
         """Log a message at a numeric level."""
-        logging._log.log(level, msg, *args)
+        _log.log(level, msg, *args)
 
     @staticmethod
     def log_if(level: int, msg: str, condition: object, *args: object) -> None:
@@ -177,29 +180,29 @@ class logging:
     @staticmethod
     def log_first_n(level: int, msg: str, n: int, *args: object) -> None:
         """Log a message the first `n` times."""
-        count = logging._counts[msg] = logging._counts.get(msg, 0) + 1
+        count = _counts[msg] = _counts.get(msg, 0) + 1
         logging.log_if(level, msg, count <= n, *args)
 
     @staticmethod
     def log_every_n(level: int, msg: str, n: int, *args: object) -> None:
         """Log a message at every `n`-th call, beginning with the first."""
-        count = logging._counts[msg] = logging._counts.get(msg, 0) + 1
+        count = _counts[msg] = _counts.get(msg, 0) + 1
         logging.log_if(level, msg, count % n == 1 or n == 1, *args)
 
     @staticmethod
     def TaskLevelStatusMessage(msg: str) -> None:
         """Log an error."""
-        logging._log.error(msg)
+        _log.error(msg)
 
     @staticmethod
     def set_verbosity(v: int) -> None:
         """Set the lowest level that is logged."""
-        logging._log.setLevel(v)
+        _log.setLevel(v)
 
     @staticmethod
     def get_verbosity() -> int:
         """Return the lowest level that is logged."""
-        return logging._log.getEffectiveLevel()
+        return _log.getEffectiveLevel()
 
 
 __all__ = sorted(

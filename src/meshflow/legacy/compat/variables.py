@@ -81,7 +81,7 @@ class VariableScope:
         store: dict[str, Variable] | None = None,
     ) -> None:
         self.reuse, self.name, self.initializer = reuse, name, initializer
-        self.regularizer, self.dtype, self._store = regularizer, dtype, store
+        self.regularizer, self.dtype, self.store = regularizer, dtype, store
 
     @property
     def original_name_scope(self) -> str:
@@ -171,7 +171,7 @@ def variable_scope(
         outer.initializer if initializer is None else initializer,
         outer.regularizer if regularizer is None else regularizer,
         outer.dtype if dtype is None else dtype,
-        outer._store,
+        outer.store,
     )
     with (
         tf.name_scope(f"{name}/") if auxiliary_name_scope else contextlib.nullcontext(),
@@ -222,8 +222,8 @@ def get_variable(
     """
     scope = get_variable_scope()
     full_name = f"{scope.name}/{name}".lstrip("/")
-    if scope._store is not None and full_name in scope._store:
-        return scope._store[full_name]
+    if scope.store is not None and full_name in scope.store:
+        return scope.store[full_name]
     initializer = scope.initializer if initializer is None else initializer
     if isinstance(initializer, type):
         initializer = initializer()
@@ -248,8 +248,8 @@ def get_variable(
         synchronization=synchronization,
         aggregation=aggregation,
     )
-    if scope._store is not None:
-        scope._store[full_name] = variable
+    if scope.store is not None:
+        scope.store[full_name] = variable
     return variable
 
 
@@ -276,7 +276,7 @@ def make_template(
     @functools.wraps(func_)
     def template(*args: Any, **more: Any) -> Any:
         with variable_scope(unique_name_ or name_) as scope:
-            scope._store = store
+            scope.store = store
             return func_(*args, **{**kwargs, **more})
 
     template.variables = store.values()  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ _FUNCTIONS = "meshflow.legacy.internal"
 # Paths of public objects, or modules with functions after a colon, by the names below each namespace.
 _NAMES: dict[str, str] = {
     **dict.fromkeys(("EagerTensor", "SymbolicTensor", "types.Tensor"), "Tensor"),
-    "CompositeTensor": "meshflow.core.dispatch.composite:IndexedSlices",
+    "CompositeTensor": "meshflow.core.values.composite:CompositeTensor",
     "autograph.control_status_ctx": f"{_FUNCTIONS}.functions:control_status_ctx",
     "autograph.tf_convert": f"{_FUNCTIONS}.functions:tf_convert",
     "distribute.ShardedVariable": "meshflow.core.variables.sharded_variable:ShardedVariable",

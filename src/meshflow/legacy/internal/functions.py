@@ -263,4 +263,4 @@ def not_equal(self: TensorLike, other: TensorLike) -> TensorLike:
 
 def getitem(tensor: Tensor, slice_spec: object, var: object = None) -> Tensor:
     """Compute `tensor[slice_spec]`."""
-    return tensor[slice_spec]  # type: ignore[index]
+    return tensor[slice_spec]

@@ -78,8 +78,19 @@ def cross(inputs: Sequence[Any], name: str | None = None) -> RaggedTensor:
       >>> tf.ragged.cross([tf.ragged.constant([["a"], ["b", "c"]]), tf.constant([["d"], ["e"]])])
       <tf.RaggedTensor [[b'a_X_d'], [b'b_X_e', b'c_X_e']]>
     """
+    return join_crosses("tf.ragged.cross", inputs, "_X_")
+
+
+def join_crosses(op: str, inputs: Sequence[Any], separator: str) -> RaggedTensor:
+    """Return the combinations of the values in each row, joined by a separator.
+
+    Args:
+      op: Name of the public function, for error messages.
+      inputs: As in `cross`.
+      separator: Text between the values.
+    """
     values, lengths = _cross_rows(
-        "tf.ragged.cross", inputs, lambda items: b"_X_".join(map(_to_text, items))
+        op, inputs, lambda items: separator.encode().join(map(_to_text, items))
     )
     flat: np.ndarray = np.empty(len(values), object)
     flat[:] = values

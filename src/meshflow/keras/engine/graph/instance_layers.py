@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.graph.op_layers import TFOpLambda
@@ -61,14 +62,15 @@ class InstanceMethod(_AttributeLayer):
         return getattr(x, self._attr_name)(*args, **(kwargs or {}))
 
 
-def _find_attribute(tensor: KerasTensor, name: str) -> Any:
+def _find_attribute(self: KerasTensor, name: str) -> Any:
     """Return an attribute of a symbolic composite tensor, or NotImplemented if its class has none."""
-    attribute = getattr(tensor.type_spec.value_type, name, None)
+    spec = self.type_spec
+    attribute = getattr(spec.value_type, name, None) if isinstance(spec, CompositeSpec) else None
     if name.startswith("_") or attribute is None:
         return NotImplemented
     if isinstance(attribute, property):
-        return InstanceProperty(name)(tensor)
-    return lambda *args, **kwargs: InstanceMethod(name)(tensor, args=list(args), kwargs=kwargs)
+        return InstanceProperty(name)(self)
+    return lambda *args, **kwargs: InstanceMethod(name)(self, args=list(args), kwargs=kwargs)
 
 
 KerasTensor._find_attribute = _find_attribute  # type: ignore[method-assign]

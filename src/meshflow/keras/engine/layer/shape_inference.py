@@ -207,8 +207,8 @@ def _trace_specs(
         )
         if partitions:
             leaves = nest.flatten((args, kwargs))
-            for index, partition in partitions.items():
-                leaves[index] = partition.make_tensor(leaves[index])
+            for position, partition in partitions.items():
+                leaves[position] = partition.make_tensor(leaves[position])
             args, kwargs = nest.pack_sequence_as((args, kwargs), leaves)
         outputs = nest.map_structure(_describe_ragged, call(*args, **kwargs))
         for i, leaf in enumerate(nest.flatten(outputs)):
@@ -265,7 +265,7 @@ class _Partition:
     def __init__(self, spec: RaggedTensorSpec, size: int) -> None:
         sizes = spec.shape.as_list()
         count = size if sizes[0] is None else sizes[0]
-        self._lengths = []
+        self._lengths: list[np.ndarray] = []
         for length in sizes[1 : spec.ragged_rank + 1]:
             lengths = np.resize(_PLACEHOLDER_LENGTHS if length is None else length, count)
             self._lengths.append(lengths.astype(spec.row_splits_dtype.as_numpy_dtype))

@@ -213,11 +213,6 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         metric_weight_ids = {id(w) for metric in self.metrics for w in metric.weights}
         return [w for w in self.weights if id(w) not in metric_weight_ids]
 
-    @property
-    def _is_graph_network(self) -> bool:
-        """Return whether the model is a graph of layers; libraries read this private name of Keras."""
-        return self._get_graph() is not None
-
     def _require_graph(self, attribute: str) -> Graph:
         graph = self._get_graph()
         if graph is None:
