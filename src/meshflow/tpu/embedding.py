@@ -298,6 +298,7 @@ class Adam(_TableOptimizer):
         }
 
     def create_slots(self, table: Variable) -> dict[str, Variable]:
+        """Create the moments of a table, and the step that all tables share."""
         self._step = self._step or Variable(0, trainable=False, name="step")
         return super().create_slots(table)
 
