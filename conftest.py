@@ -42,6 +42,7 @@ collect_ignore_glob = [
     "src/meshflow/shims/packages/*",
     "*/scripts/*",
     "*/workers/*",
+    "tests/editors/*",
     "tests/dtensor/articles.py",
     "tests/dtensor/in_two_processes.py",
     "tests/distribute/parallel/in_two_processes.py",

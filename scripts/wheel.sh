@@ -30,12 +30,12 @@ import email, importlib.metadata, os, re, sys, zipfile
 jaxlib = importlib.metadata.distribution("jaxlib").read_text("WHEEL")
 for path in sys.argv[1:]:
     with zipfile.ZipFile(path) as wheel:
-        (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+        (name,) = (n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(wheel.read(name))
     found = dict(re.findall(r"^(jaxlib|jax)(\S+)$", "\n".join(metadata.get_all("Requires-Dist")), re.M))
     glibc = re.search(r"manylinux_(\d+)_(\d+)", path) or re.search(r"manylinux_(\d+)_(\d+)", jaxlib)
     needed = f", glibc >={glibc[1]}.{glibc[2]} on Linux" if glibc else ""
     print(f"{os.path.basename(path)}: Python {metadata['Requires-Python']}, jax{found['jax']}, jaxlib{found['jaxlib']}{needed}")
 PROGRAM
-"$python" -m build --wheel --no-isolation --outdir "$folder" packaging/as_tensorflow
+"$python" -m build --wheel --no-isolation --outdir "$folder" "$(dirname "$0")/../packaging/as_tensorflow"
 mv "$raw"/meshflow_tf-*.tar.gz "$raw"/checked/*.whl "$raw"/pure/*-any.whl "$folder"

@@ -40,7 +40,7 @@ def test_same_as_eagerly(name):
 def test_it_is_a_loop_of_the_program():
     small = tf.function(summed).get_concrete_function(D.range(10).batch(5))
     large = tf.function(summed).get_concrete_function(D.range(1000).batch(5))
-    assert len(small.graph.eqns) == len(large.graph.eqns) < 20
+    assert len(small.closed_jaxpr.eqns) == len(large.closed_jaxpr.eqns) < 20
 
 
 def test_variables_are_trained_and_every_pass_is_new():

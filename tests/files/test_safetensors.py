@@ -204,7 +204,7 @@ def test_weights_in_several_files_and_no_file(tmp_path):
     assert all(map(np.array_equal, model.get_weights(), before))
     with pytest.raises(FileNotFoundError, match=r"No weights file at .*none\.safetensors"):
         model.load_weights(tmp_path / "none.safetensors")
-    with pytest.raises(ValueError, match="not yet been created"):
+    with pytest.raises(ValueError, match="not created its variables yet"):
         tf.keras.Sequential([tf.keras.layers.Dense(1)]).load_weights(path)
 
 

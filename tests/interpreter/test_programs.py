@@ -79,7 +79,7 @@ def test_checks_of_indices_fail_with_the_error_of_compiled_programs():
     gather = tf.function(lambda i: tf.gather(tf.constant([1.0, 2.0, 3.0]), i))
     concrete = gather.get_concrete_function(tf.constant([0, 1]))
     captured = [np.asarray(c) for c in concrete.captured_inputs]
-    plan = build_plan(concrete.graph)
+    plan = build_plan(concrete.closed_jaxpr)
     np.testing.assert_array_equal(plan.run([np.array([2, 0], np.int32), *captured])[0], [3, 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
         plan.run([np.array([2, 3], np.int32), *captured])
@@ -131,7 +131,7 @@ def test_training_steps(name):
         return value
 
     concrete = step.get_concrete_function(tf.constant(x), tf.constant(y))
-    closed = concrete.graph
+    closed = concrete.closed_jaxpr
     arrays = [np.asarray(a) for a in (x, y)]
     arrays += [np.array(c.numpy()) for c in concrete.captured_inputs]
     arrays = [a.astype(v.dtype).reshape(v.shape) for a, v in zip(arrays, closed.in_avals)]

@@ -108,3 +108,13 @@ def test_bad_rows_of_feature_columns_stay_local():
     features = {"kind": [[1, 2], [1, -1]], "weight": [[np.nan, 2.0], [3.0, 4.0]]}
     y = layer({name: tf.constant(value) for name, value in features.items()})
     assert_close(y, [[0, np.nan, 2], [0, 3, 0]])
+
+
+def test_crosses_join_the_values_of_rows():
+    """TensorFlow 2.21 returns these values."""
+    sparse = tf.sparse.from_dense([["a", ""], ["b", "c"]])
+    crossed = tf.sparse.cross([sparse, tf.constant([["d"], ["e"]])], separator="-")
+    assert crossed.values.numpy().tolist() == [b"a-d", b"b-e", b"c-e"]
+    assert crossed.indices.numpy().tolist() == [[0, 0], [1, 0], [1, 1]]
+    hashed = tf.sparse.cross_hashed([sparse, tf.constant([["d"], ["e"]])], num_buckets=100)
+    assert hashed.values.numpy().tolist() == [82, 61, 41]

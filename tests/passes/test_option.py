@@ -78,7 +78,7 @@ def test_gradients_through_functions(rewriting):
     loss, inside = step(x)
     assert loss.dtype == inside.dtype == outside.dtype == w.dtype == tf.float32
     np.testing.assert_allclose(inside, outside, rtol=0.02, atol=1e-3)
-    found = products(apply_installed_passes(step.get_concrete_function(x).graph).jaxpr)
+    found = products(apply_installed_passes(step.get_concrete_function(x).closed_jaxpr).jaxpr)
     assert len(found) == 5 and {dtype for _, dtype in found} == {"bfloat16"}
 
 

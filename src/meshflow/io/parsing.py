@@ -246,6 +246,11 @@ def _parse_ragged(
     rows: Tensor | RaggedTensor = convert_to_tensor(values)
     counts = [len(row) for row in lists]
     for partition in reversed(feature.partitions):
+        if not hasattr(partition, "key") and not hasattr(partition, "length"):
+            raise TypeError(
+                f"RaggedFeature {key!r}: partitions must be a list of partition objects such as "
+                f"tf.io.RaggedFeature.RowLengths(key), got {partition!r}."
+            )
         if hasattr(partition, "length"):
             length = partition.length
             rows = RaggedTensor.from_uniform_row_length(rows, np.array(length, dtype))

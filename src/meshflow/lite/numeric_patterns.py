@@ -197,30 +197,16 @@ def _fuse_rsqrt(g: DataflowGraph, equation: Equation) -> Equation | None:
 
 
 def _fuse_exclusive_cumsum(g: DataflowGraph, equation: Equation) -> Equation | None:
-    """Match a cumulative sum that is shifted by one element."""
-    if equation.name != "concatenate" or len(equation.inputs) != 2:
+    """Match a cumulative sum that padding with a zero shifts by one element."""
+    sums = g.find_producer(equation.inputs[0], "cumsum") if equation.name == "pad" else None
+    if sums is None or get_uniform_value(equation.inputs[1]) != 0:
         return None
-    axis, (zero, shifted) = equation.params["dimension"], equation.inputs
-    part = g.find_producer(shifted, "slice")
-    sums = g.find_producer(part.inputs[0], "cumsum") if part else None
-    if (
-        part is None
-        or sums is None
-        or get_uniform_value(_get_broadcast_source(g, zero)) != 0
-        or zero.shape[axis] != 1
-    ):
-        return None
-    if sums.params["axis"] != axis or sums.params["reverse"] or sums.params.get("exclusive"):
-        return None
-    size = sums.outputs[0].shape[axis]
-    if any(part.params["start_indices"]) or part.outputs[0].shape[axis] != size - 1:
+    axis = sums.params["axis"]
+    shift = [(int(i == axis), -int(i == axis), 0) for i in range(len(sums.outputs[0].shape))]
+    config = [tuple(sizes) for sizes in equation.params["padding_config"]]
+    if config != shift or sums.params["reverse"] or sums.params.get("exclusive"):
         return None
     return Equation("cumsum", sums.inputs, [], {**sums.params, "exclusive": True})
-
-
-def _get_broadcast_source(g: DataflowGraph, value: Value) -> Value:
-    broadcast = g.find_producer(value, "broadcast")
-    return broadcast.inputs[0] if broadcast else value
 
 
 def _fuse_reverse_cumsum(g: DataflowGraph, equation: Equation) -> Equation | None:

@@ -9,6 +9,8 @@ from meshflow.raw_ops import operations as _operations
 
 
 def __getattr__(name: str) -> object:
+    if name == "__all__":
+        return __dir__()
     return _operations.find_op(name)
 
 

@@ -20,7 +20,7 @@ def off_again():
 
 
 def precisions(concrete, name="dot_general"):
-    closed = apply_installed_passes(concrete.graph)
+    closed = apply_installed_passes(concrete.closed_jaxpr)
     return {str(e.outvars[0].aval.dtype) for e in closed.eqns if e.primitive.name == name}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
@@ -14,6 +14,8 @@ from meshflow.keras.losses.label_check import check_same_shape, to_class_indices
 from meshflow.ops import array, math, nn
 from meshflow.ops.ragged import RaggedTensor, convert_values
 
+LossFunction = TypeVar("LossFunction", bound=Callable[..., Tensor])
+
 
 def _convert_pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tensor]:
     y_pred = convert_values(y_pred)
@@ -22,7 +24,7 @@ def _convert_pair(y_true: TensorLike, y_pred: TensorLike) -> tuple[Tensor, Tenso
     return math.cast(convert_values(y_true), y_pred.dtype), y_pred
 
 
-def _apply_to_values(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _apply_to_values(function: LossFunction) -> LossFunction:
     """Make a loss over an axis of classes apply to the innermost values of ragged predictions."""
 
     @functools.wraps(function)
@@ -32,7 +34,7 @@ def _apply_to_values(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         labels = y_true.flat_values if isinstance(y_true, RaggedTensor) else y_true
         return y_pred.with_flat_values(function(labels, y_pred.flat_values, *args, **kwargs))
 
-    return apply
+    return cast(LossFunction, apply)
 
 
 def mean_squared_error(y_true: TensorLike, y_pred: TensorLike) -> Tensor:

@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-@dispatch_composites
 @defer_host_values()
+@dispatch_composites
 def convert_image_dtype(
     image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
 ) -> Tensor:
