@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.legacy.compat.public_package import tf as _tf
 
-__all__ = ["Namespace", "find_name", "list_names"]
+__all__ = ["Namespace", "find_name", "list_attributes"]
 
 _V1 = "compat.v1."
 # Modules with the names of a namespace that version 2 does not have, or has with other behavior.
@@ -162,7 +162,7 @@ class _Names(NamedTuple):
 
 
 @functools.cache
-def list_names() -> _Names:
+def _list_names() -> _Names:
     """Return the names of the table."""
     namespaces, aliases, functions = {"keras", "keras.layers"}, {}, {}
     for line in Path(__file__).with_name("v1_names.txt").read_text().splitlines():
@@ -255,7 +255,7 @@ def find_name(path: str) -> Any:
         names = importlib.import_module(f"meshflow.legacy.compat.{module}")
         if name in names.__all__:
             return getattr(names, name)
-    table = list_names()
+    table = _list_names()
     if path in table.namespaces:
         raise_if_unavailable(name, f"tf.{_V1}{package}".rstrip("."))
         return Namespace(path)
@@ -268,6 +268,17 @@ def find_name(path: str) -> Any:
     if path in table.functions and callable(found):
         return _adapt_arguments(found, path, table.functions[path])
     return found
+
+
+def list_attributes(path: str) -> set[str]:
+    """Return the names of a namespace, without those that version 2 has, too."""
+    start = f"{path}." if path else ""
+    tables = (*_list_names(), _OTHER_MODULES)
+    paths = (p.removeprefix(start) for table in tables for p in table if p.startswith(start))
+    names = {p for p in paths if "." not in p}
+    for module in _MODULES.get(path, ()):
+        names.update(importlib.import_module(f"meshflow.legacy.compat.{module}").__all__)
+    return names
 
 
 class Namespace(ModuleType):
@@ -295,12 +306,7 @@ class Namespace(ModuleType):
             ) from error
 
     def __dir__(self) -> list[str]:
-        start, table = f"{self._path}.", list_names()
-        names = {p.removeprefix(start) for group in table for p in group if p.startswith(start)}
-        modules = (
-            importlib.import_module(f"meshflow.legacy.compat.{m}")
-            for m in _MODULES.get(self._path, ())
-        )
+        names = list_attributes(self._path)
         with contextlib.suppress(AttributeError):
             names.update(getattr(_find_public(self._path), "__all__", ()))
-        return sorted({n for n in names if "." not in n}.union(*(m.__all__ for m in modules)))
+        return sorted(names)

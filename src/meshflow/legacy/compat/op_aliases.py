@@ -15,7 +15,6 @@ from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
 __all__ = [
-    "OP_ALIASES",
     "Print",
     "assign",
     "assign_add",

@@ -15,7 +15,7 @@ from meshflow.core.config.session_config import ConfigProto, GPUOptions  # noqa:
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name
-from meshflow.legacy.compat.namespaces import list_names as _list_names
+from meshflow.legacy.compat.namespaces import list_attributes as _list_attributes
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
@@ -244,6 +244,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    table = _list_names()
-    names = {name for group in table for name in group if "." not in name}
-    return sorted({*__all__, *_tf.__all__, *names})
+    return sorted({*__all__, *_tf.__all__, *_list_attributes("")})
