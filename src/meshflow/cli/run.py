@@ -6,6 +6,7 @@ import io
 import os
 import runpy
 import sys
+import zipfile
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
@@ -45,13 +46,13 @@ def run_program(arguments: Sequence[str]) -> int:
         elif option == "-c":
             _set_arguments(["-c", *arguments[2:]], "")
             exec(compile(target, "<string>", "exec", dont_inherit=True), _make_main().__dict__)
+        elif os.path.isfile(os.path.join(option, "__main__.py")) or zipfile.is_zipfile(option):
+            _set_arguments(arguments, os.path.abspath(option))
+            _make_main()
+            runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         elif os.path.isfile(option):
             _set_arguments(arguments, os.path.dirname(os.path.realpath(option)))
             _run_script(option)
-        elif os.path.isfile(os.path.join(option, "__main__.py")):
-            _set_arguments(arguments, option)
-            _make_main()
-            runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         else:
             print(_explain_missing_script(option), file=sys.stderr)
             return _USAGE_ERROR_CODE
