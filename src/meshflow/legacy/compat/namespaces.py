@@ -57,20 +57,13 @@ _OTHER_MODULES = {
     },
 }
 _OTHER_MODULES |= {
-    f"nn.{n}": "meshflow.legacy.rnn_cells"
-    for n in ("bidirectional_dynamic_rnn", "dynamic_rnn", "static_bidirectional_rnn", "static_rnn")
-}
-_OTHER_MODULES |= {
-    f"nn.rnn_cell.{n}": "meshflow.legacy.rnn_cells"
-    for n in (
-        "BasicLSTMCell",
-        "BasicRNNCell",
-        "DeviceWrapper",
-        "DropoutWrapper",
-        "GRUCell",
-        "LSTMCell",
+    f"{namespace}.{n}": "meshflow.legacy.rnn_cells"
+    for namespace, text in (
+        ("nn", "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn"),
+        ("nn.rnn_cell", "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell"),
+        ("nn.rnn_cell", "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper"),
     )
-    + ("LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper")
+    for n in text.split()
 }
 # Arguments of version 2 by those of version 1.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -117,34 +110,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "value": ("input",),
 }
 # Arguments that have no effect.
-_IGNORED = frozenset(
-    (
-        "allow_fast_lookup",
-        "back_prop",
-        "colocate_gradients_with_ops",
-        "data",
-        "gate_gradients",
-        "name",
-        "optimize",
-    )
-    + (
-        "strict",
-        "summarize",
-        "use_cudnn_on_gpu",
-        "use_locking",
-        "validate_indices",
-        "validate_shape",
-        "verify_shape",
-    )
-    + (
-        "partition_strategy",
-        "infer_shape",
-        "parallel_iterations",
-        "swap_memory",
-        "arg_types",
-        "arg_values",
-    )
+_IGNORED_TEXT = (
+    "allow_fast_lookup arg_types arg_values back_prop colocate_gradients_with_ops data gate_gradients infer_shape name optimize "
+    "parallel_iterations partition_strategy strict summarize swap_memory use_cudnn_on_gpu use_locking validate_indices "
+    "validate_shape verify_shape"
 )
+_IGNORED = frozenset(_IGNORED_TEXT.split())
 
 
 class _Names(NamedTuple):

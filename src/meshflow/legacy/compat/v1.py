@@ -56,40 +56,32 @@ def _make_switch(name: str, effect: object) -> Callable[..., Any]:
 
 
 _SWITCHES: dict[str, object] = {
-    **dict.fromkeys(
+    name: value
+    for value, names in (
         (
-            "enable_control_flow_v2",
-            "enable_eager_execution",
-            "enable_resource_variables",
-            "enable_tensor_equality",
-        )
-        + (
-            "enable_v2_behavior",
-            "enable_v2_tensorshape",
-            "disable_control_flow_v2",
-            "global_variables_initializer",
-        )
-        + (
-            "disable_resource_variables",
-            "initialize_all_tables",
-            "initialize_all_variables",
-            "variables_initializer",
-        )
-        + (
-            "initialize_local_variables",
-            "initialize_variables",
-            "local_variables_initializer",
-            "tables_initializer",
-        )
-    ),
-    **dict.fromkeys(
-        (
-            "control_flow_v2_enabled",
-            "executing_eagerly_outside_functions",
-            "resource_variables_enabled",
+            None,
+            "enable_control_flow_v2 enable_eager_execution enable_resource_variables enable_tensor_equality",
         ),
-        True,
-    ),
+        (
+            None,
+            "enable_v2_behavior enable_v2_tensorshape disable_control_flow_v2 disable_resource_variables",
+        ),
+        (
+            None,
+            "global_variables_initializer initialize_all_tables initialize_all_variables variables_initializer",
+        ),
+        (
+            None,
+            "initialize_local_variables initialize_variables local_variables_initializer tables_initializer",
+        ),
+        (
+            True,
+            "control_flow_v2_enabled executing_eagerly_outside_functions resource_variables_enabled",
+        ),
+    )
+    for name in names.split()
+}
+_SWITCHES |= {
     "disable_tensor_equality": "`==` of tensors compares elements, as in TensorFlow 2; use `is` for identity.",
     "disable_v2_tensorshape": "Sizes of shapes are integers, as in TensorFlow 2; use tf.compat.dimension_value.",
 }
