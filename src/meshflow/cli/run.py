@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import runpy
+import shlex
 import sys
 import zipfile
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def _run_script(path: str) -> None:
 
 def _explain_missing_script(path: str) -> str:
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
-        return f"{path} is a saved model. Call its signature by `meshflow predict {path}`; `meshflow run` runs programs."
+        return f"{path} is a saved model. Call its signature by `meshflow predict {shlex.quote(path)}`; `meshflow run` runs programs."
     if os.path.isdir(path):
         return f"meshflow run: the folder {path} has no __main__.py, and it is not a saved model."
     return f"meshflow run: there is no script {path}. Check the path."
