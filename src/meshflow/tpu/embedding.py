@@ -170,6 +170,7 @@ class SGD(_TableOptimizer):
             weight_decay_factor,
             multiply_weight_decay_factor_by_learning_rate,
             clipvalue,
+            low_dimensional_packing_status=low_dimensional_packing_status,
         )
 
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
