@@ -2,7 +2,7 @@
 
 `tests/reference/tensorflow_api.txt.xz` has all names, `src/meshflow/legacy/compat/v1_names.txt` the names of
 `tf.compat.v1` that refer to another path or have other arguments in TensorFlow 2, and
-`src/meshflow/raw_ops/arguments.txt` the raw ops.
+`src/meshflow/raw_ops/arguments.txt` the raw ops. Run `prune_tensorflow_api.py` after it: the tables have only what Meshflow needs.
 
 Run it in an environment with `tensorflow-cpu==2.15.1`. Each line of the text has one name: `kind path(arguments)`, where
 the kind is a letter (module, class, function, value, or `=` for another name of an object). The lines of the

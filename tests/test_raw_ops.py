@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.raw_ops import operations
 
 REFERENCE = Path(__file__).parent / "reference"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "prune_tensorflow_api.py"
 sys.path.insert(0, str(REFERENCE))
 from raw_op_cases import CALLS, VALUES, run_update
 from raw_op_values import flatten
@@ -77,3 +80,11 @@ def test_errors():
     assert len(dir(tf.raw_ops)) > 480
     assert str(inspect.signature(tf.raw_ops.Relu)) == "(*, features, name=None)"
     assert all(callable(getattr(tf.raw_ops, name)) for name in dir(tf.raw_ops))
+
+
+def test_table_has_the_arguments_of_all_computed_ops():
+    texts = operations._read_lines()
+    assert (
+        runpy.run_path(str(SCRIPT))["prune_ops"](texts) == operations.FILE.read_text().splitlines()
+    )
+    assert [name for name in operations.list_ops() if "(" not in texts[name]] == []

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ match sys.argv[1:]:
     (folder / "program.py").write_text(program)
     (folder / "package" / "__main__.py").write_text(program)
     (folder / "wrong.py").write_text("x = (1\n")
+    with zipfile.ZipFile(folder / "app.pyz", "w") as archive:
+        archive.writestr("__main__.py", "import sys; print(sys.argv, __name__, __file__)")
     return folder
 
 
@@ -57,6 +60,7 @@ match sys.argv[1:]:
         ["-m", "program", "error"],
         ["-m", "package", "a"],
         ["package"],
+        ["app.pyz", "a"],
         ["wrong.py"],
         ["-c", "import sys; print(sys.argv, __name__); helper", "a"],
     ],

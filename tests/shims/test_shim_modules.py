@@ -1,6 +1,7 @@
 """`import tensorflow`, `keras` and `tf_keras` load Meshflow, in this process and in others."""
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 
@@ -160,12 +161,19 @@ assert output.startswith("tensorflow meshflow.keras"), output
 """)
 
 
-def test_python_without_meshflow_explains_the_shims(tmp_path):
-    found = subprocess.run(
-        [sys.executable, "-S", "-c", "import tensorflow"],
-        env={"PYTHONPATH": PACKAGE_FOLDER},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert "this Python has no package 'meshflow'" in found.stderr
+def test_python_of_another_environment_loads_its_own_packages(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import keras\nname = keras.name")
+
+    def run(program):
+        return subprocess.run(
+            [sys.executable, "-S", "-c", program],
+            env={"PYTHONPATH": os.pathsep.join([PACKAGE_FOLDER, str(tmp_path)])},
+            cwd=PACKAGE_FOLDER,
+            capture_output=True,
+            text=True,
+        )
+
+    assert "this Python has no package 'meshflow'" in run("import keras").stderr
+    assert "No module named 'keras'" in run("import tensorflow").stderr
+    (tmp_path / "keras.py").write_text("name = 'installed'")
+    assert run("import tensorflow; print(tensorflow.name)").stdout == "installed\n"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import runpy
+import shlex
 import sys
+import zipfile
 from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
@@ -45,13 +47,13 @@ def run_program(arguments: Sequence[str]) -> int:
         elif option == "-c":
             _set_arguments(["-c", *arguments[2:]], "")
             exec(compile(target, "<string>", "exec", dont_inherit=True), _make_main().__dict__)
+        elif os.path.isfile(os.path.join(option, "__main__.py")) or zipfile.is_zipfile(option):
+            _set_arguments(arguments, os.path.abspath(option))
+            _make_main()
+            runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         elif os.path.isfile(option):
             _set_arguments(arguments, os.path.dirname(os.path.realpath(option)))
             _run_script(option)
-        elif os.path.isfile(os.path.join(option, "__main__.py")):
-            _set_arguments(arguments, option)
-            _make_main()
-            runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         else:
             print(_explain_missing_script(option), file=sys.stderr)
             return _USAGE_ERROR_CODE
@@ -86,7 +88,7 @@ def _run_script(path: str) -> None:
 
 def _explain_missing_script(path: str) -> str:
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
-        return f"{path} is a saved model. Call its signature by `meshflow predict {path}`; `meshflow run` runs programs."
+        return f"{path} is a saved model. Call its signature by `meshflow predict {shlex.quote(path)}`; `meshflow run` runs programs."
     if os.path.isdir(path):
         return f"meshflow run: the folder {path} has no __main__.py, and it is not a saved model."
     return f"meshflow run: there is no script {path}. Check the path."

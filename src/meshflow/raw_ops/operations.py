@@ -24,8 +24,9 @@ from meshflow.raw_ops.public_functions import ARGUMENTS, PUBLIC_PATHS
 from meshflow.raw_ops.resources import FUNCTIONS
 from meshflow.raw_ops.training import TRAINING_OPS
 
-__all__ = ["bind_positional", "find_op", "list_ops"]
+__all__ = ["FILE", "bind_positional", "find_op", "list_ops"]
 
+FILE = Path(__file__).with_name("arguments.txt")
 _FUNCTIONS: dict[str, Callable[..., Any]] = {**FUNCTIONS, **TRAINING_OPS}
 
 
@@ -45,9 +46,12 @@ class OpDefinition(NamedTuple):
 
 @functools.cache
 def _read_lines() -> dict[str, str]:
-    """Return the text of each op by its name."""
-    lines = Path(__file__).with_name("arguments.txt").read_text().splitlines()
-    return {line.partition("(")[0]: line for line in lines}
+    """Return the text of each op by its name, which is only the name for ops that Meshflow does not compute."""
+    texts: dict[str, str] = {}
+    for line in FILE.read_text().splitlines():
+        name, bracket, _ = line.partition("(")
+        texts |= {name: line} if bracket else {n: n for n in line.split()}
+    return texts
 
 
 @functools.cache

@@ -107,16 +107,11 @@ ARGUMENTS: dict[str, str] = {
     "squeeze_dims": "axis",
 }
 # The public functions of these ops have other results, so the op of TensorFlow's graphs is used.
-_EXCLUDED = frozenset(
-    (
-        "Unique",
-        "UniqueWithCounts",
-        "LogUniformCandidateSampler",
-        "UniformCandidateSampler",
-        "StringFormat",
-    )
-    + ("Conv2DBackpropFilter", "MaxPoolWithArgmax", "StatelessShuffle", "Svd", "Bincount")
+_EXCLUDED_TEXT = (
+    "Bincount Conv2DBackpropFilter LogUniformCandidateSampler MaxPoolWithArgmax StatelessShuffle StringFormat Svd "
+    "UniformCandidateSampler Unique UniqueWithCounts"
 )
+_EXCLUDED = frozenset(_EXCLUDED_TEXT.split())
 
 
 def _iterate_paths() -> Iterator[tuple[str, str]]:

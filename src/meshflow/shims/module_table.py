@@ -237,7 +237,7 @@ MODULES = {
     "python.util.nest": f"tf.nest {_HELPERS}",
     "python.util.tf_contextlib": "contextlib",
     "python.util.tf_inspect": f"{_HELPERS} inspect _inspect=inspect",
-    "python.tf2": f"enabled={_HELPERS}:is_version_2",
+    "python.tf2": "enabled=tf.__internal__.tf2.enabled",
     # Messages.
     "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "
     "meshflow.io.messages",

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,21 @@ from meshflow.core.values.dtypes import as_dtype
 from meshflow.environment.types import PyTree
 
 tf: Any = get_public_package()
+_internal = tf.__internal__
+_structures = _internal.nest
+
+# ---- public names of `tf.__internal__` ------------------------------------------------------
+
+make_decorator, unwrap = _internal.decorator.make_decorator, _internal.decorator.unwrap
+eager_mode, smart_cond = _internal.eager_context.eager_mode, _internal.smart_cond.smart_cond
+is_resource_variable = _internal.ops.is_resource_variable
+broadcast_weights = _internal.ops.broadcast_weights
+assign_moving_average = _internal.train.assign_moving_average
+is_attrs, is_mapping = _structures.is_attrs, _structures.is_mapping
+list_to_tuple, sequence_like = _structures.list_to_tuple, _structures.sequence_like
+flatten_up_to, map_structure_up_to = _structures.flatten_up_to, _structures.map_structure_up_to
+get_traverse_shallow_structure = _structures.get_traverse_shallow_structure
+yield_flat_paths = _structures.yield_flat_paths
 
 # ---- decorators -----------------------------------------------------------------------------
 
@@ -60,11 +75,6 @@ _NAME_TO_TYPE_SPEC: dict[str, type] = {}
 _TYPE_SPEC_TO_NAME: dict[type, str] = {}
 
 
-def make_decorator(target: Callable[..., Any], decorator_func: Callable[..., Any], *_: object, **__: object) -> Any:  # fmt: skip
-    """Return `decorator_func` with the metadata of `target`."""
-    return functools.update_wrapper(decorator_func, target)
-
-
 def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
     """Return the parameters of a function without its decorators; those of TensorFlow have no annotations."""
     function = inspect.unwrap(func)
@@ -84,29 +94,9 @@ def is_nested(structure: PyTree) -> bool:
 is_nested_or_composite = is_sequence = is_sequence_or_composite = is_nested
 
 
-def flatten_up_to(
-    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
-) -> list[Any]:
-    """Return the parts of a structure at the leaves of a shallow structure."""
-    return nest.flatten_up_to(shallow_tree, input_tree)
-
-
-def map_structure_up_to(
-    shallow_tree: PyTree, func: Callable[..., Any], *inputs: PyTree, **_: object
-) -> PyTree:
-    """Call a function with the parts of structures that correspond to the leaves of a shallow structure."""
-    parts = [nest.flatten_up_to(shallow_tree, structure) for structure in inputs]
-    return nest.pack_sequence_as(shallow_tree, [func(*p) for p in zip(*parts, strict=True)])
-
-
 def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the leaves of a structure, each after its path of keys and indices."""
-    if not nest.is_nested(structure):
-        return [((), structure)]
-    parts = sorted(structure.items()) if isinstance(structure, Mapping) else enumerate(structure)
-    return [
-        ((key, *path), leaf) for key, part in parts for path, leaf in flatten_with_tuple_paths(part)
-    ]
+    return list(zip(yield_flat_paths(structure), nest.flatten(structure), strict=True))
 
 
 def flatten_with_joined_string_paths(
@@ -116,11 +106,6 @@ def flatten_with_joined_string_paths(
     return [
         (separator.join(map(str, path)), leaf) for path, leaf in flatten_with_tuple_paths(structure)
     ]
-
-
-def yield_flat_paths(structure: PyTree) -> Iterator[tuple[Any, ...]]:
-    """Yield the paths of the leaves of a structure."""
-    return (path for path, _ in flatten_with_tuple_paths(structure))
 
 
 def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
@@ -138,20 +123,6 @@ def map_structure_with_tuple_paths_up_to(
     )
 
 
-def get_traverse_shallow_structure(
-    traverse_fn: Callable[[PyTree], Any], structure: PyTree
-) -> PyTree:
-    """Return a structure that ends where a function returns False."""
-    if not traverse_fn(structure) or not nest.is_nested(structure):
-        return False
-    if isinstance(structure, Mapping):
-        parts = {k: get_traverse_shallow_structure(traverse_fn, v) for k, v in structure.items()}
-        return nest.rebuild_mapping(structure, parts)
-    return nest.rebuild_sequence(
-        structure, [get_traverse_shallow_structure(traverse_fn, v) for v in structure]
-    )
-
-
 def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     """Return a structure with the values of its variables."""
     return nest.map_structure(
@@ -161,7 +132,7 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
 
 def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: object) -> None:
     """Raise an error if a structure lacks an element of a shallow structure."""
-    nest.flatten_up_to(shallow_tree, input_tree)
+    flatten_up_to(shallow_tree, input_tree)
 
 
 class ObjectIdentityDictionary(MutableMapping[Any, Any]):
@@ -253,11 +224,6 @@ def count_gpus() -> int:
     return len(tf.config.list_logical_devices("GPU"))
 
 
-def is_version_2() -> bool:
-    """Return True, because TensorFlow 2's behavior is on."""
-    return True
-
-
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 
@@ -282,18 +248,10 @@ def is_in_xla_context(graph: object = None) -> bool:
 
 
 GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
-eager_mode = silence = contextlib.nullcontext
+silence = contextlib.nullcontext
 
 
 # ---- tensors --------------------------------------------------------------------------------
-
-
-def smart_cond(pred: Any, true_fn: Callable[[], Any], false_fn: Callable[[], Any], name: str | None = None) -> Any:  # fmt: skip
-    """Call one of two functions; a condition with a known value needs no `tf.cond`."""
-    value = smart_constant_value(pred)
-    if value is None:
-        return tf.cond(pred, true_fn, false_fn, name=name)
-    return true_fn() if value else false_fn()
 
 
 def smart_constant_value(pred: Any) -> bool | None:
@@ -310,20 +268,10 @@ def is_sparse(tensor: object) -> bool:
     return isinstance(tensor, tf.SparseTensor)
 
 
-def is_resource_variable(var: object) -> bool:
-    """Return whether a value is a variable."""
-    return isinstance(var, tf.Variable)
-
-
 def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
     """Return the shape in a tensor; sizes that are unknown during tracing are None."""
     value = tf.get_static_value(tensor)
     return tf.TensorShape([None] * tensor.shape[0] if value is None else value.tolist())
-
-
-def assign_moving_average(variable: tf.Variable, value: Any, decay: Any, zero_debias: bool = False, name: str | None = None) -> Any:  # fmt: skip
-    """Move a variable towards a value by the fraction `1 - decay`."""
-    return variable.assign_sub((variable - value) * (1 - decay), name=name)
 
 
 # ---- Keras ----------------------------------------------------------------------------------

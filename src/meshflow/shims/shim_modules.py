@@ -294,6 +294,5 @@ def convert_package(name: str) -> None:
         sys.meta_path.insert(0, _ShimFinder())
     module = sys.modules[name]
     module.__class__ = ShimModule
-    del module.__dict__["convert_package"]
     path = "tf" if name == _TENSORFLOW else "tf.keras"
     _make_public(module, _load_object(path), path)  # type: ignore[arg-type]

@@ -170,6 +170,7 @@ class SGD(_TableOptimizer):
             weight_decay_factor,
             multiply_weight_decay_factor_by_learning_rate,
             clipvalue,
+            low_dimensional_packing_status=low_dimensional_packing_status,
         )
 
     def _list_options(self, rate: TensorLike) -> dict[str, Any]:
@@ -498,25 +499,14 @@ def serving_embedding_lookup(
       [[5.0, 6.0], [1.0, 2.0]]
     """
     configs = nest.flatten(feature_config)
-    values = _flatten_like(feature_config, inputs)
-    factors = [None] * len(configs) if weights is None else _flatten_like(feature_config, weights)
+    values = nest.flatten_up_to(feature_config, inputs)
+    factors = (
+        [None] * len(configs) if weights is None else nest.flatten_up_to(feature_config, weights)
+    )
     outputs = [
         _look_up(c, tables[c.table], v, w) for c, v, w in zip(configs, values, factors, strict=True)
     ]
     return nest.pack_sequence_as(feature_config, outputs)
-
-
-def _flatten_like(structure: PyTree, values: PyTree) -> list[Any]:
-    """Return the parts of a structure at the leaves of another one."""
-    if isinstance(structure, Mapping):
-        return [
-            leaf for key in sorted(structure) for leaf in _flatten_like(structure[key], values[key])
-        ]
-    if isinstance(structure, (list, tuple)):
-        return [
-            leaf for a, b in zip(structure, values, strict=True) for leaf in _flatten_like(a, b)
-        ]
-    return [values]
 
 
 class _TableOwner(ObservableAttributes):
@@ -691,13 +681,13 @@ class TPUEmbedding(_TableOwner):
             )
         features, weights, _ = self._step
         configs = nest.flatten(self._feature_config)
-        values = _flatten_like(self._feature_config, features)
+        values = nest.flatten_up_to(self._feature_config, features)
         factors = (
             [None] * len(configs)
             if weights is None
-            else _flatten_like(self._feature_config, weights)
+            else nest.flatten_up_to(self._feature_config, weights)
         )
-        found = _flatten_like(self._feature_config, gradients)
+        found = nest.flatten_up_to(self._feature_config, gradients)
         slices: dict[TableConfig, list[IndexedSlices]] = {}
         for config, ids, weight, gradient in zip(configs, values, factors, found, strict=True):
             if gradient is not None:

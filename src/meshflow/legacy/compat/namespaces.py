@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from meshflow.core.runtime.unavailable_names import raise_if_unavailable
 from meshflow.legacy.compat.public_package import tf as _tf
 
-__all__ = ["Namespace", "find_name", "list_names"]
+__all__ = ["Namespace", "find_name", "list_attributes"]
 
 _V1 = "compat.v1."
 # Modules with the names of a namespace that version 2 does not have, or has with other behavior.
@@ -57,20 +57,13 @@ _OTHER_MODULES = {
     },
 }
 _OTHER_MODULES |= {
-    f"nn.{n}": "meshflow.legacy.rnn_cells"
-    for n in ("bidirectional_dynamic_rnn", "dynamic_rnn", "static_bidirectional_rnn", "static_rnn")
-}
-_OTHER_MODULES |= {
-    f"nn.rnn_cell.{n}": "meshflow.legacy.rnn_cells"
-    for n in (
-        "BasicLSTMCell",
-        "BasicRNNCell",
-        "DeviceWrapper",
-        "DropoutWrapper",
-        "GRUCell",
-        "LSTMCell",
+    f"{namespace}.{n}": "meshflow.legacy.rnn_cells"
+    for namespace, text in (
+        ("nn", "bidirectional_dynamic_rnn dynamic_rnn static_bidirectional_rnn static_rnn"),
+        ("nn.rnn_cell", "BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell"),
+        ("nn.rnn_cell", "LSTMStateTuple MultiRNNCell RNNCell ResidualWrapper"),
     )
-    + ("LSTMStateTuple", "MultiRNNCell", "RNNCell", "ResidualWrapper")
+    for n in text.split()
 }
 # Arguments of version 2 by those of version 1.
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -117,34 +110,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "value": ("input",),
 }
 # Arguments that have no effect.
-_IGNORED = frozenset(
-    (
-        "allow_fast_lookup",
-        "back_prop",
-        "colocate_gradients_with_ops",
-        "data",
-        "gate_gradients",
-        "name",
-        "optimize",
-    )
-    + (
-        "strict",
-        "summarize",
-        "use_cudnn_on_gpu",
-        "use_locking",
-        "validate_indices",
-        "validate_shape",
-        "verify_shape",
-    )
-    + (
-        "partition_strategy",
-        "infer_shape",
-        "parallel_iterations",
-        "swap_memory",
-        "arg_types",
-        "arg_values",
-    )
+_IGNORED_TEXT = (
+    "allow_fast_lookup arg_types arg_values back_prop colocate_gradients_with_ops data gate_gradients infer_shape name optimize "
+    "parallel_iterations partition_strategy strict summarize swap_memory use_cudnn_on_gpu use_locking validate_indices "
+    "validate_shape verify_shape"
 )
+_IGNORED = frozenset(_IGNORED_TEXT.split())
 
 
 class _Names(NamedTuple):
@@ -162,7 +133,7 @@ class _Names(NamedTuple):
 
 
 @functools.cache
-def list_names() -> _Names:
+def _list_names() -> _Names:
     """Return the names of the table."""
     namespaces, aliases, functions = {"keras", "keras.layers"}, {}, {}
     for line in Path(__file__).with_name("v1_names.txt").read_text().splitlines():
@@ -255,7 +226,7 @@ def find_name(path: str) -> Any:
         names = importlib.import_module(f"meshflow.legacy.compat.{module}")
         if name in names.__all__:
             return getattr(names, name)
-    table = list_names()
+    table = _list_names()
     if path in table.namespaces:
         raise_if_unavailable(name, f"tf.{_V1}{package}".rstrip("."))
         return Namespace(path)
@@ -268,6 +239,17 @@ def find_name(path: str) -> Any:
     if path in table.functions and callable(found):
         return _adapt_arguments(found, path, table.functions[path])
     return found
+
+
+def list_attributes(path: str) -> set[str]:
+    """Return the names of a namespace, without those that version 2 has, too."""
+    start = f"{path}." if path else ""
+    tables = (*_list_names(), _OTHER_MODULES)
+    paths = (p.removeprefix(start) for table in tables for p in table if p.startswith(start))
+    names = {p for p in paths if "." not in p}
+    for module in _MODULES.get(path, ()):
+        names.update(importlib.import_module(f"meshflow.legacy.compat.{module}").__all__)
+    return names
 
 
 class Namespace(ModuleType):
@@ -295,12 +277,7 @@ class Namespace(ModuleType):
             ) from error
 
     def __dir__(self) -> list[str]:
-        start, table = f"{self._path}.", list_names()
-        names = {p.removeprefix(start) for group in table for p in group if p.startswith(start)}
-        modules = (
-            importlib.import_module(f"meshflow.legacy.compat.{m}")
-            for m in _MODULES.get(self._path, ())
-        )
+        names = list_attributes(self._path)
         with contextlib.suppress(AttributeError):
             names.update(getattr(_find_public(self._path), "__all__", ()))
-        return sorted({n for n in names if "." not in n}.union(*(m.__all__ for m in modules)))
+        return sorted(names)

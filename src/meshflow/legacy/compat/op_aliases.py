@@ -15,7 +15,6 @@ from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.ops.math import floordiv as _floordiv
 
 __all__ = [
-    "OP_ALIASES",
     "Print",
     "assign",
     "assign_add",
@@ -34,94 +33,61 @@ __all__ = [
     "verify_tensor_all_finite",
 ]
 
+_ASSERTIONS = (
+    "assert_greater_equal assert_integer assert_less_equal assert_near assert_negative assert_non_negative assert_non_positive "
+    "assert_none_equal assert_positive assert_rank_at_least assert_rank_in assert_scalar assert_type"
+)
 # Paths of functions in TensorFlow 2 with other arguments, by their paths in TensorFlow 1.
 OP_ALIASES: dict[str, str] = {
-    **{n: f"math.{n}" for n in ("bincount", "confusion_matrix", "count_nonzero")},
-    **{
-        f"sparse_{n}": f"sparse.{n}"
-        for n in (
-            "add",
-            "concat",
-            "reduce_max",
-            "reduce_sum",
-            "segment_mean",
-            "segment_sqrt_n",
-            "segment_sum",
-            "split",
-        )
-    },
-    **{
-        f"{module}{n}": f"debugging.{n}"
-        for module in ("", "debugging.")
-        for n in (
-            "assert_greater_equal",
-            "assert_integer",
-            "assert_less_equal",
-            "assert_near",
-            "assert_negative",
-        )
-        + (
-            "assert_non_negative",
-            "assert_non_positive",
-            "assert_none_equal",
-            "assert_positive",
-            "assert_rank_at_least",
-        )
-        + ("assert_rank_in", "assert_scalar", "assert_type")
-    },
-    **{n: f"io.{n}" for n in ("decode_csv", "decode_raw", "parse_example", "parse_single_example")},
-    **{
-        f"data.experimental.{n}Structure": f"{n}Spec"
-        for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")
-    },
-    **{
-        f"gfile.{old}": f"io.gfile.{new}"
-        for old, new in (
-            *(
-                ("Copy", "copy"),
-                ("DeleteRecursively", "rmtree"),
-                ("Exists", "exists"),
-                ("FastGFile", "GFile"),
-            ),
-            *(
-                ("Glob", "glob"),
-                ("IsDirectory", "isdir"),
-                ("ListDirectory", "listdir"),
-                ("MakeDirs", "makedirs"),
-            ),
-            *(
-                ("MkDir", "mkdir"),
-                ("Remove", "remove"),
-                ("Rename", "rename"),
-                ("Stat", "stat"),
-                ("Walk", "walk"),
-            ),
-        )
-    },
+    f"{prefix}{name}": f"{namespace}.{name}"
+    for prefix, namespace, names in (
+        ("", "math", "bincount confusion_matrix count_nonzero"),
+        (
+            "sparse_",
+            "sparse",
+            "add concat reduce_max reduce_sum segment_mean segment_sqrt_n segment_sum split",
+        ),
+        ("", "debugging", _ASSERTIONS),
+        ("debugging.", "debugging", _ASSERTIONS),
+        (
+            "",
+            "io",
+            "decode_csv decode_raw parse_example parse_single_example serialize_many_sparse serialize_sparse",
+        ),
+        ("", "nn", "depth_to_space space_to_depth"),
+        ("", "strings", "reduce_join substr"),
+        ("string_", "strings", "split to_hash_bucket to_number"),
+    )
+    for name in names.split()
+}
+_GFILE_NAMES = (
+    "Copy=copy DeleteRecursively=rmtree Exists=exists FastGFile=GFile Glob=glob IsDirectory=isdir ListDirectory=listdir "
+    "MakeDirs=makedirs MkDir=mkdir Remove=remove Rename=rename Stat=stat Walk=walk"
+)
+OP_ALIASES |= {
+    f"gfile.{old}": f"io.gfile.{new}"
+    for old, _, new in (n.partition("=") for n in _GFILE_NAMES.split())
+}
+OP_ALIASES |= {
+    f"data.experimental.{n}Structure": f"{n}Spec"
+    for n in ("RaggedTensor", "SparseTensor", "Tensor", "TensorArray")
+}
+OP_ALIASES |= {
     "arg_max": "argmax",
-    "data.experimental.map_and_batch_with_legacy_function": "data.experimental.map_and_batch",
-    "extract_image_patches": "image.extract_patches",
-    "image.extract_image_patches": "image.extract_patches",
-    "manip.reshape": "reshape",
-    "nn.ctc_loss_v2": "nn.ctc_loss",
-    "nn.softmax_cross_entropy_with_logits_v2": "nn.softmax_cross_entropy_with_logits",
-    "random.stateless_multinomial": "random.stateless_categorical",
-    "saved_model.experimental.save": "saved_model.save",
-    "serialize_many_sparse": "io.serialize_many_sparse",
-    "serialize_sparse": "io.serialize_sparse",
     "arg_min": "argmin",
     "batch_to_space_nd": "batch_to_space",
-    "depth_to_space": "nn.depth_to_space",
+    "data.experimental.map_and_batch_with_legacy_function": "data.experimental.map_and_batch",
+    "extract_image_patches": "image.extract_patches",
     "floor_div": "math.floordiv",
+    "image.extract_image_patches": "image.extract_patches",
+    "manip.reshape": "reshape",
     "multinomial": "random.categorical",
+    "nn.ctc_loss_v2": "nn.ctc_loss",
+    "nn.softmax_cross_entropy_with_logits_v2": "nn.softmax_cross_entropy_with_logits",
     "py_func": "numpy_function",
+    "random.stateless_multinomial": "random.stateless_categorical",
     "random_poisson": "random.poisson",
-    "reduce_join": "strings.reduce_join",
-    "space_to_depth": "nn.space_to_depth",
-    "string_split": "strings.split",
-    "string_to_hash_bucket": "strings.to_hash_bucket",
-    "string_to_number": "strings.to_number",
-    "substr": "strings.substr",
+    "saved_model.experimental.save": "saved_model.save",
 }
 
 

@@ -15,7 +15,7 @@ from meshflow.core.config.session_config import ConfigProto, GPUOptions  # noqa:
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.tensor import Tensor
 from meshflow.legacy.compat.namespaces import find_name as _find_name
-from meshflow.legacy.compat.namespaces import list_names as _list_names
+from meshflow.legacy.compat.namespaces import list_attributes as _list_attributes
 from meshflow.legacy.compat.public_package import tf as _tf
 from meshflow.version import COMPILER_VERSION, GIT_VERSION, VERSION  # noqa: F401 - public names
 
@@ -56,40 +56,32 @@ def _make_switch(name: str, effect: object) -> Callable[..., Any]:
 
 
 _SWITCHES: dict[str, object] = {
-    **dict.fromkeys(
+    name: value
+    for value, names in (
         (
-            "enable_control_flow_v2",
-            "enable_eager_execution",
-            "enable_resource_variables",
-            "enable_tensor_equality",
-        )
-        + (
-            "enable_v2_behavior",
-            "enable_v2_tensorshape",
-            "disable_control_flow_v2",
-            "global_variables_initializer",
-        )
-        + (
-            "disable_resource_variables",
-            "initialize_all_tables",
-            "initialize_all_variables",
-            "variables_initializer",
-        )
-        + (
-            "initialize_local_variables",
-            "initialize_variables",
-            "local_variables_initializer",
-            "tables_initializer",
-        )
-    ),
-    **dict.fromkeys(
-        (
-            "control_flow_v2_enabled",
-            "executing_eagerly_outside_functions",
-            "resource_variables_enabled",
+            None,
+            "enable_control_flow_v2 enable_eager_execution enable_resource_variables enable_tensor_equality",
         ),
-        True,
-    ),
+        (
+            None,
+            "enable_v2_behavior enable_v2_tensorshape disable_control_flow_v2 disable_resource_variables",
+        ),
+        (
+            None,
+            "global_variables_initializer initialize_all_tables initialize_all_variables variables_initializer",
+        ),
+        (
+            None,
+            "initialize_local_variables initialize_variables local_variables_initializer tables_initializer",
+        ),
+        (
+            True,
+            "control_flow_v2_enabled executing_eagerly_outside_functions resource_variables_enabled",
+        ),
+    )
+    for name in names.split()
+}
+_SWITCHES |= {
     "disable_tensor_equality": "`==` of tensors compares elements, as in TensorFlow 2; use `is` for identity.",
     "disable_v2_tensorshape": "Sizes of shapes are integers, as in TensorFlow 2; use tf.compat.dimension_value.",
 }
@@ -244,6 +236,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    table = _list_names()
-    names = {name for group in table for name in group if "." not in name}
-    return sorted({*__all__, *_tf.__all__, *names})
+    return sorted({*__all__, *_tf.__all__, *_list_attributes("")})
