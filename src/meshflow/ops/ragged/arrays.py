@@ -173,7 +173,7 @@ def _check_lengths(first: RaggedTensor, second: RaggedTensor) -> None:
         )
 
 
-def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> PyTree:
+def stack(values: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor | RaggedTensor:
     """Stack tensors of different sizes.
 
     Example:
@@ -459,7 +459,7 @@ def _tile(rows: PyTree, counts: list[int]) -> PyTree:
     )
 
 
-def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> PyTree:
+def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor | RaggedTensor:
     """Select values of rows; the result has the selected values of each row.
 
     Args:

@@ -31,7 +31,7 @@ def constant(
     inner_shape: PyTree = None,
     name: str | None = None,
     row_splits_dtype: DTypeLike = int64,
-) -> PyTree:
+) -> Tensor | RaggedTensor:
     """Create a ragged tensor of nested lists.
 
     Args:
