@@ -121,6 +121,60 @@ def test_functions_and_gradients():
     np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(y, v)), [2, 8, 12])
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r, q: r[2],
+        lambda r, q: r[-1:],
+        lambda r, q: r[::-2],
+        lambda r, q: r[:, 1:],
+        lambda r, q: tf.stack([r, q], 1)[3],
+        lambda r, q: r + q * 2,
+        lambda r, q: tf.expand_dims(r, 2) * q.with_values(tf.stack([q.values, q.values], 1)),
+        lambda r, q: tf.gather(r, [2, 0]),
+        lambda r, q: tf.tile(r, [1, 2]),
+        lambda r, q: tf.reverse(r, [1]),
+        lambda r, q: tf.reduce_sum(r, 0),
+        lambda r, q: tf.ragged.boolean_mask(r, q > 2),
+        lambda r, q: tf.ragged.boolean_mask(r, q.row_lengths() > 1),
+        lambda r, q: tf.ragged.range(r.row_lengths()),
+        lambda r, q: RT.from_tensor(r.to_tensor(), padding=0),
+        lambda r, q: RT.from_tensor(r.to_tensor(), q.row_lengths()),
+        lambda r, q: RT.from_value_rowids(r.values, q.value_rowids()),
+    ],
+)
+def test_traced_rows(function, caplog):
+    """Sizes that depend on traced rows do not make a function run as Python."""
+    traces = []
+
+    @tf.function
+    def traced(r, q):
+        traces.append(1)
+        return function(r, q)
+
+    splits = [0, 2, 2, 5, 6], [0, 0, 1, 3, 6], [0, 2, 2, 5, 6]
+    for s in splits:
+        pair = [RT.from_row_splits(tf.range(1.0, 7.0), tf.constant(s)) for _ in range(2)]
+        assert to_lists(traced(*pair)) == to_lists(function(*pair)), s
+    assert len(traces) <= 2
+    assert not caplog.records
+
+
+def test_traced_rows_gradients():
+    @tf.function
+    def differentiate(x, splits, others):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            r, q = RT.from_row_splits(x, splits), RT.from_row_splits(x, others)
+            y = tf.reduce_sum((r * q)[1:, :2].flat_values)
+        return tape.gradient(y, x)
+
+    x, splits = tf.constant([1.0, 2, 3, 4, 5]), tf.constant([0, 1, 4, 5])
+    assert differentiate(x, splits, splits + 0).numpy().tolist() == [0, 4, 6, 0, 10]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Unable to broadcast"):
+        differentiate(x, splits, tf.constant([0, 2, 4, 5]))
+
+
 def test_datasets():
     rows = tf.data.Dataset.from_tensor_slices(A)
     assert to_lists(list(rows)) == [[1, 2, 3], [], [4, 5]]
