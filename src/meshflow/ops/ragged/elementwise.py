@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.indexing import gather_values
-from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, find_value
+from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, find_value, make_size
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
@@ -61,9 +63,7 @@ class _Axes:
         missing = depth + 1 - len(self.rows)
         self.rows += sizes[1 : 1 + missing]
         if missing >= 0:
-            flat = array.reshape(
-                flat, [int(np.prod(sizes[: 1 + missing], dtype=np.int64)), *sizes[1 + missing :]]
-            )
+            flat = array.reshape(flat, [math.prod(sizes[: 1 + missing]), *sizes[1 + missing :]])
         elif len(operand.shape) == 0 or (missing < 0 and not isinstance(operand, RaggedTensor)):
             flat = array.reshape(flat, [1, *sizes])
         self.values = flat
@@ -90,38 +90,37 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     depth = max(rank - len(x.shape) + x.ragged_rank for x in ragged)
     axes = [_Axes(x, rank, depth) for x in operands]
     count = _broadcast_sizes([a.rows[0] for a in axes])
-    splits = [n for a in axes for n in a.rows if isinstance(n, Tensor)]
+    splits = [n for a in axes for n in a.rows[1:] if isinstance(n, Tensor)]
+    is_repeated = [isinstance(a.rows[0], int) and a.rows[0] == 1 for a in axes]
     dtype = model.partition.dtype
 
-    def find(*known: np.ndarray) -> list[np.ndarray]:
+    def find(count: np.ndarray, *known: np.ndarray) -> list[np.ndarray]:
         supply = iter(known)
-        rows = [[next(supply) if isinstance(n, Tensor) else n for n in a.rows] for a in axes]
-        maps = [
-            np.arange(count) if sizes[0] == count else np.zeros(count, np.int64) for sizes in rows
-        ]
+        rows = [[next(supply) if isinstance(n, Tensor) else n for n in a.rows[1:]] for a in axes]
+        maps = [np.zeros(count, np.int64) if r else np.arange(count) for r in is_repeated]
         all_lengths = []
-        for axis in range(1, depth + 1):
+        for axis in range(depth):
             lengths, maps = _broadcast_rows([sizes[axis] for sizes in rows], maps)
             all_lengths.append(lengths)
         return [*all_lengths, *maps]
 
-    values_on_host = [find_value(t) for t in splits]
-    if all(v is not None for v in values_on_host):
-        parts: list[Any] = find(*values_on_host)  # type: ignore[arg-type]
+    sizes = [n for a in axes for n in a.rows[1:] if not isinstance(n, Tensor)]
+    if has_symbolic_size(sizes) or all(find_value(t) is not None for t in splits):
+        parts: list[Any] = find(count, *[t.require_value(SPLITS_USE) for t in splits])
     else:
         results = [((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)]
         results += [(("values",), np.int64)] * len(axes)
-        parts = compute_on_host(find, splits, results, SPLITS_USE)
+        parts = compute_on_host(find, [make_size(count), *splits], results, SPLITS_USE)
     maps = parts[depth:]
     partitions = []
     for axis, lengths in enumerate(parts[:depth], 1):
-        sizes = {n if isinstance(n, int) else None for n in (a.rows[axis] for a in axes)} - {1}
+        widths = {n if isinstance(n, int) else None for n in (a.rows[axis] for a in axes)} - {1}
         following = parts[axis] if axis < depth else maps[0]
         num_values = following.shape[0]
-        if None in sizes:
+        if None in widths:
             partition = RowPartition.from_row_lengths(lengths, False, dtype, num_values=num_values)
         else:
-            size = np.asarray(sizes.pop() if sizes else 1, dtype.dtype)
+            size = np.asarray(widths.pop() if widths else 1, dtype.dtype)
             partition = RowPartition.from_uniform_row_length(size, num_values, lengths.shape[0])
         partitions.append(partition)
     values = [

@@ -41,13 +41,12 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
         raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
     if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
         raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
-    index %= count
     splits = rows.partition.row_splits()
     known = find_value(splits)
     if known is not None:
-        row = rows.values[int(known[index]) : int(known[index + 1])]
+        row = rows.values[int(known[:-1][index]) : int(known[1:][index])]
     else:
-        find = lambda splits: [np.arange(splits[index], splits[index + 1])]
+        find = lambda splits: [np.arange(splits[:-1][index], splits[1:][index])]
         (positions,) = compute_on_host(find, [splits], [((None,), np.int64)], SPLITS_USE)
         row = gather_values(rows.values, positions)
     return row[tuple(rest)] if rest else row
@@ -89,7 +88,12 @@ def _is_full(key: slice) -> bool:
 def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     if _is_full(key):
         return rows
-    result = take_rows(rows, np.arange(rows.partition.static_nrows)[_to_slice(key)], True)
+    key, nrows = _to_slice(key), rows.partition.static_nrows
+    if isinstance(nrows, int):
+        result = take_rows(rows, np.arange(nrows)[key], True)
+    else:
+        find = lambda splits: _find_row_values(splits, np.arange(len(splits) - 1)[key])
+        result = select_values(rows, find, None)
     length = rows.partition.static_uniform_row_length
     if length is None:
         return result
