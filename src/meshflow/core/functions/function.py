@@ -40,6 +40,7 @@ from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
@@ -106,8 +107,8 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         leaves = nest.flatten_parts(self.input_signature or ())
         specs = [s for s in leaves if isinstance(s, TensorSpec)]
-        self._has_unknown_sizes = not jit_compile and (
-            reduce_retracing or any(not s.shape.is_fully_defined() for s in specs)
+        self._has_unknown_sizes = reduce_retracing or any(
+            not s.shape.is_fully_defined() for s in specs
         )
         functools.update_wrapper(self, python_function, updated=())
 
@@ -260,7 +261,13 @@ class Function:
     ) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for these arguments, or None."""
         is_nested = context.trace is not None or context.tapes
-        if not self._has_unknown_sizes or is_nested or not is_interpreter_enabled():
+        if is_nested or self._jit_compile or not is_interpreter_enabled():
+            return None
+        if not self._has_unknown_sizes and not any(
+            # The number of values in rows, or of elements, is always unknown.
+            isinstance(leaf, CompositeTensor)
+            for leaf in nest.flatten((args, kwargs))
+        ):
             return None
         parts: Any = key
         family_key = parts[0], tuple(map(_omit_sizes, parts[1])), *parts[2:]
@@ -370,8 +377,10 @@ class Function:
         concrete.is_stored = getattr(self._python, "is_stored_program", False)
         if traced.has_unknown_sizes and context.trace is None:
             concrete.check_unknown_sizes()
+            # Without the arrays of the arguments, which the variants must not keep.
+            spec_args, spec_kwargs = nest.map_parts(to_spec, (args, kwargs))
             concrete.variants = SizeVariants(
-                concrete, lambda hints: self._trace(signature[0], signature[1], None, hints=hints)
+                concrete, lambda hints: self._trace(spec_args, spec_kwargs, None, hints=hints)
             )
         elif traced.has_unknown_sizes:
             key = None
