@@ -175,6 +175,8 @@ def test_traces_with_other_decisions(caplog):
     for s in [0, 2, 4, 6], [0, 1, 4, 6], [0, 3, 4, 6]:
         rows = RT.from_row_splits(tf.range(6.0), tf.constant(s))
         assert add(rows).numpy().tolist() == (rows[0] + rows[1]).numpy().tolist(), s
+    outer = tf.function(lambda r: add(r) * 2)
+    assert outer(rows).numpy().tolist() == (add(rows) * 2).numpy().tolist()
     assert not caplog.records
 
 

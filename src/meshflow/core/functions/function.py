@@ -242,7 +242,9 @@ class Function:
         """Run a function with sizes that depend on values."""
         if context.trace is not None:
             # The symbols of the sizes belong to the outermost trace.
-            tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
+            tensors = [
+                leaf for leaf in nest.flatten_parts((args, kwargs)) if is_tensor_argument(leaf)
+            ]
             concrete = self._trace(args, kwargs, None)
             return concrete.run([convert_to_tensor(t) for t in tensors])
         if context.tapes:

@@ -13,11 +13,11 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.indexing import gather_values
-from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, find_value, make_size
+from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, Size, find_value, make_size
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
@@ -94,7 +94,7 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     is_repeated = [isinstance(a.rows[0], int) and a.rows[0] == 1 for a in axes]
     dtype = model.partition.dtype
 
-    def find(count: np.ndarray, *known: np.ndarray) -> list[np.ndarray]:
+    def find(count: Size, *known: np.ndarray) -> list[np.ndarray]:
         supply = iter(known)
         rows = [[next(supply) if isinstance(n, Tensor) else n for n in a.rows[1:]] for a in axes]
         maps = [np.zeros(count, np.int64) if r else np.arange(count) for r in is_repeated]
@@ -108,7 +108,9 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     if has_symbolic_size(sizes) or all(find_value(t) is not None for t in splits):
         parts: list[Any] = find(count, *[t.require_value(SPLITS_USE) for t in splits])
     else:
-        results = [((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)]
+        results: list[Result] = [
+            ((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)
+        ]
         results += [(("values",), np.int64)] * len(axes)
         parts = compute_on_host(find, [make_size(count), *splits], results, SPLITS_USE)
     maps = parts[depth:]

@@ -20,7 +20,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.operators import install_operators
@@ -28,6 +28,7 @@ from meshflow.ops.ragged import indexing, padding
 from meshflow.ops.ragged.formatting import format_rows
 from meshflow.ops.ragged.partition import (
     RowPartition,
+    Size,
     convert_integers,
     find_largest,
     find_value,
@@ -296,11 +297,11 @@ class RaggedTensor(CompositeTensor, _Operators):
         if lengths.ndim != 1:
             raise ValueError(f"lengths: shape {lengths.shape} must have rank 1")
 
-        def find(counts: np.ndarray, columns: np.ndarray) -> list[np.ndarray]:
+        def find(counts: np.ndarray, columns: Size) -> list[np.ndarray]:
             counts = np.clip(counts, 0, columns)
             return [np.flatnonzero(np.arange(columns) < counts[:, None]), counts]
 
-        results = [((None,), np.int64), ((lengths.array.shape[0],), dtype.dtype)]
+        results: list[Result] = [((None,), np.int64), ((lengths.array.shape[0],), dtype.dtype)]
         use = "lengths of RaggedTensor.from_tensor"
         positions, counts = compute_on_host(find, [lengths, make_size(columns)], results, use)
         return cls.from_row_lengths(array.gather(flat, positions), counts)
