@@ -654,9 +654,9 @@ def function(
     tensor arguments and the values of all others. Later calls run the traced program: op by op until
     compiling it with XLA pays off, then compiled. A function caches its 512 most recently used
     traces; an older one is traced again when it is called. With None sizes in the `input_signature`,
-    or with `reduce_retracing`, the second size is traced for any size. A program with sizes that depend on
-    values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) always runs op by
-    op, unless `jit_compile` is True.
+    with ragged or other composite arguments, or with `reduce_retracing`, the second size is traced for any
+    size. A program with sizes that depend on values (`tf.boolean_mask`, `tf.where` with one argument, slices
+    up to a computed end) always runs op by op, unless `jit_compile` is True.
 
     Args:
       func: The function; None to use `tf.function(...)` as a decorator with arguments.

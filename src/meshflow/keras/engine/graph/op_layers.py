@@ -190,7 +190,7 @@ def _get_build_shapes(first: PyTree) -> PyTree:
 
 def _apply_index(x: Any, slice_spec: Any) -> Any:
     key = decode_index(slice_spec)
-    return x[key] if isinstance(x, CompositeTensor) else getitem(x, key)
+    return x[key] if isinstance(x, CompositeTensor) else getitem(x, key)  # type: ignore[index]
 
 
 def encode_index(key: Any, rank: int | None) -> Any:
