@@ -3,6 +3,7 @@
 import pickle
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -119,6 +120,79 @@ def test_functions_and_gradients():
         rows = RT.from_row_lengths(v, [1, 2])
         y = tf.reduce_sum(tf.reduce_sum(rows**2, 1) * [1.0, 2.0])
     np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(y, v)), [2, 8, 12])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda r, q: r[2],
+        lambda r, q: r[-1:],
+        lambda r, q: r[::-2],
+        lambda r, q: r[:, 1:],
+        lambda r, q: r + q * 2,
+        lambda r, q: tf.expand_dims(r, 2) * q.with_values(tf.stack([q.values, q.values], 1)),
+        lambda r, q: tf.gather(r, [2, 0]),
+        lambda r, q: tf.tile(r, [1, 2]),
+        lambda r, q: tf.reverse(r, [1]),
+        lambda r, q: tf.reduce_sum(r, 0),
+        lambda r, q: tf.ragged.boolean_mask(r, q > 2),
+        lambda r, q: tf.ragged.boolean_mask(r, q.row_lengths() > 1),
+        lambda r, q: tf.ragged.range(r.row_lengths()),
+        lambda r, q: RT.from_tensor(r.to_tensor(), padding=0),
+        lambda r, q: RT.from_tensor(r.to_tensor(), q.row_lengths()),
+        lambda r, q: RT.from_value_rowids(r.values, q.value_rowids()),
+    ],
+)
+def test_traced_rows(function, caplog):
+    """Sizes that depend on traced rows do not make a function run as Python."""
+    traces = []
+
+    @tf.function
+    def traced(r, q):
+        if isinstance(r.values.array, jax.core.Tracer):
+            traces.append(1)
+        return function(r, q)
+
+    splits = (
+        [0, 2, 2, 5, 8],
+        [0, 0, 1, 3, 8],
+        [0, 3, 3, 5, 9],
+        [0, 1, 3, 9, 11, 14],
+        [0, 6, 6, 8, 11],
+    )
+    for s in splits:
+        values = tf.range(1.0, s[-1] + 1.0)
+        pair = [RT.from_row_splits(values, tf.constant(s)) for _ in range(2)]
+        assert to_lists(traced(*pair)) == to_lists(function(*pair)), s
+    # For the sizes of the first call, for any number of values, and for any number of rows.
+    assert len(traces) <= 3
+    assert not caplog.records
+
+
+def test_traces_with_other_decisions(caplog):
+    """A function with ragged arguments is traced again if a computed size needs another decision."""
+    add = tf.function(lambda r: r[0] + r[1])
+    for s in [0, 2, 4, 6], [0, 1, 4, 6], [0, 3, 4, 6]:
+        rows = RT.from_row_splits(tf.range(6.0), tf.constant(s))
+        assert add(rows).numpy().tolist() == (rows[0] + rows[1]).numpy().tolist(), s
+    outer = tf.function(lambda r: add(r) * 2)
+    assert outer(rows).numpy().tolist() == (add(rows) * 2).numpy().tolist()
+    assert not caplog.records
+
+
+def test_traced_rows_gradients():
+    @tf.function
+    def differentiate(x, splits, others):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            r, q = RT.from_row_splits(x, splits), RT.from_row_splits(x, others)
+            y = tf.reduce_sum((r * q)[1:, :2].flat_values)
+        return tape.gradient(y, x)
+
+    x, splits = tf.constant([1.0, 2, 3, 4, 5]), tf.constant([0, 1, 4, 5])
+    assert differentiate(x, splits, splits + 0).numpy().tolist() == [0, 4, 6, 0, 10]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Unable to broadcast"):
+        differentiate(x, splits, tf.constant([0, 2, 4, 5]))
 
 
 def test_datasets():

@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core.dispatch import dispatch
 from meshflow.core.dispatch.operands import MAX_FLOAT32, NumpyRules
 from meshflow.core.runtime.context import context
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
@@ -173,7 +174,7 @@ def _make_equality_method(function: Callable[..., Any], default: bool) -> Callab
         try:
             return function(*_promote(self, other))
         except (TypeError, ValueError):
-            if hasattr(self, "_is_composite") or not isinstance(
+            if isinstance(self, CompositeTensor) or not isinstance(
                 other, (Tensor, Variable, np.ndarray)
             ):
                 return default

@@ -441,11 +441,7 @@ def op(
                 if i < len(args):
                     signature.bind(*args, **kwargs)  # The call raises Python's own TypeError.
                 values[i] = value
-            if (
-                len(values) != count
-                or inspect.Parameter.empty in values[:0]
-                or any(v is inspect.Parameter.empty for v in values)
-            ):
+            if len(values) != count or any(v is inspect.Parameter.empty for v in values):
                 signature.bind(*args, **kwargs)
             operands = [values[i] for i in operand_indices]
             if list_indices:

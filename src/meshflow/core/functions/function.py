@@ -40,6 +40,7 @@ from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
@@ -106,8 +107,8 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         leaves = nest.flatten_parts(self.input_signature or ())
         specs = [s for s in leaves if isinstance(s, TensorSpec)]
-        self._has_unknown_sizes = not jit_compile and (
-            reduce_retracing or any(not s.shape.is_fully_defined() for s in specs)
+        self._has_unknown_sizes = reduce_retracing or any(
+            not s.shape.is_fully_defined() for s in specs
         )
         functools.update_wrapper(self, python_function, updated=())
 
@@ -241,7 +242,9 @@ class Function:
         """Run a function with sizes that depend on values."""
         if context.trace is not None:
             # The symbols of the sizes belong to the outermost trace.
-            tensors = [leaf for leaf in nest.flatten((args, kwargs)) if is_tensor_argument(leaf)]
+            tensors = [
+                leaf for leaf in nest.flatten_parts((args, kwargs)) if is_tensor_argument(leaf)
+            ]
             concrete = self._trace(args, kwargs, None)
             return concrete.run([convert_to_tensor(t) for t in tensors])
         if context.tapes:
@@ -260,7 +263,13 @@ class Function:
     ) -> ConcreteFunction | None:
         """Return a trace with symbolic sizes that is valid for these arguments, or None."""
         is_nested = context.trace is not None or context.tapes
-        if not self._has_unknown_sizes or is_nested or not is_interpreter_enabled():
+        if is_nested or self._jit_compile or not is_interpreter_enabled():
+            return None
+        if not self._has_unknown_sizes and not any(
+            # The number of values in rows, or of elements, is always unknown.
+            isinstance(leaf, CompositeTensor)
+            for leaf in nest.flatten((args, kwargs))
+        ):
             return None
         parts: Any = key
         family_key = parts[0], tuple(map(_omit_sizes, parts[1])), *parts[2:]
@@ -370,8 +379,10 @@ class Function:
         concrete.is_stored = getattr(self._python, "is_stored_program", False)
         if traced.has_unknown_sizes and context.trace is None:
             concrete.check_unknown_sizes()
+            # Without the arrays of the arguments, which the variants must not keep.
+            spec_args, spec_kwargs = nest.map_parts(to_spec, (args, kwargs))
             concrete.variants = SizeVariants(
-                concrete, lambda hints: self._trace(signature[0], signature[1], None, hints=hints)
+                concrete, lambda hints: self._trace(spec_args, spec_kwargs, None, hints=hints)
             )
         elif traced.has_unknown_sizes:
             key = None
@@ -643,9 +654,9 @@ def function(
     tensor arguments and the values of all others. Later calls run the traced program: op by op until
     compiling it with XLA pays off, then compiled. A function caches its 512 most recently used
     traces; an older one is traced again when it is called. With None sizes in the `input_signature`,
-    or with `reduce_retracing`, the second size is traced for any size. A program with sizes that depend on
-    values (`tf.boolean_mask`, `tf.where` with one argument, slices up to a computed end) always runs op by
-    op, unless `jit_compile` is True.
+    with ragged or other composite arguments, or with `reduce_retracing`, the second size is traced for any
+    size. A program with sizes that depend on values (`tf.boolean_mask`, `tf.where` with one argument, slices
+    up to a computed end) always runs op by op, unless `jit_compile` is True.
 
     Args:
       func: The function; None to use `tf.function(...)` as a decorator with arguments.

@@ -1,4 +1,4 @@
-"""Traces of functions with sizes that depend on values; see `core/dispatch/unknown_sizes.py`."""
+"""Traces of functions with sizes that depend on values; see `core/values/unknown_sizes.py`."""
 
 from __future__ import annotations
 

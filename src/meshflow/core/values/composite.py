@@ -54,8 +54,6 @@ class CompositeTensor:
       array([0, 1, 1])
     """
 
-    _is_composite = True
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         jax.tree_util.register_pytree_node(

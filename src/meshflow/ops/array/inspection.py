@@ -18,6 +18,7 @@ from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_comp
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -43,7 +44,7 @@ __all__ = [
 
 
 def _get_shape(value: Any) -> TensorShape:
-    if hasattr(value, "_keras_history") or hasattr(value, "_is_composite"):
+    if hasattr(value, "_keras_history") or isinstance(value, CompositeTensor):
         return value.shape
     return convert_to_tensor(value).shape
 

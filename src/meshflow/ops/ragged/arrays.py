@@ -12,10 +12,11 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged.elementwise import broadcast
-from meshflow.ops.ragged.indexing import gather_values, take_rows
+from meshflow.ops.ragged.indexing import gather_values, select_values, take_rows
 from meshflow.ops.ragged.partition import (
     Namespace,
     RowPartition,
@@ -132,13 +133,7 @@ def _concat(parts: list[Any], axis: int) -> PyTree:
     splits = [r.row_splits for r in rows]
     ids = [r.partition.value_rowids() for r in rows]
     order = _interleave(*splits, *ids)
-    if find_value(order) is not None:
-        values = gather_values(joined, order.numpy())
-    elif isinstance(joined, RaggedTensor):
-        values = gather_values(joined, order.require_value("positions of concatenated rows"))
-    else:
-        values = array.gather(joined, order)
-    return RaggedTensor.from_row_lengths(values, total, validate=False)
+    return RaggedTensor.from_row_lengths(gather_values(joined, order), total, validate=False)
 
 
 @define_array_function
@@ -446,17 +441,20 @@ def _tile(rows: PyTree, counts: list[int]) -> PyTree:
     first, *inner = counts
     if any(n != 1 for n in inner[1:]):
         rows = rows.with_values(_tile(rows.values, [1, *inner[1:]]))
-    splits, length = rows.host_splits, rows.partition.static_uniform_row_length
-    lengths = np.diff(splits)
-    order = np.tile(np.arange(len(lengths)), first)
-    order = np.repeat(order, inner[0])
-    values = gather_values(rows.values, concatenate_ranges(splits[:-1][order], lengths[order]))
-    if length is not None:
-        size = np.asarray(length * inner[0], splits.dtype)
-        return RaggedTensor.from_uniform_row_length(values, size, first * len(lengths))
-    return RaggedTensor.from_row_lengths(
-        values, np.tile(lengths * inner[0], first).astype(splits.dtype)
-    )
+
+    def find(splits: np.ndarray) -> Sequence[np.ndarray]:
+        lengths = np.diff(splits)
+        order = np.repeat(np.tile(np.arange(len(lengths)), first), inner[0])
+        positions = concatenate_ranges(splits[:-1][order], lengths[order])
+        return positions, np.tile(lengths * inner[0], first)
+
+    partition = rows.partition
+    count, length = first * partition.static_nrows, partition.static_uniform_row_length
+    result = select_values(rows, find, count)
+    if length is None:
+        return result
+    size = np.asarray(length * inner[0], partition.dtype.dtype)
+    return RaggedTensor.from_uniform_row_length(result.values, size, count)
 
 
 def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor | RaggedTensor:
@@ -482,22 +480,28 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
     if len(data.shape) < rank:
         raise ValueError(f"Shapes {mask.shape} and {data.shape} are incompatible")
     if not isinstance(mask, RaggedTensor) and rank == 1:
-        flags = mask.require_value("a mask of tf.ragged.boolean_mask")
-        if data.shape[0] != len(flags):
+        if data.shape[0] != mask.shape[0]:
             raise InvalidValueError(f"Shapes {mask.shape} and {data.shape[:1]} are incompatible")
-        return gather_values(data, np.flatnonzero(flags))
+        (positions,) = compute_on_host(
+            lambda flags: [np.flatnonzero(flags)],
+            [mask],
+            [((None,), np.int64)],
+            "a mask of tf.ragged.boolean_mask",
+        )
+        return gather_values(data, positions)
     dtype = next((v.partition.dtype for v in (data, mask) if isinstance(v, RaggedTensor)), int64)
     data, mask = to_ragged(data, rank - 1, dtype), to_ragged(mask, rank - 1, dtype)
     _check_lengths(data, mask)
     if rank > 2:
         return drop_uniform(data.with_values(boolean_mask(data.values, mask.values)))
-    flags = mask.flat_values.require_value("a mask of tf.ragged.boolean_mask")
-    if data.partition.require_num_values() != len(flags):
+    return select_values(data, _find_true_values, data.partition.static_nrows, [mask.flat_values])
+
+
+def _find_true_values(splits: np.ndarray, flags: np.ndarray) -> Sequence[np.ndarray]:
+    if splits[-1] != len(flags):
         raise InvalidValueError("data and mask have different row lengths")
-    values = gather_values(data.values, np.flatnonzero(flags))
-    ids = data.partition.value_rowids().require_value("rows of tf.ragged.boolean_mask")
-    counts = np.bincount(ids[flags], minlength=data.partition.static_nrows)
-    return RaggedTensor.from_row_lengths(values, counts.astype(dtype.dtype))
+    counts = np.concatenate([[0], np.cumsum(flags)])
+    return np.flatnonzero(flags), np.diff(counts[splits])
 
 
 def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | None = None) -> PyTree:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.indexing import gather_values
-from meshflow.ops.ragged.partition import RowPartition, find_value
+from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, Size, find_value, make_size
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
@@ -45,7 +48,7 @@ def have_same_rows(first: RaggedTensor, second: RaggedTensor) -> bool:
 
 
 class _Axes:
-    """The axes of an operand from the first one to the last ragged one: sizes, or row lengths."""
+    """The axes of an operand from the first one to the last ragged one: sizes, or row splits."""
 
     def __init__(self, operand: PyTree, rank: int, depth: int) -> None:
         self.rows: list[Any] = [1] * (rank - len(operand.shape))
@@ -55,14 +58,12 @@ class _Axes:
         while isinstance(flat, RaggedTensor):
             partition, flat = flat.partition, flat.values
             length = partition.static_uniform_row_length
-            self.rows.append(partition.read_splits() if length is None else length)
+            self.rows.append(partition.row_splits() if length is None else length)
         sizes = flat.shape.as_list()
         missing = depth + 1 - len(self.rows)
         self.rows += sizes[1 : 1 + missing]
         if missing >= 0:
-            flat = array.reshape(
-                flat, [int(np.prod(sizes[: 1 + missing], dtype=np.int64)), *sizes[1 + missing :]]
-            )
+            flat = array.reshape(flat, [math.prod(sizes[: 1 + missing]), *sizes[1 + missing :]])
         elif len(operand.shape) == 0 or (missing < 0 and not isinstance(operand, RaggedTensor)):
             flat = array.reshape(flat, [1, *sizes])
         self.values = flat
@@ -89,15 +90,41 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     depth = max(rank - len(x.shape) + x.ragged_rank for x in ragged)
     axes = [_Axes(x, rank, depth) for x in operands]
     count = _broadcast_sizes([a.rows[0] for a in axes])
-    maps: list[np.ndarray] = [
-        np.arange(count) if a.rows[0] == count else np.zeros(count, np.int64) for a in axes
-    ]
+    splits = [n for a in axes for n in a.rows[1:] if isinstance(n, Tensor)]
+    is_repeated = [isinstance(a.rows[0], int) and a.rows[0] == 1 for a in axes]
+    dtype = model.partition.dtype
+
+    def find(count: Size, *known: np.ndarray) -> list[np.ndarray]:
+        supply = iter(known)
+        rows = [[next(supply) if isinstance(n, Tensor) else n for n in a.rows[1:]] for a in axes]
+        maps = [np.zeros(count, np.int64) if r else np.arange(count) for r in is_repeated]
+        all_lengths = []
+        for axis in range(depth):
+            lengths, maps = _broadcast_rows([sizes[axis] for sizes in rows], maps)
+            all_lengths.append(lengths)
+        return [*all_lengths, *maps]
+
+    sizes = [n for a in axes for n in a.rows[1:] if not isinstance(n, Tensor)]
+    if has_symbolic_size(sizes) or all(find_value(t) is not None for t in splits):
+        parts: list[Any] = find(count, *[t.require_value(SPLITS_USE) for t in splits])
+    else:
+        results: list[Result] = [
+            ((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)
+        ]
+        results += [(("values",), np.int64)] * len(axes)
+        parts = compute_on_host(find, [make_size(count), *splits], results, SPLITS_USE)
+    maps = parts[depth:]
     partitions = []
-    dtype = model.partition.dtype.dtype
-    for axis in range(1, depth + 1):
-        partition, maps = _broadcast_rows([a.rows[axis] for a in axes], maps, count, dtype)
+    for axis, lengths in enumerate(parts[:depth], 1):
+        widths = {n if isinstance(n, int) else None for n in (a.rows[axis] for a in axes)} - {1}
+        following = parts[axis] if axis < depth else maps[0]
+        num_values = following.shape[0]
+        if None in widths:
+            partition = RowPartition.from_row_lengths(lengths, False, dtype, num_values=num_values)
+        else:
+            size = np.asarray(widths.pop() if widths else 1, dtype.dtype)
+            partition = RowPartition.from_uniform_row_length(size, num_values, lengths.shape[0])
         partitions.append(partition)
-        count = partition.static_nvals
     values = [
         a.values if _is_identity(m, a.values.shape[0]) else gather_values(a.values, m)
         for a, m in zip(axes, maps, strict=True)
@@ -108,7 +135,9 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     return values, make
 
 
-def _is_identity(positions: np.ndarray, count: int) -> bool:
+def _is_identity(positions: np.ndarray | Tensor, count: int) -> bool:
+    if isinstance(positions, Tensor):
+        return False
     return len(positions) == count and bool((positions == np.arange(count)).all())
 
 
@@ -145,16 +174,15 @@ def _broadcast_sizes(sizes: Sequence[int]) -> int:
 
 
 def _broadcast_rows(
-    rows: Sequence[Any], maps: list[np.ndarray], count: int, dtype: np.dtype
-) -> tuple[RowPartition, list[np.ndarray]]:
-    """Broadcast one axis; return its partition, and the rows of the operands at the next axis."""
+    rows: Sequence[Any], maps: list[np.ndarray]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Broadcast one axis; return its row lengths, and the rows of the operands at the next axis."""
+    count = len(maps[0])
     target: Any = None
-    is_uniform = True
     for sizes, positions in zip(rows, maps, strict=True):
         if isinstance(sizes, int) and sizes == 1:
             continue
         lengths = np.full(count, sizes) if isinstance(sizes, int) else np.diff(sizes)[positions]
-        is_uniform = is_uniform and isinstance(sizes, int)
         if target is not None and not np.array_equal(target, lengths):
             raise InvalidValueError("Unable to broadcast: dimension size mismatch in ragged rows.")
         target = lengths
@@ -170,14 +198,7 @@ def _broadcast_rows(
             results.append(repeated * sizes + offsets)
         else:
             results.append(sizes[:-1][repeated] + offsets)
-    if is_uniform:
-        size = next((s for s in rows if s != 1), 1)
-        partition = RowPartition.from_uniform_row_length(
-            np.asarray(size, dtype), len(offsets), count
-        )
-    else:
-        partition = RowPartition.from_row_lengths(target.astype(dtype), num_values=len(offsets))
-    return partition, results
+    return target, results
 
 
 def apply_elementwise(

@@ -11,6 +11,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops.ragged.partition import RowPartition, convert_integers
 from meshflow.ops.ragged.tensor import RaggedTensor
@@ -185,26 +186,31 @@ def range(
     first, last = (0, starts) if limits is None else (starts, limits)
     hint = next((as_dtype(v.dtype) for v in (last, first, deltas) if hasattr(v, "dtype")), dtype)
     tensors = [convert_to_tensor(v, dtype_hint=hint) for v in (first, last, deltas)]
-    bounds = [t.require_value("bounds of tf.ragged.range") for t in tensors]
-    if any(b.ndim > 1 for b in bounds):
+    if any(t.ndim > 1 for t in tensors):
         raise InvalidValueError(
             "tf.ragged.range: starts, limits and deltas must be scalars or vectors."
         )
-    common = np.result_type(*bounds) if dtype is None else as_dtype(dtype).dtype
-    sizes = {len(b) for b in bounds if b.ndim}
+    dtypes = [t.dtype.dtype for t in tensors]
+    common = np.result_type(*dtypes) if dtype is None else as_dtype(dtype).dtype
+    sizes = {t.array.shape[0] for t in tensors if t.ndim}
     if len(sizes) > 1:
         raise InvalidValueError(
             f"starts, limits, and deltas must have the same shape, got sizes {sorted(sizes)}"
         )
     count = sizes.pop() if sizes else 1
-    start, limit, delta = (np.broadcast_to(b, count).astype(common) for b in bounds)
-    if (delta == 0).any():
-        raise InvalidValueError("Requires delta != 0")
-    lengths = np.maximum(np.ceil((limit - start) / delta), 0).astype(np.int64)
-    steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    values = (np.repeat(start, lengths) + steps * np.repeat(delta, lengths)).astype(common)
-    rows = convert_integers(lengths, as_dtype(row_splits_dtype))
-    return RaggedTensor.from_row_lengths(convert_to_tensor(values), rows)
+
+    def make_rows(*bounds: np.ndarray) -> list[np.ndarray]:
+        vectors = [np.atleast_1d(b).astype(common) for b in bounds]
+        start, limit, delta = np.broadcast_arrays(*vectors)
+        if (delta == 0).any():
+            raise InvalidValueError("Requires delta != 0")
+        lengths = np.maximum(np.ceil((limit - start) / delta), 0).astype(np.int64)
+        steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return [np.repeat(start, lengths) + steps * np.repeat(delta, lengths), lengths]
+
+    results = [((None,), common), ((count,), as_dtype(row_splits_dtype).dtype)]
+    values, lengths = compute_on_host(make_rows, tensors, results, "bounds of tf.ragged.range")
+    return RaggedTensor.from_row_lengths(values, lengths)
 
 
 def row_splits_to_segment_ids(

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.dtypes import int64
+from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import concatenate_ranges
+from meshflow.ops.ragged.partition import (
+    SPLITS_USE,
+    concatenate_ranges,
+    convert_integers,
+    find_value,
+)
 
 
 def get_item(rows: PyTree, key: list[Any]) -> PyTree:
@@ -33,9 +41,14 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
         raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
     if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
         raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
-    splits = rows.partition.read_splits()
-    index %= count
-    row = rows.values[int(splits[index]) : int(splits[index + 1])]
+    splits = rows.partition.row_splits()
+    known = find_value(splits)
+    if known is not None:
+        row = rows.values[int(known[:-1][index]) : int(known[1:][index])]
+    else:
+        find = lambda splits: [np.arange(splits[:-1][index], splits[1:][index])]
+        (positions,) = compute_on_host(find, [splits], [((None,), np.int64)], SPLITS_USE)
+        row = gather_values(rows.values, positions)
     return row[tuple(rest)] if rest else row
 
 
@@ -75,7 +88,12 @@ def _is_full(key: slice) -> bool:
 def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     if _is_full(key):
         return rows
-    result = take_rows(rows, np.arange(rows.partition.static_nrows)[_to_slice(key)], True)
+    key, nrows = _to_slice(key), rows.partition.static_nrows
+    if isinstance(nrows, int):
+        result = take_rows(rows, np.arange(nrows)[key], True)
+    else:
+        find = lambda splits: _find_row_values(splits, np.arange(len(splits) - 1)[key])
+        result = select_values(rows, find, None)
     length = rows.partition.static_uniform_row_length
     if length is None:
         return result
@@ -83,23 +101,49 @@ def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     return type(rows).from_uniform_row_length(result.values, _match(rows, length), count)
 
 
-def take_rows(rows: PyTree, indices: np.ndarray, is_slice: bool = False) -> PyTree:
+def select_values(
+    rows: PyTree,
+    find: Callable[..., Sequence[Any]],
+    count: Any,
+    operands: Sequence[TensorLike] = (),
+) -> PyTree:
+    """Return rows of selected values.
+
+    Args:
+      rows: The ragged tensor.
+      find: Returns the positions of the values and the lengths of the rows, given the row splits and the
+        operands on the host.
+      count: Number of rows of the result.
+      operands: Further operands of `find`.
+    """
+    results = [((None,), np.int64), ((count,), rows.partition.dtype.dtype)]
+    operands = [rows.partition.row_splits(), *operands]
+    positions, lengths = compute_on_host(find, operands, results, SPLITS_USE)
+    values = gather_values(rows.values, positions)
+    return type(rows).from_row_lengths(values, lengths, validate=False)
+
+
+def take_rows(rows: PyTree, indices: TensorLike, is_slice: bool = False) -> PyTree:
     """Return some rows; rows of one length are a ragged dimension of the result unless it is a slice."""
-    splits = rows.partition.read_splits()
-    lengths = np.diff(splits)[indices]
-    if is_slice and indices.size and (np.diff(indices) == 1).all():
+    splits = find_value(rows.partition.row_splits())
+    if is_slice and splits is not None and indices.size and (np.diff(indices) == 1).all():
         values = rows.values[int(splits[indices[0]]) : int(splits[indices[-1] + 1])]
-    else:
-        values = gather_values(rows.values, concatenate_ranges(splits[:-1][indices], lengths))
-    return type(rows).from_row_lengths(values, lengths.astype(splits.dtype), validate=False)
+        return type(rows).from_row_lengths(values, np.diff(splits)[indices], validate=False)
+    indices = convert_integers(indices)
+    return select_values(rows, _find_row_values, indices.array.shape[0], [indices])
 
 
-def gather_values(values: PyTree, positions: np.ndarray) -> PyTree:
+def _find_row_values(splits: np.ndarray, indices: np.ndarray) -> Sequence[np.ndarray]:
+    lengths = np.diff(splits)[indices]
+    return concatenate_ranges(splits[:-1][indices], lengths), lengths
+
+
+def gather_values(values: PyTree, positions: TensorLike) -> PyTree:
     """Return values or rows at some positions."""
-    positions = positions.astype(np.int64)
+    positions = convert_integers(positions, int64)
     if hasattr(values, "row_splits"):
         return take_rows(values, positions)
-    return array.gather(values, Tensor(positions))
+    return array.gather(values, positions)
 
 
 def _get_inner(rows: PyTree, key: list[Any]) -> PyTree:
@@ -127,13 +171,15 @@ def _get_inner(rows: PyTree, key: list[Any]) -> PyTree:
 
 
 def _slice_columns(rows: PyTree, key: slice) -> PyTree:
-    splits = rows.partition.read_splits()
+    def find(splits: np.ndarray) -> Sequence[Any]:
+        lengths = np.diff(splits)
+        columns = [np.arange(n)[key] + start for n, start in zip(lengths, splits, strict=False)]
+        return np.concatenate([*columns, np.zeros(0, np.int64)]), [len(c) for c in columns]
+
+    count = rows.partition.static_nrows
+    result = select_values(rows, find, count)
     length = rows.partition.static_uniform_row_length
-    columns = [np.arange(n)[key] + start for n, start in zip(np.diff(splits), splits, strict=False)]
-    flat = np.concatenate([*columns, np.zeros(0, np.int64)]).astype(np.int64)
-    values = gather_values(rows.values, flat)
-    if length is not None:
-        size = len(range(length)[key])
-        return type(rows).from_uniform_row_length(values, _match(rows, size), len(columns))
-    lengths = np.array([len(c) for c in columns], splits.dtype)
-    return type(rows).from_row_lengths(values, lengths, validate=False)
+    if length is None:
+        return result
+    size = _match(rows, len(range(length)[key]))
+    return type(rows).from_uniform_row_length(result.values, size, count)

@@ -2,7 +2,7 @@
 
 The array functions of partitions run with NumPy on the host if the values of their operands are known,
 and are traced otherwise. Results with a size that depends on values, such as the positions of the values
-of selected rows, need known values; a function that has none then runs op by op (decision 39).
+of selected rows, need known values, or become symbols of the trace (decision 40).
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 
 # A size: an integer, a symbol of `jax.export`, or None if it is unknown.
 Size: TypeAlias = Any
 # NumPy or `jax.numpy`.
 Namespace: TypeAlias = Any
+# Use of row splits on the host, for errors.
+SPLITS_USE = "row splits, which determine the size of a result"
 
 __all__ = [
+    "SPLITS_USE",
     "Namespace",
     "RowPartition",
     "RowPartitionSpec",
@@ -282,8 +286,8 @@ class RowPartition(CompositeTensor):
         _check_rank(ids, 1, "value_rowids")
         known = find_value(ids)
         if nrows is None:
-            known = ids.require_value("value_rowids of a RaggedTensor without nrows")
-            count: Size = int(known[-1]) + 1 if known.size else 0
+            use = "value_rowids of a RaggedTensor without nrows"
+            count: Size = compute_size(lambda ids: ids[-1] + 1 if ids.size else 0, [ids], use)
         else:
             count = _read_count(nrows, "nrows")
         if validate and known is not None and not _is_ascending(known, count):
@@ -400,7 +404,7 @@ class RowPartition(CompositeTensor):
 
     def read_splits(self) -> np.ndarray:
         """Return the row splits on the host."""
-        return self._splits.require_value("row splits, which determine the size of a result")
+        return self._splits.require_value(SPLITS_USE)
 
     def row_splits(self) -> Tensor:
         """Return the positions in the values at which rows start, and the last end."""

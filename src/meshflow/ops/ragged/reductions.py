@@ -10,9 +10,9 @@ import numpy as np
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
-from meshflow.ops.ragged.partition import find_largest
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
 __all__ = [
@@ -64,8 +64,8 @@ def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
         return reduce_segments(kind, rows.values, partition.value_rowids(), partition.static_nrows)
     length = partition.static_uniform_row_length
     if length is None:
-        lengths = find_largest(partition.row_lengths())
-        length = int(lengths.require_value("the largest row length, for a reduction over axis 0"))
+        use = "the largest row length, for a reduction over axis 0"
+        length = compute_size(lambda n: n.max(initial=0), [partition.row_lengths()], use)
     return reduce_segments(kind, rows.values, partition.offsets_in_rows(), length)
 
 

@@ -20,6 +20,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, float32, int
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import PyTree
 from meshflow.ops import array
 from meshflow.ops.operators import install_operators
@@ -27,11 +28,11 @@ from meshflow.ops.ragged import indexing, padding
 from meshflow.ops.ragged.formatting import format_rows
 from meshflow.ops.ragged.partition import (
     RowPartition,
+    Size,
     convert_integers,
     find_largest,
     find_value,
     make_size,
-    read_integers,
 )
 
 if TYPE_CHECKING:
@@ -292,11 +293,17 @@ class RaggedTensor(CompositeTensor, _Operators):
                 convert_integers(columns, dtype), num_rows * columns, num_rows
             )
             return cls.from_partition(flat, partition)
-        counts = read_integers(lengths, "lengths of RaggedTensor.from_tensor")
-        if counts.ndim != 1:
-            raise ValueError(f"lengths: shape {counts.shape} must have rank 1")
-        counts = np.clip(counts, 0, columns).astype(dtype.dtype)
-        positions = np.flatnonzero(np.arange(columns) < counts[:, None])
+        lengths = convert_integers(lengths)
+        if lengths.ndim != 1:
+            raise ValueError(f"lengths: shape {lengths.shape} must have rank 1")
+
+        def find(counts: np.ndarray, columns: Size) -> list[np.ndarray]:
+            counts = np.clip(counts, 0, columns)
+            return [np.flatnonzero(np.arange(columns) < counts[:, None]), counts]
+
+        results: list[Result] = [((None,), np.int64), ((lengths.array.shape[0],), dtype.dtype)]
+        use = "lengths of RaggedTensor.from_tensor"
+        positions, counts = compute_on_host(find, [lengths, make_size(columns)], results, use)
         return cls.from_row_lengths(array.gather(flat, positions), counts)
 
     @classmethod
@@ -640,16 +647,20 @@ def _cumulate(sizes: Sequence[int]) -> list[int]:
     return [int(n) for n in np.cumprod(sizes)]
 
 
-def padding_lengths(dense: Tensor, value: PyTree) -> np.ndarray:
+def padding_lengths(dense: Tensor, value: PyTree) -> Tensor:
     """Return the length of each row of a dense tensor without the padding at its end."""
     fill = convert_to_tensor(value, dense.dtype).require_value("padding")
     if fill.shape != tuple(dense.shape)[2:]:
         raise ValueError(
             f"padding: shape {fill.shape} must be the shape of the values, {dense.shape[2:]}"
         )
-    is_value = dense.require_value("values of RaggedTensor.from_tensor") != fill
-    is_value = is_value.reshape(*is_value.shape[:2], int(np.prod(is_value.shape[2:]))).any(-1)
-    return np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)
+
+    def find(values: np.ndarray) -> list[np.ndarray]:
+        is_value = (values != fill).any(tuple(range(2, values.ndim)))
+        return [np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)]
+
+    results = [(dense.array.shape[:1], np.int64)]
+    return compute_on_host(find, [dense], results, "values of RaggedTensor.from_tensor")[0]
 
 
 def merge_dims(value: PyTree, outer: int, inner: int) -> PyTree:

@@ -16,6 +16,7 @@ from typing import Any
 from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.runtime.tracebacks import hide_frames
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.variables.indexing import getitem
 from meshflow.core.variables.variable import Variable
@@ -189,7 +190,7 @@ def _get_build_shapes(first: PyTree) -> PyTree:
 
 def _apply_index(x: Any, slice_spec: Any) -> Any:
     key = decode_index(slice_spec)
-    return x[key] if hasattr(x, "_is_composite") else getitem(x, key)
+    return x[key] if isinstance(x, CompositeTensor) else getitem(x, key)  # type: ignore[index]
 
 
 def encode_index(key: Any, rank: int | None) -> Any:
