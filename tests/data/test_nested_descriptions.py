@@ -5,7 +5,7 @@ import json
 import pytest
 
 import meshflow as tf
-from meshflow.data.storage.complete_run import _compute_checksum
+from meshflow.environment.json_documents import compute_json_checksum
 
 
 @pytest.mark.parametrize("levels", [150, 100_000])
@@ -18,7 +18,7 @@ def test_deeply_nested_specs_are_damage(tmp_path, levels):
     metadata["spec"] = None
     text = json.dumps(metadata).replace("null", '{"tuple": [' * levels + spec + "]}" * levels, 1)
     if levels < 1000:
-        text = json.dumps({**json.loads(text), "crc32": _compute_checksum(json.loads(text))})
+        text = json.dumps({**json.loads(text), "crc32": compute_json_checksum(json.loads(text))})
     path.write_text(text)
     with pytest.raises(tf.errors.DataLossError, match=r"spec\.json"):
         list(tf.data.Dataset.load(str(tmp_path / "saved")))
