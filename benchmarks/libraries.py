@@ -30,8 +30,7 @@ class Library:
       module: Name of the package to import.
       packages: Other packages, installed without their own dependencies.
       tests: Patterns of test files in the installed package, or in the source distribution.
-      skip: Patterns of files that are not run, and a reason in the table.
-      reason: Why files are skipped.
+      skip: Patterns of files that are not run.
     """
 
     requirement: str
@@ -39,7 +38,6 @@ class Library:
     packages: str = ""
     tests: str = ""
     skip: str = ""
-    reason: str = ""
 
     @property
     def name(self):
@@ -50,7 +48,7 @@ TFP = "tensorflow-probability==0.23.0 decorator cloudpickle gast dm-tree"
 GPFLOW = "setuptools==75.8.0 check-shapes dropstackframe lark deprecated multipledispatch tabulate"
 LIBRARIES = (
     Library("gpflow==2.9.2", "gpflow", f"{GPFLOW} {TFP}", "**/test_*.py"),
-    Library("edward2==0.0.2", "edward2", TFP, "tensorflow/**/*_test.py", "*experimental*", ""),
+    Library("edward2==0.0.2", "edward2", TFP, "tensorflow/**/*_test.py", "*experimental*"),
     Library("tensorflow-probability==0.23.0", "tensorflow_probability", TFP, "**/*_test.py"),
     Library("spektral==1.3.1", "spektral", "networkx lxml"),
     Library("keras-tuner==1.4.7", "keras_tuner", "kt-legacy"),

@@ -15,7 +15,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from hatch_build import LIBRARY, ONEDNN, SOURCES, find_installed_file, get_compile_command  # noqa: E402
+from hatch_build import (  # noqa: E402
+    LIBRARY,
+    ONEDNN,
+    find_installed_file,
+    get_compile_command,
+    list_sources,
+)
 
 SANITIZERS = "-fsanitize=fuzzer-no-link,address,undefined"
 # Adjustments for clang: without OpenMP, quickly, and with readable reports.
@@ -54,11 +60,12 @@ def build_native_targets(folder: Path) -> dict[str, Path]:
     command = [*get_compile_command(), *OPTIONS, f"-isystem{folder}"]
     # GCC's header passes arguments to this attribute, which clang rejects.
     command.append("-D__malloc__(...)=__malloc__")
-    sources = [*SOURCES, *(HERE / "native" / f"{name}.cc" for name in NATIVE_TARGETS)]
+    kernel_sources = list_sources()
+    sources = [*kernel_sources, *(HERE / "native" / f"{name}.cc" for name in NATIVE_TARGETS)]
 
     def compile_source(source: Path) -> Path:
         made = folder / f"{source.parent.name}-{source.stem}.o"
-        headers = SOURCES[0].parent.glob("*.h")
+        headers = kernel_sources[0].parent.glob("*.h")
         newest = max(path.stat().st_mtime for path in (source, *headers))
         if not made.exists() or made.stat().st_mtime < newest:
             subprocess.run([*command, SANITIZERS, "-c", str(source), "-o", str(made)], check=True)
@@ -68,9 +75,9 @@ def build_native_targets(folder: Path) -> dict[str, Path]:
         objects = list(pool.map(compile_source, sources))
     library = find_installed_file(LIBRARY, ONEDNN)
     link = [*command, "-fsanitize=fuzzer,address,undefined", f"-Wl,-rpath,{library.parent}"]
-    kernels = objects[: len(SOURCES)]
+    kernels = objects[: len(kernel_sources)]
     programs = {}
-    for name, target in zip(NATIVE_TARGETS, objects[len(SOURCES) :], strict=True):
+    for name, target in zip(NATIVE_TARGETS, objects[len(kernel_sources) :], strict=True):
         programs[name] = folder / name
         files = [*map(str, (*kernels, target, library, gomp)), "-ldl", "-o", str(programs[name])]
         subprocess.run([*link, *files], check=True)

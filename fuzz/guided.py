@@ -2,7 +2,7 @@
 
 A format is a module of `tests/fuzz/formats`, which also damages files behind their checksums. Damage that breaks a rule
 of `tests/fuzz/child.py` (an unclear error, a started program, ...) is stored in `$FUZZ_FINDINGS`, once for each kind,
-and the run continues. A crash, a hang of 20 seconds or more than 3 GiB end the process.
+and the run continues. A crash, a hang of 100 seconds or more than 3 GiB end the process.
 """
 
 from __future__ import annotations

@@ -29,6 +29,8 @@ from fuzz import FORMATS  # noqa: E402
 CORPORA = HERE / "corpora"
 MAX_CORPUS_BYTES = 100_000
 _STATISTIC = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
+# Imports may take minutes on a busy machine, and do not count as part of the duration.
+_START_SECONDS = 1200
 _PROGRESS = re.compile(r"#(\d+)\s.*?cov: (\d+) ft: (\d+) corp: (\d+)")
 
 
@@ -81,9 +83,9 @@ def run_target(
         ]
         log = work / f"{target}.log"
         with log.open("wb") as file:
-            # A target that does not end by itself is ended after another five minutes.
+            # A target that does not start, or does not end by itself, is ended.
             done = subprocess.run(
-                ["timeout", str(left + 300), *command, *options, str(corpus), str(seeds)],
+                ["timeout", str(left + _START_SECONDS), *command, *options, str(corpus), str(seeds)],
                 stderr=file, stdout=subprocess.DEVNULL, env=environment, check=False,
             )  # fmt: skip
         text = log.read_text(errors="replace")

@@ -30,7 +30,8 @@ import email, importlib.metadata, os, re, sys, zipfile
 jaxlib = importlib.metadata.distribution("jaxlib").read_text("WHEEL")
 for path in sys.argv[1:]:
     with zipfile.ZipFile(path) as wheel:
-        (name,) = (n for n in wheel.namelist() if n.count("/") == 1 and n.endswith(".dist-info/METADATA"))
+        # The import shims contain metadata of other packages.
+        (name,) = (n for n in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
         metadata = email.message_from_bytes(wheel.read(name))
     found = dict(re.findall(r"^(jaxlib|jax)(\S+)$", "\n".join(metadata.get_all("Requires-Dist")), re.M))
     glibc = re.search(r"manylinux_(\d+)_(\d+)", path) or re.search(r"manylinux_(\d+)_(\d+)", jaxlib)

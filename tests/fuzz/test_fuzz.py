@@ -105,3 +105,9 @@ def test_files_that_once_did_harm(reader):
     assert {
         name: text for name, text in said.items() if not text.startswith(("value", "error"))
     } == {}
+
+
+def test_the_program_for_all_targets_starts():
+    program = [sys.executable, str(HERE.parents[1] / "fuzz" / "run.py"), "--help"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert "--seconds" in done.stdout, done.stderr

@@ -505,6 +505,14 @@ MODULES = {
 }
 
 
+@pytest.mark.parametrize("check", [custom_calls.check_module, custom_calls.has_native_calls])
+def test_names_that_are_not_utf_8_are_refused(check):
+    text = r'func.func @main() { stablehlo.custom_call @"\94"() : () -> () return }'
+    refused = pytest.raises(tf.errors.InvalidArgumentError, match="names or attributes")
+    with mlir.make_ir_context(), mlir_ir.Location.unknown(), refused:
+        check(parse(text))
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_that_xla_cannot_inline_are_refused(name):
     text, message = MODULES[name]

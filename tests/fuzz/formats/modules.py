@@ -41,7 +41,14 @@ def context(_generation):
     return mlir.make_ir_context()
 
 
+# Diagnostics with names that are not UTF-8 end the process, in MLIR's bindings. Models contain bytecode, which a child
+# process reads first.
+NOT_UTF_8 = re.compile(rb"[\x80-\xff]|\\[89a-fA-F][0-9a-fA-F]")
+
+
 def parse(data):
+    if NOT_UTF_8.search(data):
+        raise ValueError("names may not be UTF-8")
     with context(next(COUNT) // 500):
         try:
             module = mlir_ir.Module.parse(data)

@@ -26,6 +26,7 @@ compiles a program and no saved program names.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -404,8 +405,9 @@ def has_native_calls(module: Any) -> bool:
     Args:
       module: The MLIR module.
     """
-    names = map(_get_call_name, _iterate_calls(module))
-    return any(name not in (*_EXPANDED_CALLS, _EMPTY_BUFFER) for name in names)
+    with _translate_errors():
+        names = map(_get_call_name, _iterate_calls(module))
+        return any(name not in (*_EXPANDED_CALLS, _EMPTY_BUFFER) for name in names)
 
 
 def check_module(module: Any, is_static: bool = False) -> None:
@@ -419,13 +421,20 @@ def check_module(module: Any, is_static: bool = False) -> None:
       InvalidArgumentError: If a custom call is not in the table, or if its operands, results or
         attributes differ from the table.
     """
-    try:
+    with _translate_errors():
         _check_operations(module, is_static)
+
+
+@contextlib.contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Translate the errors of MLIR's bindings, which are RuntimeErrors for names that are not UTF-8."""
+    try:
+        yield
     except OpError:
         raise
-    except (ValueError, TypeError, IndexError, KeyError) as error:
+    except (ValueError, TypeError, IndexError, KeyError, RuntimeError) as error:
         raise InvalidArgumentError(
-            f"A saved function has attributes of another kind than StableHLO: {error}"
+            f"A saved function has names or attributes of another kind than StableHLO: {error}"
         ) from error
 
 
