@@ -164,6 +164,7 @@ DIFFERENCES = (
     Difference("0.12", "XLA refuses layouts of results of callbacks.", "`core/iterators/callback_infeed.py`"),
     Difference("0.12", "`jax.numpy.cross` refuses vectors of two elements.", "`ops/math/products.py`"),
     Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
+    Difference("0.12", "Rules of dead-code elimination also take the used inputs.", "`core/values/unknown_sizes.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
 )  # fmt: skip
 

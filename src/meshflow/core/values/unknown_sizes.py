@@ -50,7 +50,9 @@ def _get_types(
     return [jax.core.ShapedArray(tuple(shape), dtype) for shape, dtype in results]
 
 
-def _keep_equation(_: list[bool], equation: Any) -> tuple[list[bool], Any]:
+def _keep_equation(_: list[bool], *arguments: Any) -> tuple[list[bool], Any]:
+    # JAX 0.12 passes the used inputs before the equation.
+    equation = arguments[-1]
     # Other equations may have its sizes, without an operand from it.
     return [True] * len(equation.invars), equation
 
