@@ -3,12 +3,12 @@
 from meshflow.ops import math as _math
 from meshflow.ops.math import *  # noqa: F403
 from meshflow.ops.math import special as special
-from meshflow.ops.nn import approx_max_k, approx_min_k, log_softmax, softmax, softplus, softsign  # noqa: F401
+from meshflow.ops.nn import log_softmax, softmax, softplus, softsign  # noqa: F401
 
 # `__path__` makes the namespaces importable by their paths.
 __path__: list[str] = []
 
 __all__ = sorted(
     [n for n in _math.__all__ if "bitwise" not in n]
-    + ["approx_max_k", "approx_min_k", "log_softmax", "softmax", "softplus", "softsign", "special"]
+    + ["log_softmax", "softmax", "softplus", "softsign", "special"]
 )

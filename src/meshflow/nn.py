@@ -5,6 +5,8 @@ from meshflow.ops import nn as _nn
 from meshflow.ops.array import depth_to_space as depth_to_space
 from meshflow.ops.array import space_to_batch as space_to_batch
 from meshflow.ops.array import space_to_depth as space_to_depth
+from meshflow.ops.math import approx_max_k as approx_max_k
+from meshflow.ops.math import approx_min_k as approx_min_k
 from meshflow.ops.nn import *  # noqa: F403
 from meshflow.ops.nn import experimental as experimental
 
@@ -15,7 +17,8 @@ __path__: list[str] = []
 
 __all__ = sorted(
     [n for n in _nn.__all__ if n not in _RANDOM]
-    + ["depth_to_space", "experimental", "space_to_batch", "space_to_depth"]
+    + ["approx_max_k", "approx_min_k", "depth_to_space", "experimental"]
+    + ["space_to_batch", "space_to_depth"]
 )
 
 _WRAPPERS = {

@@ -153,7 +153,7 @@ def _approximate_top_k(
     aggregate_to_topk: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Return the exact largest or smallest elements."""
-    select = nn.approx_max_k if is_max_k else nn.approx_min_k
+    select = math.approx_max_k if is_max_k else math.approx_min_k
     return select(input, k, reduction_dimension)
 
 

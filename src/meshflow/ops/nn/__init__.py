@@ -14,6 +14,8 @@ from meshflow.ops.nn.depthwise_convolution import *
 from meshflow.ops.nn.depthwise_convolution import __all__ as _depthwise_convolution
 from meshflow.ops.nn.embedding import *
 from meshflow.ops.nn.embedding import __all__ as _embedding
+from meshflow.ops.nn.isotonic import *
+from meshflow.ops.nn.isotonic import __all__ as _isotonic
 from meshflow.ops.nn.morphology import *
 from meshflow.ops.nn.morphology import __all__ as _morphology
 from meshflow.ops.nn.normalization import *
@@ -22,8 +24,6 @@ from meshflow.ops.nn.pooling import *
 from meshflow.ops.nn.pooling import __all__ as _pooling
 from meshflow.ops.nn.sampling import *
 from meshflow.ops.nn.sampling import __all__ as _sampling
-from meshflow.ops.nn.selection import *
-from meshflow.ops.nn.selection import __all__ as _selection
 from meshflow.ops.nn.transposed_convolution import *
 from meshflow.ops.nn.transposed_convolution import __all__ as _transposed_convolution
 
@@ -35,10 +35,10 @@ __all__ = [
     *_ctc_decoding,
     *_depthwise_convolution,
     *_embedding,
+    *_isotonic,
     *_morphology,
     *_normalization,
     *_pooling,
     *_sampling,
-    *_selection,
     *_transposed_convolution,
 ]

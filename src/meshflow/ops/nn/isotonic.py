@@ -1,4 +1,4 @@
-"""Largest and smallest elements, and monotonic fits."""
+"""Isotonic regression: monotonic fits by least squares."""
 
 from __future__ import annotations
 
@@ -10,72 +10,7 @@ from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 
-__all__ = ["approx_max_k", "approx_min_k", "isotonic_regression"]
-
-
-@op
-def approx_max_k(
-    operand: TensorLike,
-    k: int,
-    reduction_dimension: int = -1,
-    recall_target: float = 0.95,
-    reduction_input_size_override: int = -1,
-    aggregate_to_topk: bool = True,
-    name: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the `k` largest elements along an axis and their int32 indices; exact except on TPUs.
-
-    Args:
-      operand: Tensor of any shape.
-      k: Number of elements.
-      reduction_dimension: The axis.
-      recall_target: Expected fraction of the largest elements that is found on TPUs.
-      reduction_input_size_override: Size of the axis for the computation of the recall; -1 for that of the operand.
-      aggregate_to_topk: Whether to return exactly `k` elements.
-      name: Ignored.
-
-    Returns:
-      Values and indices, in the shape of the operand with size `k` in the axis.
-
-    Example:
-      >>> import meshflow as tf
-      >>> values, indices = tf.math.approx_max_k([1.0, 4.0, 3.0], 2)
-      >>> values.numpy(), indices.numpy()
-      (array([4., 3.], dtype=float32), array([1, 2], dtype=int32))
-    """
-    return tuple(
-        jax.lax.approx_max_k(
-            operand,
-            k,
-            reduction_dimension,
-            recall_target,
-            reduction_input_size_override,
-            aggregate_to_topk,
-        )
-    )
-
-
-@op
-def approx_min_k(
-    operand: TensorLike,
-    k: int,
-    reduction_dimension: int = -1,
-    recall_target: float = 0.95,
-    reduction_input_size_override: int = -1,
-    aggregate_to_topk: bool = True,
-    name: str | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the `k` smallest elements along an axis and their int32 indices; shapes and arguments as in `approx_max_k`."""
-    return tuple(
-        jax.lax.approx_min_k(
-            operand,
-            k,
-            reduction_dimension,
-            recall_target,
-            reduction_input_size_override,
-            aggregate_to_topk,
-        )
-    )
+__all__ = ["isotonic_regression"]
 
 
 def _fit_decreasing(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
