@@ -86,12 +86,7 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
 # ---- structures -----------------------------------------------------------------------------
 
 
-def is_nested(structure: PyTree) -> bool:
-    """Return whether a structure has elements."""
-    return nest.is_nested(structure)
-
-
-is_nested_or_composite = is_sequence = is_sequence_or_composite = is_nested
+is_nested = is_nested_or_composite = is_sequence = is_sequence_or_composite = nest.is_nested
 
 
 def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
