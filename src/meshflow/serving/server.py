@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import faulthandler
+import gc
 import logging
 import os
 import sys
@@ -88,6 +89,9 @@ def serve(
     )  # fmt: skip
     path = "" if config_file is not None else f"/{name}"
     server = _make_server_class(uvicorn, description, path, grace)(config)
+    # Collections would otherwise visit the objects of all modules, during which nobody is answered.
+    gc.collect()
+    gc.freeze()
     server.run()
 
 
