@@ -249,6 +249,20 @@ def test_a_failed_attempt_has_another_one_completed_or_none_applied(servers):
     assert values(servers) == [1.0, 2.0]
 
 
+def test_an_attempt_that_fails_after_the_staging_of_another_one_is_noticed(servers):
+    client, other = ServerClient(servers), ServerClient(servers)
+    exchange = client._exchange_all
+
+    def fail_first(*args):
+        other.settle(CLOSURE, 0, 0)
+        return exchange(*args)
+
+    client._exchange_all = fail_first
+    with pytest.raises(AttemptFailedError):
+        client.push(CLOSURE, 1, 0, [push(1, 10.0), None])
+    assert values(servers) == [0.0, 0.0]
+
+
 def test_a_push_does_not_wait_for_other_programs(servers):
     # The first of its kind is compiled.
     servers[0].exchange(push(0, 1.0), PullRequest())

@@ -195,6 +195,9 @@ class ServerClient:
                         closure, attempt, pushes, ballot, floor
                     )
                     replies = self._exchange_all(messages, floor)
+                    if any(c.repeated for c in replies):
+                        # The servers may have applied another attempt after the staging.
+                        chosen_attempt, _ = self._stage_all(closure, attempt, pushes, ballot, floor)
                 else:
                     replies = self._push_in_order(pushes, order, floor)
                 refusals = [c.refused for c in replies if c.refused is not None]
