@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -22,7 +23,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import PyTree, Var
+from meshflow.passes.jaxprs import extract_program, select_variables
 
 __all__ = [
     "OPAQUE_ZERO",
@@ -60,20 +62,27 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     return wrap_traced(f, make_recompute_transform())
 
 
-_OpTransform = Callable[[Callable[..., Any]], Callable[..., Any]]
+# Function from the captures of a program, as arrays, to those with fetched values, such as gathered
+# weights.
+_Fetch = Callable[[list[jax.Array]], list[jax.Array]]
+_OpTransform = Callable[[Callable[..., Any], "_Fetch | None"], Callable[..., Any]]
 
 
 def wrap_traced(
-    f: Callable[..., Any], transform: _OpTransform, has_extra_results: bool = False
+    f: Callable[..., Any],
+    transform: _OpTransform,
+    has_extra_results: bool = False,
+    make_fetch: Callable[[Sequence[object]], _Fetch | None] = lambda captures: None,
 ) -> Callable[..., Any]:
     """Wrap a function of tensors so that its traced program is transformed.
 
     Args:
       f: The function.
-      transform: Maps the traced array function to the array function of an op with the operands
-        arguments, captures and a zero.
+      transform: Maps the traced array function, and the function that fetches its captures, to the
+        array function of an op with the operands arguments, captures and a zero.
       has_extra_results: Whether the function returns a result and a list of tensors that a
         separate, untransformed program computes.
+      make_fetch: Maps the captured objects to the function that fetches their values, or to None.
     """
 
     @functools.wraps(f)
@@ -88,9 +97,9 @@ def wrap_traced(
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(run_symbolic, tuple(tensors))
-        op = Op(
-            f"recomputed_{traced.name}", transform(traced.run_on_arrays), heavy=True, is_opaque=True
-        )
+        fetch = make_fetch(traced.captures)
+        run = transform(traced.run_on_arrays, fetch)
+        op = Op(f"recomputed_{traced.name}", run, heavy=True, is_opaque=True)
         outputs = apply(op, (tensors, traced.get_captured_tensors(), OPAQUE_ZERO))
         traced.assign_variables(outputs[traced.num_results :])
         result = traced.rebuild_result(outputs[: traced.num_results])
@@ -99,7 +108,7 @@ def wrap_traced(
             return result
         extra = Op(
             f"extra_results_{traced.name}",
-            lambda o, _: traced.run_for_results(indices, *o),
+            lambda o, _: traced.run_for_results(indices, o[0], fetch(o[1]) if fetch else o[1]),
             is_opaque=True,
         )
         return result[0], apply(extra, (tensors, traced.get_captured_tensors()))
@@ -153,15 +162,19 @@ def make_policy_transform(
 ) -> _OpTransform:
     """Create a transform for `wrap_traced` with a policy for residuals.
 
+    Fetched captures, and values that follow from these alone, are no residuals: they are fetched
+    and computed again in the backward pass.
+
     Args:
       policy: A policy of `jax.checkpoint_policies`; None stores all residuals.
       storage: Storage of residuals other than captures; by default the device's memory.
     """
 
-    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
         checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
-        if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_rest_in_branch(checkpointed, storage)
+        has_barrier = policy is not None and jax.default_backend() == "cpu"
+        if storage is not None or fetch is not None or has_barrier:
+            call = _recompute_rest_in_branch(checkpointed, storage, fetch)
             return lambda operands, _: call(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
@@ -174,11 +187,14 @@ def make_recompute_transform(storage: ResidualStorage | None = None) -> _OpTrans
     The arguments are stored in `storage`, by default in the device's memory.
     """
 
-    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
+        def fetch_and_run(arguments: PyTree, captures: list[jax.Array]) -> PyTree:
+            return run(arguments, captures if fetch is None else fetch(captures))
+
         if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_in_branch(run, storage)
+            call = _recompute_in_branch(fetch_and_run, storage)
             return lambda operands, _: call(*operands)
-        checkpointed = jax.checkpoint(run)
+        checkpointed = jax.checkpoint(fetch_and_run)
         return lambda operands, _: checkpointed(*operands[:2])
 
     return transform
@@ -216,53 +232,145 @@ def _restore_residuals(
 
 
 def _recompute_rest_in_branch(
-    run: Callable[..., Any], storage: ResidualStorage | None
+    run: Callable[..., Any], storage: ResidualStorage | None, fetch: _Fetch | None
 ) -> Callable[..., Any]:
     """Return a checkpointed function with a gradient that recomputes in a separate branch."""
+    fetch_all = fetch or (lambda captures: captures)
 
     @jax.custom_vjp
-    def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:
-        return run(arguments, captures)
+    def call(arguments: PyTree, captures: list[jax.Array], zero: jax.Array) -> PyTree:
+        return run(arguments, fetch_all(captures))
 
-    def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
-        leaves, tree = jax.tree.flatten((arguments, captures))
+    def forward(
+        arguments: PyTree, captures: list[jax.Array], zero: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        fetched = jax.eval_shape(fetch_all, captures)
+        leaves, tree = jax.tree.flatten((arguments, fetched))
         requested = tuple(is_inexact(leaf) for leaf in leaves)
         # It is traced once, so that both branches return the same structure with its programs.
         first = functools.partial(compute_with_pullback, run, requested)
-        program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, captures)
-        flat, structure = jax.tree.flatten(shapes)
+        program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, fetched)
+        outputs, structure = jax.tree.structure(shapes[0]), jax.tree.structure(shapes[1])
+        atoms = program.jaxpr.outvars
+        captured = program.jaxpr.invars[len(leaves) - len(fetched) :]
+        count = outputs.num_leaves
+        # States of random generators are integers; random numbers are stored.
+        sources = [v for v in captured if is_inexact(v.aval)] if fetch else []
+        derived = _DerivedValues.find(program, sources, count)
+        kept = [i for i in range(len(atoms)) if i - count not in derived.indices]
+
+        def compute() -> list[jax.Array]:
+            operands = *jax.tree.leaves(arguments), *fetch_all(captures)
+            results = jex_core.jaxpr_as_fun(program)(*operands)
+            return [results[i] for i in kept]
+
+        avals = [program.out_avals[i] for i in kept]
         values = _run_in_branch(
-            zero,
-            lambda: [jax.numpy.zeros(s.shape, s.dtype) for s in flat],
-            lambda: jex_core.jaxpr_as_fun(program)(*leaves),
+            zero, lambda: [jax.numpy.zeros(a.shape, a.dtype) for a in avals], compute
         )
-        outputs, pullback = jax.tree.unflatten(structure, values)
-        residuals, pullback_structure = jax.tree.flatten(pullback)
         # Captures are mostly weights, which exist until the backward pass anyway.
-        captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
-        atoms = program.jaxpr.outvars[len(flat) - len(residuals) :]
         is_moved = [
-            isinstance(atom, jex_core.Var) and atom not in captured and is_inexact(value)
-            for atom, value in zip(atoms, residuals, strict=True)
+            isinstance(atoms[i], jex_core.Var) and atoms[i] not in captured and is_inexact(value)
+            for i, value in zip(kept[count:], values[count:], strict=True)
         ]
-        stored, zero = _store_residuals(storage, residuals, is_moved, pullback_structure, zero)
-        insert_nones = jax.tree_util.Partial(functools.partial(_insert_nones, tree, requested))
-        return outputs, (stored, insert_nones, zero)
+        residuals, residuals_structure = values[count:], jax.tree.structure(values[count:])
+        stored, zero = _store_residuals(storage, residuals, is_moved, residuals_structure, zero)
+        rest = functools.partial(_pull_back, fetch, derived, structure, tree, requested)
+        results = jax.tree.unflatten(outputs, values[:count])
+        return results, (stored, captures if fetch else [], jax.tree_util.Partial(rest), zero)
 
     def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> tuple[PyTree, ...]:
-        (moved, unmoved, rebuild), insert_nones, zero = residuals
+        (moved, unmoved, rebuild), captures, pull_back, zero = residuals
         cotangents = [c for c in cotangents if is_inexact(c)]
-        pullback = rebuild(moved, unmoved, cotangents)
+        kept = rebuild(moved, unmoved, cotangents)
+        if captures and jax.default_backend() != "cpu":
+            # Otherwise XLA would keep the values that were fetched for the forward pass.
+            captures, cotangents = jax.lax.optimization_barrier((captures, cotangents))
+        compute = lambda: pull_back(kept, captures, cotangents)
 
-        def make_zeros() -> list[jax.Array]:
-            shapes = jax.eval_shape(lambda: list(pullback(cotangents)))
-            return [jax.numpy.zeros(s.shape, s.dtype) for s in shapes]
+        def make_unused() -> PyTree:
+            shapes = jax.eval_shape(compute)
+            zeros = jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), shapes)
+            # Captures have the sharding of their gradients.
+            own = [c if g is not None else None for c, g in zip(captures, shapes[1], strict=False)]
+            return zeros[0], own or zeros[1]
 
-        gradients = _run_in_branch(zero, make_zeros, lambda: list(pullback(cotangents)))
-        return (*insert_nones(gradients), None)
+        return (*_run_in_branch(zero, make_unused, compute), None)
 
     call.defvjp(forward, backward)
     return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _DerivedValues:
+    """Residuals in a program that follow from some of its inputs alone.
+
+    Attributes:
+      indices: Indices of these among the residuals, which are the program's last results.
+      program: Program from the inputs to the results.
+    """
+
+    indices: tuple[int, ...]
+    program: jex_core.ClosedJaxpr
+
+    @classmethod
+    def find(
+        cls, closed: jex_core.ClosedJaxpr, inputs: Sequence[Var], start: int
+    ) -> _DerivedValues:
+        """Find the residuals, which are the results from an index on."""
+        derived, eqns = {*inputs}, []
+        for eqn in closed.jaxpr.eqns if inputs else ():
+            read = set(select_variables(eqn.invars)) - {*closed.jaxpr.constvars}
+            if read <= derived and not eqn.effects:
+                derived.update(eqn.outvars)
+                eqns.append(eqn)
+        atoms = closed.jaxpr.outvars
+        indices = [
+            i
+            for i in range(start, len(atoms))
+            if not isinstance(atoms[i], jex_core.Literal) and atoms[i] in derived
+        ]
+        outputs = [atoms[i] for i in indices]
+        program = extract_program(closed, inputs, outputs, eqns)
+        return cls(tuple(i - start for i in indices), program)
+
+
+def _pull_back(
+    fetch: _Fetch | None,
+    derived: _DerivedValues,
+    structure: PyTreeDef,
+    tree: PyTreeDef,
+    requested: tuple[bool, ...],
+    kept: Sequence[jax.Array],
+    captures: list[jax.Array],
+    cotangents: Sequence[jax.Array],
+) -> tuple[PyTree, list[Any]]:
+    """Compute the gradients of the arguments and captures of a function.
+
+    Args:
+      fetch: Function that fetches the captures, or None.
+      derived: Residuals that follow from the fetched captures.
+      structure: Structure of the pullback of the function.
+      tree: Structure of arguments and captures.
+      requested: For each leaf of `tree`, whether it has a gradient.
+      kept: The other residuals.
+      captures: The captures.
+      cotangents: Cotangents of the inexact results.
+    """
+    fetched, leaves = captures, list(kept)
+    if fetch is not None:
+        has_gradient = requested[len(requested) - len(captures) :]
+        fetched, release = compute_with_pullback(fetch, has_gradient, captures)
+        sources = [v for v, r in zip(fetched, has_gradient, strict=True) if r]
+        values = jex_core.jaxpr_as_fun(derived.program)(*sources)
+        for i, value in zip(derived.indices, values, strict=True):
+            leaves.insert(i, value)
+    pullback = jax.tree.unflatten(structure, leaves)
+    own, of_captures = _insert_nones(tree, requested, pullback(cotangents))
+    if fetch is not None:
+        remaining = iter(release([g for g in of_captures if g is not None]))
+        of_captures = [next(remaining) if r else None for r in has_gradient]
+    return own, of_captures
 
 
 def _run_in_branch(

@@ -1,13 +1,15 @@
-"""Reads of sharded weights in a region with activation recomputation.
+"""Reads of sharded weights in a region: ZeRO 3 gathers the weights of a layer for each pass.
 
-Each read of a sharded weight is an all-gather inside the layer that uses it, so that recomputing
-the layer gathers the weight again instead of keeping the full weight in memory.
+A layer's program gathers its weights before the forward pass and again before the backward pass,
+and releases them in between. Only the smallest weights, within the budget of live parameters, stay
+gathered during a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,37 +18,55 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.zero import resolve_region_sharding
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.core.variables.variable import Variable, get_value_shape
+from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
+from meshflow.distribute.parallel.zero import gather_values, resolve_region_sharding
+from meshflow.distribute.replicas.shares import BatchShares, GatheredWeight, current_shares
 
-__all__ = ["find_shard_map_mesh", "gather_weights_on_read", "manual_axes_scope"]
+__all__ = [
+    "find_shard_map_mesh",
+    "gather_weights_on_read",
+    "make_weight_fetch",
+    "manual_axes_scope",
+]
+
+# By default the smallest weights, such as biases and scales, stay gathered: at most this part of
+# all weights. It is more than the biases and scales of transformers of usual width.
+_LIVE_DIVISOR = 32
 
 _gather = Op(
-    "gather_weight", lambda operands, static: static[0].gather_value(operands[0]), is_foldable=False
+    "gather_weight", lambda operands, static: gather_values(static, operands)[0], is_foldable=False
 )
 
 
 @contextlib.contextmanager
-def gather_weights_on_read(shares: BatchShares) -> Iterator[None]:
-    """Gather sharded weights at each read while the context is open, if layers are recomputed.
+def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterator[None]:
+    """Gather sharded weights where they are read while the context is open.
 
     Args:
       shares: Shares that are traced.
+      program: The traced program.
     """
-    if not shares.recompute or shares.strategy.options.pipeline is not None:
-        # A pipeline gathers the weights of its stages once in a step.
+    live = {id(v) for v in _select_live_weights(shares.strategy, program)}
+    shares.releases_weights = any(
+        id(v) not in live and _is_sharded(shares.strategy, v) for v in program.variables
+    )
+    if not shares.releases_weights:
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
 
     def read(variable: Variable) -> Tensor:
         scope: Any = context.trace
-        sharding = resolve_region_sharding(shares.strategy, variable)
-        if sharding.gathers is None:
+        if id(variable) in live or not _is_sharded(shares.strategy, variable):
             return scope.read(variable)
+        if shares.in_rematerialized_layer:
+            # Programs inside of the layer receive the weight that the layer has gathered.
+            is_unit = scope is shares.unit_trace
+            return scope.read(shares.get_gathered_weight(variable) if is_unit else variable)
         key = id(scope), id(variable)
         if key not in gathered:
+            sharding = resolve_region_sharding(shares.strategy, variable)
             gathered[key] = apply(_gather, (shares.get_local_part(variable),), (sharding,))
         return gathered[key]
 
@@ -55,6 +75,55 @@ def gather_weights_on_read(shares: BatchShares) -> Iterator[None]:
         yield
     finally:
         context.override_read = saved
+
+
+def _is_sharded(strategy: RegionStrategy, variable: Variable) -> bool:
+    return resolve_region_sharding(strategy, variable).gathers is not None
+
+
+def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list[Variable]:
+    """Select the weights that stay gathered during a step: the smallest ones, within the budget."""
+    options, variables = strategy.options, list(program.variables)
+    needs_full_gradients = options.compress or program.needs_gradient_norms
+    if options.zero != 3 or options.pipeline or (needs_full_gradients and not options.recompute):
+        # A pipeline gathers the weights of its stages once in a step.
+        return variables
+    sizes = {id(v): math.prod(get_value_shape(v)) for v in variables}
+    budget = options.max_live_parameters
+    if budget is None:
+        budget = sum(sizes.values()) // _LIVE_DIVISOR
+    live = []
+    for variable in sorted(variables, key=lambda v: sizes[id(v)]):
+        budget -= sizes[id(variable)]
+        if budget < 0:
+            break
+        live.append(variable)
+    return live
+
+
+def make_weight_fetch(
+    strategy: RegionStrategy, captures: Sequence[object]
+) -> Callable[[list[jax.Array]], list[jax.Array]] | None:
+    """Return the function that gathers the weights among the captures of a layer, or None.
+
+    Args:
+      strategy: The strategy.
+      captures: The captured objects.
+
+    Returns:
+      A function from the captured arrays to those with full weights.
+    """
+    indices = [i for i, c in enumerate(captures) if isinstance(c, GatheredWeight)]
+    if not indices:
+        return None
+    shardings = [resolve_region_sharding(strategy, captures[i].variable) for i in indices]  # type: ignore[attr-defined]
+
+    def fetch(values: list[jax.Array]) -> list[jax.Array]:
+        full = gather_values(shardings, [values[i] for i in indices])
+        supply = dict(zip(indices, full, strict=True))
+        return [supply.get(i, value) for i, value in enumerate(values)]
+
+    return fetch
 
 
 @contextlib.contextmanager

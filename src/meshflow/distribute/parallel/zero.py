@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -14,7 +16,18 @@ from meshflow.distribute.parallel.program import RegionStrategy
 from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
-__all__ = ["RegionSharding", "find_free_axis", "resolve_region_sharding", "shard_layout"]
+__all__ = [
+    "RegionSharding",
+    "find_free_axis",
+    "gather_values",
+    "reduce_gradients",
+    "resolve_region_sharding",
+    "shard_layout",
+]
+
+# Values of at most so many bytes share a collective, which costs a copy: links need about as long
+# for them as for the start of a collective.
+_PACKED_BYTES = 1 << 15
 
 
 def shard_layout(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
@@ -81,25 +94,11 @@ class RegionSharding:
     auto_spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
     parts: int = 1
 
-    def gather_value(self, value: jax.Array) -> jax.Array:
-        """All-gather the value; the transpose is the reduce-scatter of its gradient."""
-        if self.gathers is None:
-            return value
-        axis, names = self.gathers
-        return self._run_collective(
-            lambda v: lax.all_gather(v, names, axis=axis, tiled=True), value
-        )
-
-    def reduce_gradient(self, gradient: jax.Array) -> jax.Array:
-        """Sum a gradient over the devices by an all-reduce or a reduce-scatter."""
-        if self.scatters is not None:
-            axis, names = self.scatters
-
-            def scatter(g: jax.Array) -> jax.Array:
-                return lax.psum_scatter(g, names, scatter_dimension=axis, tiled=True)
-
-            gradient = self._run_collective(scatter, gradient)
-        return lax.psum(gradient, self.sums) if self.sums else gradient
+    @property
+    def auto_names(self) -> frozenset[str]:
+        """Return the mesh dimensions of `auto_spec`."""
+        entries = [e if isinstance(e, tuple) else (e,) for e in self.auto_spec]
+        return frozenset(n for entry in entries for n in entry if n)
 
     def get_gradient_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
         """Return the shape of the gradient of a full value, before or after the reduce-scatter."""
@@ -108,26 +107,111 @@ class RegionSharding:
         axis, _ = self.scatters
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
 
-    def _run_collective(
-        self, collective: Callable[[jax.Array], jax.Array], value: jax.Array
-    ) -> jax.Array:
-        """Run a collective on a value that remains sharded over other dimensions, which XLA would gather otherwise."""
-        names = {
-            n
-            for entry in self.auto_spec
-            for n in (entry if isinstance(entry, tuple) else (entry,))
-            if n
-        }
-        if not names:
-            return collective(value)
-        return jax.shard_map(
-            collective,
-            mesh=jax.sharding.get_abstract_mesh(),
-            in_specs=self.auto_spec,
-            out_specs=self.auto_spec,
-            axis_names=names,
-            check_vma=False,
-        )(value)
+
+def gather_values(
+    shardings: Sequence[RegionSharding], values: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """All-gather values; small values with the same sharding are packed into one collective.
+
+    Args:
+      shardings: Sharding of each value.
+      values: The values.
+
+    Returns:
+      The full values.
+    """
+
+    def gather(
+        parts: list[jax.Array], axes: list[int], names: tuple[str, ...]
+    ) -> list[jax.Array]:
+        if len(parts) == 1:
+            return [lax.all_gather(parts[0], names, axis=axes[0], tiled=True)]
+        rows = [jnp.moveaxis(p, axis, 0) for p, axis in zip(parts, axes, strict=True)]
+        packed = lax.all_gather(jnp.concatenate([r.reshape(-1) for r in rows]), names)
+        full = jnp.split(packed, np.cumsum([r.size for r in rows])[:-1], axis=1)
+        return [
+            jnp.moveaxis(f.reshape(-1, *r.shape[1:]), 0, axis)
+            for f, r, axis in zip(full, rows, axes, strict=True)
+        ]
+
+    sizes = [v.size * k.parts for v, k in zip(values, shardings, strict=True)]
+    return _run_packed([k.gathers for k in shardings], shardings, values, sizes, gather)
+
+
+def reduce_gradients(
+    shardings: Sequence[RegionSharding], gradients: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Sum gradients over the devices; those of small values are packed into one collective.
+
+    Args:
+      shardings: Sharding of each value.
+      gradients: Gradients of the full values.
+
+    Returns:
+      The sums, or this device's parts of them.
+    """
+
+    def scatter(
+        full: list[jax.Array], axes: list[int], names: tuple[str, ...]
+    ) -> list[jax.Array]:
+        if len(full) == 1:
+            return [lax.psum_scatter(full[0], names, scatter_dimension=axes[0], tiled=True)]
+        count = lax.axis_size(names)
+        rows = [jnp.moveaxis(g, axis, 0) for g, axis in zip(full, axes, strict=True)]
+        packed = jnp.concatenate([r.reshape(count, -1) for r in rows], axis=1)
+        parts = lax.psum_scatter(packed, names)
+        split = jnp.split(parts, np.cumsum([r.size // count for r in rows])[:-1])
+        return [
+            jnp.moveaxis(p.reshape(-1, *r.shape[1:]), 0, axis)
+            for p, r, axis in zip(split, rows, axes, strict=True)
+        ]
+
+    sizes = [g.size for g in gradients]
+    parts = _run_packed([k.scatters for k in shardings], shardings, gradients, sizes, scatter)
+    return [lax.psum(p, k.sums) if k.sums else p for p, k in zip(parts, shardings, strict=True)]
+
+
+def _run_packed(
+    splits: Sequence[tuple[int, tuple[str, ...]] | None],
+    shardings: Sequence[RegionSharding],
+    values: Sequence[jax.Array],
+    sizes: Sequence[int],
+    collective: Callable[[list[jax.Array], list[int], tuple[str, ...]], list[jax.Array]],
+) -> list[jax.Array]:
+    """Run a collective on each value with a split, and one for all small values of a kind."""
+    results, groups = list(values), dict[Hashable, list[int]]()
+    for i, (split, value) in enumerate(zip(splits, values, strict=True)):
+        if split is not None:
+            own = i if sizes[i] * value.dtype.itemsize > _PACKED_BYTES else None
+            kind = split[1], value.dtype, shardings[i].auto_names, own
+            groups.setdefault(kind, []).append(i)
+    for indices in groups.values():
+        chosen = [splits[i] for i in indices]
+        axes, names = [s[0] for s in chosen if s], chosen[0][1]  # type: ignore[index]
+        run = lambda *parts, axes=axes, names=names: collective(list(parts), axes, names)
+        outputs = _run_in_shards(run, [shardings[i] for i in indices], [values[i] for i in indices])
+        for i, output in zip(indices, outputs, strict=True):
+            results[i] = output
+    return results
+
+
+def _run_in_shards(
+    run: Callable[..., list[jax.Array]],
+    shardings: Sequence[RegionSharding],
+    values: Sequence[jax.Array],
+) -> list[jax.Array]:
+    """Run collectives on values that remain sharded over other dimensions, which XLA would gather otherwise."""
+    if not shardings[0].auto_names:
+        return run(*values)
+    specs = [k.auto_spec for k in shardings]
+    return jax.shard_map(
+        run,
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=tuple(specs),
+        out_specs=specs,
+        axis_names=set(shardings[0].auto_names),
+        check_vma=False,
+    )(*values)
 
 
 def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> RegionSharding:

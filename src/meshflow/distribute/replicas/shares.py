@@ -21,7 +21,7 @@ from meshflow.placement.layout import list_spec_dimensions
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["BatchShares", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
+__all__ = ["BatchShares", "GatheredWeight", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
 
 _Capture = TypeVar("_Capture")
 
@@ -43,6 +43,8 @@ class BatchShares:
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
       totals: Means over all shares that the trace has requested.
       in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
+      unit_trace: Trace of this layer.
+      releases_weights: Whether layers gather sharded weights for each pass and release them after it.
     """
 
     def __init__(
@@ -61,7 +63,10 @@ class BatchShares:
         self.metric_values: list[tuple[object, TensorLike]] = []
         self.totals: list[ShareTotal] = []
         self.in_rematerialized_layer = False
+        self.unit_trace: Any = None
+        self.releases_weights = False
         self._local_parts: dict[int, LocalPart] = {}
+        self._gathered_weights: dict[int, GatheredWeight] = {}
 
     @property
     def num_devices(self) -> int:
@@ -108,6 +113,10 @@ class BatchShares:
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
         return read_tensor(parts[id(variable)])
+
+    def get_gathered_weight(self, variable: Variable) -> GatheredWeight:
+        """Return the placeholder for a sharded weight that a rematerialized layer gathers."""
+        return self._gathered_weights.setdefault(id(variable), GatheredWeight(variable, self))
 
     @property
     def recompute(self) -> str | bool:
@@ -158,6 +167,24 @@ class LocalPart:
         if _current.shares is None or context.trace is None:
             return self.variable.value()
         return context.trace.read(self)
+
+
+class GatheredWeight:
+    """Placeholder that the trace of a layer reads for a sharded weight.
+
+    The operand of the layer's program is the part on this device, which the program gathers.
+    """
+
+    _write_only = False
+
+    def __init__(self, variable: Variable, shares: BatchShares) -> None:
+        self.variable, self.shares = variable, shares
+        self.name = variable.name
+        self.dtype = variable.dtype
+        self._shape = tuple(get_value_shape(variable))
+
+    def _as_tensor(self) -> Tensor:
+        return self.shares.get_local_part(self.variable)
 
 
 def get_captured_variable(capture: _Capture | LocalPart) -> _Capture | Variable:

@@ -1,8 +1,9 @@
-"""Rematerialization of layers in the backward pass, and offload of their results."""
+"""Rematerialization of layers in the backward pass, release of their weights, and offload of results."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from meshflow.core.gradients.rematerialization import (
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel.weight_reads import make_weight_fetch
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
-from meshflow.environment.types import Primitive, PyTree
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
 __all__ = ["run_call"]
@@ -24,7 +26,7 @@ __all__ = ["run_call"]
 def run_call(
     layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
-    """Run the `call` method of a layer, rematerialized if the strategy requests it."""
+    """Run the `call` method of a layer, rematerialized or with gathered weights if the strategy requests it."""
     shares = current_shares()
     if (
         shares is None
@@ -44,7 +46,11 @@ def run_call(
 
 
 def _should_recompute(layer: Any, shares: BatchShares) -> bool:
-    return bool(shares.recompute) or shares.get_residual_storage(layer.name) is not None
+    return (
+        bool(shares.recompute)
+        or shares.releases_weights
+        or shares.get_residual_storage(layer.name) is not None
+    )
 
 
 def _is_recomputation_unit(layer: Any) -> bool:
@@ -75,6 +81,7 @@ def _run_recomputed(
     parts = list(flatten_layers(layer))
 
     def run(arguments: PyTree) -> PyTree:
+        shares.unit_trace = context.trace
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
@@ -104,10 +111,6 @@ def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        policy: Any = _save_all_but_gathers if shares.recompute == "gathers" else shares.recompute
-        form = make_policy_transform(policy, waiting)
-    return lambda run: wrap_traced(run, form, has_extra_results=True)
-
-
-def _save_all_but_gathers(primitive: Primitive, *_: Any, **__: Any) -> bool:
-    return primitive.name not in ("all_gather", "all_gather_invariant")
+        form = make_policy_transform(shares.recompute if callable(shares.recompute) else None, waiting)
+    fetch = functools.partial(make_weight_fetch, shares.strategy)
+    return lambda run: wrap_traced(run, form, has_extra_results=True, make_fetch=fetch)
