@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
@@ -23,8 +24,8 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import PyTree, Var
-from meshflow.passes.jaxprs import extract_program, select_variables
+from meshflow.environment.types import JaxprEqn, PyTree, Var
+from meshflow.passes.jaxprs import extract_program, inline_calls, select_variables
 
 __all__ = [
     "OPAQUE_ZERO",
@@ -265,9 +266,7 @@ def _recompute_rest_in_branch(
             return [results[i] for i in kept]
 
         avals = [program.out_avals[i] for i in kept]
-        values = _run_in_branch(
-            zero, lambda: [jax.numpy.zeros(a.shape, a.dtype) for a in avals], compute
-        )
+        values = _run_in_branch(zero, lambda: [jnp.zeros(a.shape, a.dtype) for a in avals], compute)
         # Captures are mostly weights, which exist until the backward pass anyway.
         is_moved = [
             isinstance(atoms[i], jex_core.Var) and atoms[i] not in captured and is_inexact(value)
@@ -283,19 +282,7 @@ def _recompute_rest_in_branch(
         (moved, unmoved, rebuild), captures, pull_back, zero = residuals
         cotangents = [c for c in cotangents if is_inexact(c)]
         kept = rebuild(moved, unmoved, cotangents)
-        if captures and jax.default_backend() != "cpu":
-            # Otherwise XLA would keep the values that were fetched for the forward pass.
-            captures, cotangents = jax.lax.optimization_barrier((captures, cotangents))
-        compute = lambda: pull_back(kept, captures, cotangents)
-
-        def make_unused() -> PyTree:
-            shapes = jax.eval_shape(compute)
-            zeros = jax.tree.map(lambda s: jax.numpy.zeros(s.shape, s.dtype), shapes)
-            # Captures have the sharding of their gradients.
-            own = [c if g is not None else None for c, g in zip(captures, shapes[1], strict=False)]
-            return zeros[0], own or zeros[1]
-
-        return (*_run_in_branch(zero, make_unused, compute), None)
+        return *pull_back(kept, captures, cotangents, zero), None
 
     call.defvjp(forward, backward)
     return call
@@ -341,10 +328,11 @@ def _pull_back(
     structure: PyTreeDef,
     tree: PyTreeDef,
     requested: tuple[bool, ...],
-    kept: Sequence[jax.Array],
+    kept: list[jax.Array],
     captures: list[jax.Array],
-    cotangents: Sequence[jax.Array],
-) -> tuple[PyTree, list[Any]]:
+    cotangents: list[jax.Array],
+    zero: jax.Array,
+) -> PyTree:
     """Compute the gradients of the arguments and captures of a function.
 
     Args:
@@ -354,23 +342,103 @@ def _pull_back(
       tree: Structure of arguments and captures.
       requested: For each leaf of `tree`, whether it has a gradient.
       kept: The other residuals.
-      captures: The captures.
+      captures: The captures; empty without `fetch`.
       cotangents: Cotangents of the inexact results.
+      zero: A zero that no compiler knows.
     """
-    fetched, leaves = captures, list(kept)
-    if fetch is not None:
-        has_gradient = requested[len(requested) - len(captures) :]
-        fetched, release = compute_with_pullback(fetch, has_gradient, captures)
-        sources = [v for v, r in zip(fetched, has_gradient, strict=True) if r]
+
+    def run(compute: Callable[[], list[jax.Array]]) -> list[jax.Array]:
+        make_zeros = lambda: [jnp.zeros(s.shape, s.dtype) for s in jax.eval_shape(compute)]
+        return _run_in_branch(zero, make_zeros, compute)
+
+    if fetch is None:
+        pullback = jax.tree.unflatten(structure, kept)
+        return _insert_nones(tree, requested, run(lambda: list(pullback(cotangents))))
+    if jax.default_backend() != "cpu":
+        # Otherwise XLA would keep the values that were fetched for the forward pass.
+        captures, cotangents = jax.lax.optimization_barrier((captures, cotangents))
+    has_gradient = requested[len(requested) - len(captures) :]
+    backward = _SplitPullback.create(structure, derived, kept, cotangents, sum(has_gradient))
+
+    def compute_first() -> list[jax.Array]:
+        sources = [v for v, r in zip(fetch(captures), has_gradient, strict=True) if r]
         values = jex_core.jaxpr_as_fun(derived.program)(*sources)
-        for i, value in zip(derived.indices, values, strict=True):
-            leaves.insert(i, value)
-    pullback = jax.tree.unflatten(structure, leaves)
-    own, of_captures = _insert_nones(tree, requested, pullback(cotangents))
-    if fetch is not None:
-        remaining = iter(release([g for g in of_captures if g is not None]))
-        of_captures = [next(remaining) if r else None for r in has_gradient]
-    return own, of_captures
+        return jex_core.jaxpr_as_fun(backward.first)(*kept, *cotangents, *values)
+
+    def compute_second() -> list[jax.Array]:
+        gradients = jex_core.jaxpr_as_fun(backward.second)(*kept, *cotangents, *needed)
+        _, release = compute_with_pullback(fetch, has_gradient, captures)
+        return list(release(gradients))
+
+    results = run(compute_first)
+    count = len(results) - backward.num_needed
+    own, needed = results[:count], results[count:]
+    if jax.default_backend() != "cpu":
+        # Fetched values are released before the gradients of the captures need memory.
+        needed, captures = jax.lax.optimization_barrier((needed, captures))
+    # The branch that is never taken returns values with the sharding of the gradients.
+    unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
+    gradients = _run_in_branch(zero, lambda: unused, compute_second)
+    return _insert_nones(tree, requested, [*own, *gradients])
+
+
+@dataclasses.dataclass(frozen=True)
+class _SplitPullback:
+    """A pullback as two programs, of which the second does not read fetched values.
+
+    Attributes:
+      first: Program from kept residuals, cotangents and derived residuals to the gradients of
+        arguments and to the values that the second program needs.
+      second: Program from kept residuals, cotangents and these values to the gradients of fetched
+        values.
+      num_needed: Number of these values.
+    """
+
+    first: jex_core.ClosedJaxpr
+    second: jex_core.ClosedJaxpr
+    num_needed: int
+
+    @classmethod
+    def create(
+        cls,
+        structure: PyTreeDef,
+        derived: _DerivedValues,
+        kept: list[jax.Array],
+        cotangents: list[jax.Array],
+        num_fetched: int,
+    ) -> _SplitPullback:
+        """Trace a pullback and split its program; the last results are those of fetched values."""
+
+        def pull_back(kept: list[Any], cotangents: list[Any], values: list[Any]) -> list[Any]:
+            leaves = list(kept)
+            for i, value in zip(derived.indices, values, strict=True):
+                leaves.insert(i, value)
+            return list(jax.tree.unflatten(structure, leaves)(cotangents))
+
+        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in derived.program.out_avals]
+        closed = inline_calls(jax.make_jaxpr(pull_back)(kept, cotangents, avals))
+        jaxpr = closed.jaxpr
+        count = len(jaxpr.invars) - len(avals)
+        inputs, fetched = jaxpr.invars[:count], {*jaxpr.invars[count:]}
+        end = len(jaxpr.outvars) - num_fetched
+        pending = {*select_variables(jaxpr.outvars[:end])}
+        late: list[JaxprEqn] = []
+        for eqn in reversed(jaxpr.eqns):
+            read = select_variables(eqn.invars)
+            if eqn.effects or not pending.isdisjoint(eqn.outvars) or not fetched.isdisjoint(read):
+                pending.update(read)
+            else:
+                late.insert(0, eqn)
+        made = {v for eqn in late for v in eqn.outvars}
+        gradients = jaxpr.outvars[end:]
+        read = dict.fromkeys(
+            v for atoms in (*(e.invars for e in late), gradients) for v in select_variables(atoms)
+        )
+        known = made | {*inputs, *jaxpr.constvars}
+        needed = [v for v in read if v not in known]
+        early = [eqn for eqn in jaxpr.eqns if made.isdisjoint(eqn.outvars)]
+        first = extract_program(closed, jaxpr.invars, [*jaxpr.outvars[:end], *needed], early)
+        return cls(first, extract_program(closed, [*inputs, *needed], gradients, late), len(needed))
 
 
 def _run_in_branch(
@@ -402,9 +470,7 @@ def _recompute_in_branch(
 
     def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
         def make_zeros() -> list[jax.Array]:
-            return [
-                jax.numpy.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)
-            ]
+            return [jnp.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)]
 
         values, structure = jax.tree.flatten(arguments)
         stored, zero = _store_residuals(

@@ -32,7 +32,11 @@ from jax import lax
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
-from meshflow.distribute.parallel.zero import RegionSharding, reduce_gradients, resolve_region_sharding
+from meshflow.distribute.parallel.zero import (
+    RegionSharding,
+    reduce_gradients,
+    resolve_region_sharding,
+)
 from meshflow.placement.layout import UNSHARDED, Layout
 
 __all__ = [

@@ -21,7 +21,14 @@ from meshflow.placement.layout import list_spec_dimensions
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["BatchShares", "GatheredWeight", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
+__all__ = [
+    "BatchShares",
+    "GatheredWeight",
+    "LocalPart",
+    "current_shares",
+    "get_captured_variable",
+    "shares_scope",
+]
 
 _Capture = TypeVar("_Capture")
 

@@ -28,12 +28,7 @@ def run_call(
 ) -> PyTree:
     """Run the `call` method of a layer, rematerialized or with gathered weights if the strategy requests it."""
     shares = current_shares()
-    if (
-        shares is None
-        or shares.in_rematerialized_layer
-        or not _should_recompute(layer, shares)
-        or not _is_recomputation_unit(layer)
-    ):
+    if shares is None or shares.in_rematerialized_layer or not _is_unit(layer, shares):
         return call(inputs, *args, **kwargs)
     # Pipeline stages cannot be cut within a rematerialized layer.
     labels: Any = context.label_layer
@@ -45,12 +40,22 @@ def run_call(
         shares.in_rematerialized_layer = False
 
 
-def _should_recompute(layer: Any, shares: BatchShares) -> bool:
-    return (
-        bool(shares.recompute)
-        or shares.releases_weights
-        or shares.get_residual_storage(layer.name) is not None
+def _is_unit(layer: Any, shares: BatchShares) -> bool:
+    """Check whether a layer is rematerialized, or gathers its weights, as a unit."""
+    keeps_activations = shares.recompute in (None, "gathers")
+    if not keeps_activations or shares.get_residual_storage(layer.name) is not None:
+        return _is_recomputation_unit(layer)
+    return shares.releases_weights and _reads_own_weights(layer)
+
+
+def _reads_own_weights(layer: Any) -> bool:
+    """Check whether a layer's `call` reads weights, instead of only calling other layers."""
+    if hasattr(layer, "train_step"):
+        return False
+    is_built_in = any(
+        c.__module__.startswith("meshflow.keras.layers.") for c in type(layer).__mro__
     )
+    return bool(is_built_in or layer._own_weights or not layer._tracked.layers)
 
 
 def _is_recomputation_unit(layer: Any) -> bool:
@@ -111,6 +116,8 @@ def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        form = make_policy_transform(shares.recompute if callable(shares.recompute) else None, waiting)
+        form = make_policy_transform(
+            shares.recompute if callable(shares.recompute) else None, waiting
+        )
     fetch = functools.partial(make_weight_fetch, shares.strategy)
     return lambda run: wrap_traced(run, form, has_extra_results=True, make_fetch=fetch)
