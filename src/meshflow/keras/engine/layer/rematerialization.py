@@ -82,7 +82,8 @@ def _run_recomputed(
     args: tuple,
     kwargs: dict,
 ) -> PyTree:
-    masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
+    tensors = nest.flatten(inputs)
+    masks = [getattr(t, "_keras_mask", None) for t in tensors]
     parts = list(flatten_layers(layer))
 
     def run(arguments: PyTree) -> PyTree:
@@ -90,8 +91,11 @@ def _run_recomputed(
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
+        # An input that the layer receives twice, such as queries that are also values, stays one tensor.
+        own = dict(zip(map(id, tensors), nest.flatten(arguments), strict=True))
+        rest = nest.map_structure(lambda leaf: own.get(id(leaf), leaf), (args, kwargs))
         before = [len(part._losses) for part in parts]
-        outputs = call(arguments, *args, **kwargs)
+        outputs = call(arguments, *rest[0], **rest[1])
         added = [part._losses[n:] for part, n in zip(parts, before, strict=True)]
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]

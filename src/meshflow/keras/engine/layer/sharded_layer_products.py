@@ -22,7 +22,7 @@ from meshflow.distribute.parallel import sharded_products
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
 from meshflow.distribute.replicas.shares import current_shares
-from meshflow.placement.layout import list_spec_dimensions
+from meshflow.placement.layout import Layout, list_spec_dimensions
 
 __all__ = ["make_sharded_product", "project_sharded"]
 
@@ -80,9 +80,11 @@ def _plan_product(
     strategy: Any, kernel: Variable, rank: int, equation: str | None
 ) -> ShardedProduct | None:
     mesh, batch, shares = strategy.mesh, strategy.batch_dimensions, current_shares()
+    # ZeRO splits kernels further, but products read them gathered.
+    layout: Layout = getattr(kernel, "_ruled_layout", None) or kernel.layout
     axes = [
         tuple(n for n in list_spec_dimensions(spec, mesh) if mesh.dim_size(n) > 1)
-        for spec in kernel.layout.sharding_specs
+        for spec in layout.sharding_specs
     ]
     sequence_dims = strategy.rules.dimensions("sequence")
     if strategy.options.sequence == "split" and sequence_dims and (equation or rank == 3):
