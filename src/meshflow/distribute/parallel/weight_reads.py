@@ -20,7 +20,11 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
-from meshflow.distribute.parallel.zero import gather_values, resolve_region_sharding
+from meshflow.distribute.parallel.zero import (
+    gather_values,
+    resolve_region_sharding,
+    select_live_weights,
+)
 from meshflow.distribute.replicas.shares import BatchShares, GatheredWeight, current_shares
 
 __all__ = [
@@ -30,9 +34,6 @@ __all__ = [
     "manual_axes_scope",
 ]
 
-# By default the smallest weights, such as biases and scales, stay gathered: at most this part of
-# all weights. It is more than the biases and scales of transformers of usual width.
-_LIVE_DIVISOR = 32
 
 _gather = Op(
     "gather_weight", lambda operands, static: gather_values(static, operands)[0], is_foldable=False
@@ -88,17 +89,8 @@ def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list
     if options.zero != 3 or options.pipeline or (needs_full_gradients and not options.recompute):
         # A pipeline gathers the weights of its stages once in a step.
         return variables
-    sizes = {id(v): math.prod(get_value_shape(v)) for v in variables}
-    budget = options.max_live_parameters
-    if budget is None:
-        budget = sum(sizes.values()) // _LIVE_DIVISOR
-    live = []
-    for variable in sorted(variables, key=lambda v: sizes[id(v)]):
-        budget -= sizes[id(variable)]
-        if budget < 0:
-            break
-        live.append(variable)
-    return live
+    sizes = [math.prod(get_value_shape(v)) for v in variables]
+    return [variables[i] for i in select_live_weights(sizes, options.max_live_parameters)]
 
 
 def make_weight_fetch(

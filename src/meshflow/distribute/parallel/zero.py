@@ -22,12 +22,16 @@ __all__ = [
     "gather_values",
     "reduce_gradients",
     "resolve_region_sharding",
+    "select_live_weights",
     "shard_layout",
 ]
 
 # Values of at most so many bytes share a collective, which costs a copy. A link of 100 Gbit/s sends
 # so much while a collective starts.
 _PACKED_BYTES = 1 << 17
+# By default the smallest weights, such as biases and scales, stay gathered: at most this part of
+# all weights. It is more than the biases and scales of transformers of usual width.
+_LIVE_DIVISOR = 32
 
 
 def shard_layout(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
@@ -70,6 +74,27 @@ def find_free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]
       The index of the axis, or None.
     """
     return next((i for i, n in enumerate(shape) if i not in taken and n and n % parts == 0), None)
+
+
+def select_live_weights(sizes: Sequence[int], budget: int | None) -> set[int]:
+    """Select the weights that stay gathered during a step of ZeRO 3: the smallest ones.
+
+    Args:
+      sizes: Number of elements of each weight.
+      budget: Number of elements of all selected weights; None is the default, a part of all.
+
+    Returns:
+      Indices of the weights.
+    """
+    if budget is None:
+        budget = sum(sizes) // _LIVE_DIVISOR
+    live = set[int]()
+    for i in sorted(range(len(sizes)), key=sizes.__getitem__):
+        budget -= sizes[i]
+        if budget < 0:
+            break
+        live.add(i)
+    return live
 
 
 @dataclasses.dataclass(frozen=True)

@@ -87,7 +87,11 @@ def compute_expected_traffic(
             sent["tokens"] = _count_token_bytes(strategy, profile, layouts, choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
-    sent |= count_weight_traffic(strategy, list(zip(weights, layouts, strict=True)), updates)
+    options = strategy.options
+    recompute = options.recompute if isinstance(options.recompute, str) else None
+    regathered = profile.list_regathered(recompute, options.max_live_parameters)
+    pairs = list(zip(weights, layouts, strict=True))
+    sent |= count_weight_traffic(strategy, pairs, regathered, updates)
     return [
         exchange
         for name, count in sent.items()
@@ -284,6 +288,8 @@ def convert_to_choice(
         offload=tuple(options.offload_patterns),
         names=(_SPLIT_AXIS,) if over - {*data} else (),
         experts=bool(experts),
+        keeps_weights=options.max_live_parameters is not None
+        and options.max_live_parameters >= profile.parameters,
     )
 
 
