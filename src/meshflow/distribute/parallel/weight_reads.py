@@ -48,18 +48,25 @@ def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterato
       shares: Shares that are traced.
       program: The traced program.
     """
-    live = {id(v) for v in _select_live_weights(shares.strategy, program)}
-    shares.releases_weights = any(
-        id(v) not in live and _is_sharded(shares.strategy, v) for v in program.variables
+    strategy = shares.strategy
+    live = {id(v) for v in _select_live_weights(strategy, program)}
+    shares.released = {
+        id(v)
+        for v in program.variables
+        if id(v) not in live and resolve_region_sharding(strategy, v).gathers is not None
+    }
+    # The norms and the codes of gradients need their sums over sequences.
+    shares.copies_kernels = not (
+        strategy.options.pipeline or strategy.options.compress or program.needs_gradient_norms
     )
-    if not shares.releases_weights:
+    if not shares.released:
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
 
     def read(variable: Variable) -> Tensor:
         scope: Any = context.trace
-        if id(variable) in live or not _is_sharded(shares.strategy, variable):
+        if id(variable) not in shares.released:
             return scope.read(variable)
         if shares.in_rematerialized_layer:
             # Programs inside of the layer receive the weight that the layer has gathered.
@@ -76,10 +83,6 @@ def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterato
         yield
     finally:
         context.override_read = saved
-
-
-def _is_sharded(strategy: RegionStrategy, variable: Variable) -> bool:
-    return resolve_region_sharding(strategy, variable).gathers is not None
 
 
 def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list[Variable]:
@@ -105,10 +108,15 @@ def make_weight_fetch(
     Returns:
       A function from the captured arrays to those with full weights.
     """
-    indices = [i for i, c in enumerate(captures) if isinstance(c, GatheredWeight)]
-    if not indices:
+    weights = {
+        i: c
+        for i, c in enumerate(captures)
+        if isinstance(c, GatheredWeight) and id(c.variable) in c.shares.released
+    }
+    if not weights:
         return None
-    shardings = [resolve_region_sharding(strategy, captures[i].variable) for i in indices]  # type: ignore[attr-defined]
+    indices = list(weights)
+    shardings = [resolve_region_sharding(strategy, weight) for weight in weights.values()]
 
     def fetch(values: list[jax.Array]) -> list[jax.Array]:
         full = gather_values(shardings, [values[i] for i in indices])

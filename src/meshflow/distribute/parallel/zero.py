@@ -13,7 +13,12 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import RegionStrategy
-from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
+from meshflow.distribute.replicas.shares import (
+    GatheredWeight,
+    LocalPart,
+    WeightCopies,
+    get_captured_variable,
+)
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
 __all__ = [
@@ -109,6 +114,7 @@ class RegionSharding:
       sums: Mesh dimensions of the all-reduce of its gradient.
       auto_spec: Spec over all other mesh dimensions, which the region leaves to XLA's partitioner.
       parts: Number of parts that `scatters` splits the gradient into.
+      copies: Mesh dimensions, not of the batch, along which the value has copies on a first axis.
     """
 
     spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
@@ -118,6 +124,7 @@ class RegionSharding:
     sums: tuple[str, ...] = ()
     auto_spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
     parts: int = 1
+    copies: tuple[str, ...] = ()
 
     @property
     def auto_names(self) -> frozenset[str]:
@@ -127,7 +134,10 @@ class RegionSharding:
 
     def get_gradient_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
         """Return the shape of the gradient of a full value, before or after the reduce-scatter."""
-        if self.scatters is None or not scattered:
+        if not scattered:
+            return shape
+        shape = shape[1:] if self.copies else shape
+        if self.scatters is None:
             return shape
         axis, _ = self.scatters
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
@@ -158,7 +168,11 @@ def gather_values(
         ]
 
     sizes = [v.size * k.parts for v, k in zip(values, shardings, strict=True)]
-    return _run_packed([k.gathers for k in shardings], shardings, values, sizes, gather)
+    full = _run_packed([k.gathers for k in shardings], shardings, values, sizes, gather)
+    return [
+        _run_in_shards(lambda v: [v], [k], [v])[0] if k.copies and k.gathers is None else v
+        for k, v in zip(shardings, full, strict=True)
+    ]
 
 
 def reduce_gradients(
@@ -187,9 +201,38 @@ def reduce_gradients(
             for p, r, axis in zip(split, rows, axes, strict=True)
         ]
 
+    copied = [i for i, k in enumerate(shardings) if k.copies]
+    if copied:
+        return _reduce_copies(copied, shardings, gradients)
     sizes = [g.size for g in gradients]
     parts = _run_packed([k.scatters for k in shardings], shardings, gradients, sizes, scatter)
     return [lax.psum(p, k.sums) if k.sums else p for p, k in zip(parts, shardings, strict=True)]
+
+
+def _reduce_copies(
+    copied: Sequence[int], shardings: Sequence[RegionSharding], gradients: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Sum gradients, some of which have copies along other mesh dimensions."""
+    rest = [i for i in range(len(gradients)) if i not in copied]
+    sums = dict(
+        zip(
+            rest,
+            reduce_gradients([shardings[i] for i in rest], [gradients[i] for i in rest]),
+            strict=True,
+        )
+    )
+    chosen = [shardings[i] for i in copied]
+    plain = [dataclasses.replace(k, copies=(), sums=(*k.sums, *k.copies)) for k in chosen]
+    mapped = jax.shard_map(
+        lambda *own: reduce_gradients(plain, [g[0] for g in own]),
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=tuple(PartitionSpec(k.copies) for k in chosen),
+        out_specs=[PartitionSpec()] * len(chosen),
+        axis_names={name for k in chosen for name in k.copies},
+        check_vma=False,
+    )
+    sums.update(zip(copied, mapped(*(gradients[i] for i in copied)), strict=True))
+    return [sums[i] for i in range(len(gradients))]
 
 
 def _run_packed(
@@ -204,7 +247,7 @@ def _run_packed(
     for i, (split, value) in enumerate(zip(splits, values, strict=True)):
         if split is not None:
             own = i if sizes[i] * value.dtype.itemsize > _PACKED_BYTES else None
-            kind = split[1], value.dtype, shardings[i].auto_names, own
+            kind = split[1], value.dtype, shardings[i].auto_names, shardings[i].copies, own
             groups.setdefault(kind, []).append(i)
     for indices in groups.values():
         chosen = [splits[i] for i in indices]
@@ -222,15 +265,18 @@ def _run_in_shards(
     values: Sequence[jax.Array],
 ) -> list[jax.Array]:
     """Run collectives on values that remain sharded over other dimensions, which XLA would gather otherwise."""
-    if not shardings[0].auto_names:
+    copies = shardings[0].copies
+    names = shardings[0].auto_names | {*copies}
+    if not names:
         return run(*values)
     specs = [k.auto_spec for k in shardings]
+    # The transpose sums gradients over the copies after they have been scattered.
     return jax.shard_map(
-        run,
+        lambda *parts: [v[None] if copies else v for v in run(*parts)],
         mesh=jax.sharding.get_abstract_mesh(),
         in_specs=tuple(specs),
-        out_specs=specs,
-        axis_names=set(shardings[0].auto_names),
+        out_specs=[PartitionSpec(copies, *spec) if copies else spec for spec in specs],
+        axis_names=set(names),
         check_vma=False,
     )(*values)
 
@@ -245,7 +291,12 @@ def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> Region
     Returns:
       The sharding.
     """
-    variable = get_captured_variable(capture)
+    if isinstance(capture, WeightCopies):
+        sharding = resolve_region_sharding(strategy, capture.variable)
+        return dataclasses.replace(sharding, copies=capture.axes)
+    variable = (
+        capture.variable if isinstance(capture, GatheredWeight) else get_captured_variable(capture)
+    )
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,7 +52,9 @@ class BatchShares:
       totals: Means over all shares that the trace has requested.
       in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
       unit_trace: Trace of this layer.
-      releases_weights: Whether layers gather sharded weights for each pass and release them after it.
+      released: Ids of the sharded weights that layers gather for each pass and release after it.
+      copies_kernels: Whether products of split sequences may take copies of kernels; see
+        `get_weight_copies`.
     """
 
     def __init__(
@@ -71,9 +74,11 @@ class BatchShares:
         self.totals: list[ShareTotal] = []
         self.in_rematerialized_layer = False
         self.unit_trace: Any = None
-        self.releases_weights = False
+        self.released: set[int] = set()
+        self.copies_kernels = False
         self._local_parts: dict[int, LocalPart] = {}
         self._gathered_weights: dict[int, GatheredWeight] = {}
+        self._weight_copies: dict[int, WeightCopies] = {}
 
     @property
     def num_devices(self) -> int:
@@ -124,6 +129,26 @@ class BatchShares:
     def get_gathered_weight(self, variable: Variable) -> GatheredWeight:
         """Return the placeholder for a sharded weight that a rematerialized layer gathers."""
         return self._gathered_weights.setdefault(id(variable), GatheredWeight(variable, self))
+
+    def get_weight_copies(self, variable: Variable, axes: tuple[str, ...]) -> Tensor | None:
+        """Return a weight with a first axis of copies, one for each device along mesh dimensions.
+
+        Each device computes with its own copy, so that the gradient is summed over these dimensions
+        together with those of the batch.
+
+        Args:
+          variable: The weight.
+          axes: The mesh dimensions.
+
+        Returns:
+          The copies, split over the dimensions; None if they are not available here.
+        """
+        if not self.copies_kernels or (
+            id(variable) in self.released and not self.in_rematerialized_layer
+        ):
+            return None
+        copies = self._weight_copies.setdefault(id(variable), WeightCopies(variable, axes, self))
+        return read_tensor(copies)
 
     @property
     def recompute(self) -> str | bool:
@@ -194,9 +219,29 @@ class GatheredWeight:
         return self.shares.get_local_part(self.variable)
 
 
-def get_captured_variable(capture: _Capture | LocalPart) -> _Capture | Variable:
-    """Return the variable of a `LocalPart`, or another captured object itself."""
-    return capture.variable if isinstance(capture, LocalPart) else capture
+class WeightCopies(GatheredWeight):
+    """Placeholder that a trace reads for copies of a weight along mesh dimensions."""
+
+    def __init__(self, variable: Variable, axes: tuple[str, ...], shares: BatchShares) -> None:
+        super().__init__(variable, shares)
+        self.axes = axes
+        mesh = variable.layout.mesh
+        self._shape = (math.prod(mesh.dim_size(a) for a in axes), *self._shape)
+
+    def _as_tensor(self) -> Tensor:
+        if _current.shares is None or context.trace is None:
+            return self.variable.value()
+        scope, unit = context.trace, self.shares.unit_trace
+        while scope is not None and scope is not unit:
+            scope = scope.parent
+        if scope is None and id(self.variable) in self.shares.released:
+            return super()._as_tensor()
+        return context.trace.read(self)
+
+
+def get_captured_variable(capture: _Capture | LocalPart | WeightCopies) -> _Capture | Variable:
+    """Return the variable of a placeholder, or another captured object itself."""
+    return capture.variable if isinstance(capture, (LocalPart, WeightCopies)) else capture
 
 
 # Each device differentiates its own loss; gradients with respect to a mean are averaged over the

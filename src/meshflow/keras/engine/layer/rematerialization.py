@@ -45,7 +45,7 @@ def _is_unit(layer: Any, shares: BatchShares) -> bool:
     keeps_activations = shares.recompute in (None, "gathers")
     if not keeps_activations or shares.get_residual_storage(layer.name) is not None:
         return _is_recomputation_unit(layer)
-    return shares.releases_weights and _reads_own_weights(layer)
+    return bool(shares.released) and _reads_own_weights(layer)
 
 
 def _reads_own_weights(layer: Any) -> bool:
