@@ -465,12 +465,22 @@ class CostModel:
         if choice.recompute == "layer":
             forward *= 2
         summed, looked_up = self._count_sequence_gradients(choice)
+        kernels = self.kernel_bytes
         turns = choice.micro_batches
+        kernel_turns = turns if choice.zero >= 2 else 1
+        # Gradients of kernels are summed over the batch and sequences together, or are scattered
+        # over the batch first. Those of other weights are summed over sequences at once.
         return {
             "attention": (forward + backward) * turns * self._count_rows(choice),
-            "parts": turns
-            * (_ALL_REDUCE_HALVES * count_ring_bytes(summed, t) + count_ring_bytes(looked_up, t)),
+            "parts": kernel_turns * _ALL_REDUCE_HALVES * count_ring_bytes(kernels // choice.data, t)
+            + turns * _ALL_REDUCE_HALVES * count_ring_bytes(summed - kernels, t)
+            + turns * count_ring_bytes(looked_up, t),
         }
+
+    @functools.cached_property
+    def kernel_bytes(self) -> int:
+        """Return the bytes of the weights in products."""
+        return sum(self.profile.weights[n].bytes for n in {p.weight for p in self.profile.products})
 
     def _count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.
