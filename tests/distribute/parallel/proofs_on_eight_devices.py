@@ -1,12 +1,14 @@
 """A language model trained on eight devices under an option, or two at once, beside one device. Run by test_proofs.py.
 
 Prints a line of JSON for each choice: its name, the largest relative difference of the losses of 20 steps from those of
-one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned.
+one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned. With
+"random" and "i:j" it trains combinations of options that are drawn with the seeds i to j - 1, for four steps.
 """
 
 import contextlib
 import json
 import os
+import random
 import sys
 import time
 
@@ -104,6 +106,37 @@ CHOICES = {
 }
 
 
+def draw(seed):
+    """A mesh, rules and options that go together."""
+    chance = random.Random(seed)
+    sizes, rules, options = chance.choice(
+        [
+            (DATA, "batch:data", {}),
+            ({"node": 2, "data": 4}, "batch:node+data", {}),
+            (MODEL, TENSORS, {}),
+            (MODEL, TENSORS + ", sequence:model", {"sequence": "split"}),
+            (MODEL, SEQUENCE, {"sequence": "ring"}),
+            (MODEL, SEQUENCE, {"sequence": "ulysses"}),
+            ({"stage": 2, "data": 4}, "batch:data", {"pipeline": "stage"}),
+            (ALL, TENSORS, {"pipeline": pipeline("gpipe")}),
+        ]
+    )
+    options = {**options, "zero": chance.choice([0, 1, 2, 3, 3])}
+    options["micro_batches"] = chance.choice([1, 2])
+    options["recompute"] = chance.choice([None, None, "layer"])
+    if "pipeline" in options:
+        options["micro_batches"] = 2
+    elif options["zero"] == 3:
+        options["max_live_parameters"] = chance.choice([None, 0, 1000, 10**9])
+    if "node" in sizes and options["zero"]:
+        options["zero_over"] = chance.choice(["data", "node+data"])
+    if options["recompute"]:
+        options["stack"] = chance.choice([None, True])
+    if chance.random() < 0.3:
+        options["offload"] = chance.choice(["optimizer", "activations"])
+    return sizes, rules, options
+
+
 class Block(LAYERS.Layer):
     """Attention to what came before, and two products or experts."""
 
@@ -155,7 +188,7 @@ def train(name, epochs):
         model = make_model("experts" in name)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf.keras.optimizers.Adam(3e-3), loss)
-    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs == 5 else []
+    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs <= 5 else []
     history = model.fit(
         *text(), batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks
     )
@@ -170,11 +203,18 @@ def main(names, epochs):
             plain[kind] = train(kind, epochs)
         began = time.process_time()
         losses = train(name, epochs)
+        assert len(losses) == len(plain[kind])
         apart = float(np.abs(losses / plain[kind] - 1).max())
         seconds = round(time.process_time() - began, 1)
         print(json.dumps([name, apart, losses[0], losses[-1], seconds]), flush=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["random"]:
+        first, last = map(int, sys.argv[2].split(":"))
+        drawn = {f"{seed}: {draw(seed)}": draw(seed) for seed in range(first, last)}
+        CHOICES.update(drawn)
+        main(drawn, 1)
+        sys.exit()
     long = "long" in sys.argv
     main([n for n in sys.argv[1:] if n != "long"] or CHOICES, 60 if long else 5)

@@ -164,7 +164,11 @@ REAL = {
             "wall_clock_breakdown": True,
         },
         (
-            {"zero": 3, "offload": (("optimizer", (".*",)), ("parameters", (".*",)))},
+            {
+                "zero": 3,
+                "max_live_parameters": 10**9,
+                "offload": (("optimizer", (".*",)), ("parameters", (".*",))),
+            },
             None,
             "mixed_float16",
             "LossScaleOptimizerV3",
@@ -191,7 +195,13 @@ REAL = {
             "data_types": {"grad_accum_dtype": "fp32"},
         },
         (
-            {"zero": 3, "zero_over": ("data",), "micro_batches": 8, "compress": "int8"},
+            {
+                "zero": 3,
+                "zero_over": ("data",),
+                "max_live_parameters": 10**9,
+                "micro_batches": 8,
+                "compress": "int8",
+            },
             64,
             "mixed_bfloat16",
             "Lion",
