@@ -19,6 +19,7 @@ from meshflow.core.dispatch.operation import (
     is_inexact,
     restrict_to_requested,
 )
+from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
@@ -29,6 +30,7 @@ from meshflow.passes.jaxprs import extract_program, inline_calls, select_variabl
 
 __all__ = [
     "OPAQUE_ZERO",
+    "FetchChain",
     "HostMemory",
     "ResidualStorage",
     "make_policy_transform",
@@ -69,11 +71,33 @@ _Fetch = Callable[[list[jax.Array]], list[jax.Array]]
 _OpTransform = Callable[[Callable[..., Any], "_Fetch | None"], Callable[..., Any]]
 
 
+class FetchChain:
+    """Zeros by which functions that fetch values wait for each other.
+
+    The zero that a function returns exists as soon as its arguments do. The next function fetches
+    when it receives this zero, so that it neither waits for the result of the first function nor
+    fetches earlier. In the backward pass the cotangents of the zeros have the same effect.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[object, Tensor] = None, OPAQUE_ZERO
+
+    def get_zero(self) -> Tensor:
+        """Return the zero of the last function in this trace."""
+        scope, zero = self._last
+        return zero if scope is context.trace else OPAQUE_ZERO
+
+    def append(self, zero: Tensor) -> None:
+        """Add a function that returned a zero."""
+        self._last = context.trace, zero
+
+
 def wrap_traced(
     f: Callable[..., Any],
     transform: _OpTransform,
     has_extra_results: bool = False,
     make_fetch: Callable[[Sequence[object]], _Fetch | None] = lambda captures: None,
+    chain: FetchChain | None = None,
 ) -> Callable[..., Any]:
     """Wrap a function of tensors so that its traced program is transformed.
 
@@ -84,6 +108,7 @@ def wrap_traced(
       has_extra_results: Whether the function returns a result and a list of tensors that a
         separate, untransformed program computes.
       make_fetch: Maps the captured objects to the function that fetches their values, or to None.
+      chain: Order in which functions fetch; None if only one does.
     """
 
     @functools.wraps(f)
@@ -101,8 +126,12 @@ def wrap_traced(
         fetch = make_fetch(traced.captures)
         run = transform(traced.run_on_arrays, fetch)
         op = Op(f"recomputed_{traced.name}", run, heavy=True, is_opaque=True)
-        outputs = apply(op, (tensors, traced.get_captured_tensors(), OPAQUE_ZERO))
-        traced.assign_variables(outputs[traced.num_results :])
+        zero = OPAQUE_ZERO if chain is None else chain.get_zero()
+        outputs = apply(op, (tensors, traced.get_captured_tensors(), zero))
+        end = traced.num_results + len(traced.writes)
+        if chain is not None and len(outputs) > end:
+            chain.append(outputs[end])
+        traced.assign_variables(outputs[traced.num_results : end])
         result = traced.rebuild_result(outputs[: traced.num_results])
         indices = [slot.index for slot in traced.structure[1]] if has_extra_results else []
         if not indices:
@@ -159,7 +188,9 @@ def _restore_unchanged(stored: Sequence[Any], _: Sequence[Any]) -> list[Any]:
 
 
 def make_policy_transform(
-    policy: Callable[..., Any] | None, storage: ResidualStorage | None = None
+    policy: Callable[..., Any] | None,
+    storage: ResidualStorage | None = None,
+    prefetch_size: int = 0,
 ) -> _OpTransform:
     """Create a transform for `wrap_traced` with a policy for residuals.
 
@@ -169,13 +200,16 @@ def make_policy_transform(
     Args:
       policy: A policy of `jax.checkpoint_policies`; None stores all residuals.
       storage: Storage of residuals other than captures; by default the device's memory.
+      prefetch_size: Number of elements up to which captures are fetched while the previous function
+        of a `FetchChain` runs. The result of a program with fetched captures has one more element, the
+        zero of this chain.
     """
 
     def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
         checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
         has_barrier = policy is not None and jax.default_backend() == "cpu"
         if storage is not None or fetch is not None or has_barrier:
-            call = _recompute_rest_in_branch(checkpointed, storage, fetch)
+            call = _recompute_rest_in_branch(checkpointed, storage, fetch, prefetch_size)
             return lambda operands, _: call(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
@@ -233,20 +267,30 @@ def _restore_residuals(
 
 
 def _recompute_rest_in_branch(
-    run: Callable[..., Any], storage: ResidualStorage | None, fetch: _Fetch | None
+    run: Callable[..., Any],
+    storage: ResidualStorage | None,
+    fetch: _Fetch | None,
+    prefetch_size: int,
 ) -> Callable[..., Any]:
     """Return a checkpointed function with a gradient that recomputes in a separate branch."""
     fetch_all = fetch or (lambda captures: captures)
 
     @jax.custom_vjp
     def call(arguments: PyTree, captures: list[jax.Array], zero: jax.Array) -> PyTree:
-        return run(arguments, fetch_all(captures))
+        return [*run(arguments, fetch_all(captures)), *([zero] if fetch else [])]
 
     def forward(
         arguments: PyTree, captures: list[jax.Array], zero: jax.Array
     ) -> tuple[PyTree, PyTree]:
         fetched = jax.eval_shape(fetch_all, captures)
         leaves, tree = jax.tree.flatten((arguments, fetched))
+        first_zero, prefetches = zero, True
+        if fetch is not None:
+            pairs = zip(fetched, captures, strict=True)
+            prefetches = sum(f.size for f, c in pairs if f.shape != c.shape) <= prefetch_size
+            inputs = jax.tree.leaves(arguments)
+            captures, _ = _order(captures, [zero] if prefetches else inputs)
+            (first_zero,), _ = _order([zero], inputs)
         requested = tuple(is_inexact(leaf) for leaf in leaves)
         # It is traced once, so that both branches return the same structure with its programs.
         first = functools.partial(compute_with_pullback, run, requested)
@@ -274,15 +318,15 @@ def _recompute_rest_in_branch(
         ]
         residuals, residuals_structure = values[count:], jax.tree.structure(values[count:])
         stored, zero = _store_residuals(storage, residuals, is_moved, residuals_structure, zero)
-        rest = functools.partial(_pull_back, fetch, derived, structure, tree, requested)
-        results = jax.tree.unflatten(outputs, values[:count])
+        rest = functools.partial(_pull_back, fetch, prefetches, derived, structure, tree, requested)
+        results = [*jax.tree.unflatten(outputs, values[:count]), *([first_zero] if fetch else [])]
         return results, (stored, captures if fetch else [], jax.tree_util.Partial(rest), zero)
 
     def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> tuple[PyTree, ...]:
         (moved, unmoved, rebuild), captures, pull_back, zero = residuals
         cotangents = [c for c in cotangents if is_inexact(c)]
         kept = rebuild(moved, unmoved, cotangents)
-        return *pull_back(kept, captures, cotangents, zero), None
+        return pull_back(kept, captures, cotangents, zero)
 
     call.defvjp(forward, backward)
     return call
@@ -322,8 +366,16 @@ class _DerivedValues:
         return cls(tuple(i - start for i in indices), program)
 
 
+def _order(
+    values: list[jax.Array], earlier: Sequence[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Return values that exist after others, and the others; XLA for CPUs ignores the order."""
+    return jax.lax.optimization_barrier((values, list(earlier)))
+
+
 def _pull_back(
     fetch: _Fetch | None,
+    prefetches: bool,
     derived: _DerivedValues,
     structure: PyTreeDef,
     tree: PyTreeDef,
@@ -333,17 +385,18 @@ def _pull_back(
     cotangents: list[jax.Array],
     zero: jax.Array,
 ) -> PyTree:
-    """Compute the gradients of the arguments and captures of a function.
+    """Compute the gradients of the arguments, the captures and the zero of a function.
 
     Args:
       fetch: Function that fetches the captures, or None.
+      prefetches: Whether to fetch when the zero's cotangent exists, before those of the results.
       derived: Residuals that follow from the fetched captures.
       structure: Structure of the pullback of the function.
       tree: Structure of arguments and captures.
       requested: For each leaf of `tree`, whether it has a gradient.
       kept: The other residuals.
       captures: The captures; empty without `fetch`.
-      cotangents: Cotangents of the inexact results.
+      cotangents: Cotangents of the inexact results, and with `fetch` of the zero.
       zero: A zero that no compiler knows.
     """
 
@@ -353,10 +406,10 @@ def _pull_back(
 
     if fetch is None:
         pullback = jax.tree.unflatten(structure, kept)
-        return _insert_nones(tree, requested, run(lambda: list(pullback(cotangents))))
-    if jax.default_backend() != "cpu":
-        # Otherwise XLA would keep the values that were fetched for the forward pass.
-        captures, cotangents = jax.lax.optimization_barrier((captures, cotangents))
+        return (*_insert_nones(tree, requested, run(lambda: list(pullback(cotangents)))), None)
+    # Without an order XLA would keep the values that were fetched for the forward pass.
+    captures, _ = _order(captures, cotangents[-1:] if prefetches else cotangents)
+    (of_zero,), cotangents = _order([jnp.zeros_like(zero)], cotangents[:-1])
     has_gradient = requested[len(requested) - len(captures) :]
     backward = _SplitPullback.create(structure, derived, kept, cotangents, sum(has_gradient))
 
@@ -373,13 +426,12 @@ def _pull_back(
     results = run(compute_first)
     count = len(results) - backward.num_needed
     own, needed = results[:count], results[count:]
-    if jax.default_backend() != "cpu":
-        # Fetched values are released before the gradients of the captures need memory.
-        needed, captures = jax.lax.optimization_barrier((needed, captures))
+    # Fetched values are released before the gradients of the captures need memory.
+    needed, _ = _order(needed, own)
     # The branch that is never taken returns values with the sharding of the gradients.
     unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
     gradients = _run_in_branch(zero, lambda: unused, compute_second)
-    return _insert_nones(tree, requested, [*own, *gradients])
+    return (*_insert_nones(tree, requested, [*own, *gradients]), of_zero)
 
 
 @dataclasses.dataclass(frozen=True)

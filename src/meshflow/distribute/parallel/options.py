@@ -59,6 +59,9 @@ class ParallelOptions:
         are gathered for the forward and again for the backward pass of their layer. A number that
         exceeds the model's keeps all weights, so that each is gathered once. Default: 1/32 of the
         weights.
+      prefetch_bucket_size: Number of weight elements up to which `zero=3` gathers a layer's weights
+        while the previous layer computes, on devices that communicate and compute at the same time;
+        0 saves their memory. With `recompute="layer"` nothing is gathered early.
       micro_batches: Number of parts that a device's examples are split into. They are computed one
         after the other.
       recompute: Activation recomputation. "layer" recomputes all values inside layers, "gathers"
@@ -98,6 +101,7 @@ class ParallelOptions:
     zero: int = 0
     zero_over: str | Sequence[str] | None = None
     max_live_parameters: int | None = None
+    prefetch_bucket_size: int = 50_000_000
     micro_batches: int = 1
     recompute: str | Callable[..., Any] | None = None
     stack: bool | None = None
@@ -111,6 +115,7 @@ class ParallelOptions:
     def __post_init__(self) -> None:
         _check_choice("zero", self.zero, (0, 1, 2, 3))
         _check_minimum("micro_batches", self.micro_batches, 1)
+        _check_minimum("prefetch_bucket_size", self.prefetch_bucket_size, 0)
         if self.max_live_parameters is not None:
             _check_minimum("max_live_parameters", self.max_live_parameters, 0)
             if self.zero != 3:

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
+from meshflow.core.gradients.rematerialization import FetchChain, HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import get_value_shape
@@ -55,6 +55,7 @@ class BatchShares:
       released: Ids of the sharded weights that layers gather for each pass and release after it.
       copies_kernels: Whether products of split sequences may take copies of kernels; see
         `get_weight_copies`.
+      gathers: Order in which layers gather weights.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class BatchShares:
         self.unit_trace: Any = None
         self.released: set[int] = set()
         self.copies_kernels = False
+        self.gathers = FetchChain()
         self._local_parts: dict[int, LocalPart] = {}
         self._gathered_weights: dict[int, GatheredWeight] = {}
         self._weight_copies: dict[int, WeightCopies] = {}

@@ -167,6 +167,7 @@ REAL = {
             {
                 "zero": 3,
                 "max_live_parameters": 10**9,
+                "prefetch_bucket_size": 500_000_000,
                 "offload": (("optimizer", (".*",)), ("parameters", (".*",))),
             },
             None,
@@ -199,6 +200,7 @@ REAL = {
                 "zero": 3,
                 "zero_over": ("data",),
                 "max_live_parameters": 10**9,
+                "prefetch_bucket_size": 500_000_000,
                 "micro_batches": 8,
                 "compress": "int8",
             },

@@ -120,8 +120,8 @@ def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        form = make_policy_transform(
-            shares.recompute if callable(shares.recompute) else None, waiting
-        )
+        policy = shares.recompute if callable(shares.recompute) else None
+        prefetch_size = shares.strategy.options.prefetch_bucket_size
+        form = make_policy_transform(policy, waiting, prefetch_size)
     fetch = functools.partial(make_weight_fetch, shares.strategy)
-    return lambda run: wrap_traced(run, form, has_extra_results=True, make_fetch=fetch)
+    return lambda run: wrap_traced(run, form, True, fetch, shares.gathers)
