@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import LAYERS, mesh, sent
+from meshflow.distribute.parallel.planner.step_traffic import compute_expected_traffic
 
 WIDTH, BLOCKS = 32, 4
 
@@ -142,3 +143,68 @@ def test_equal_layers_as_one_loop():
     }
     # XLA takes a turn or two out of the loop; one by one there are six for each layer.
     assert len(step.select()) < 3 * blocks
+
+
+# ---- a complete transformer --------------------------------------------------------------------
+
+TOKENS, WORDS, ROWS = 8, 64, 16
+GRID, SEQUENCES = {"data": 2, "model": 2}, "batch:data, sequence:model"
+# Mesh, rules and options by name; "heads and hidden" is tensor parallelism.
+LAYOUTS = {
+    "copies": ({"data": 4}, "batch:data", {}),
+    "tensors": (GRID, "batch:data, heads:model, hidden:model", {}),
+    "split": (GRID, "batch:data, heads:model, hidden:model, sequence:model", {"sequence": "split"}),
+    "ring": (GRID, SEQUENCES, {"sequence": "ring"}),
+    "ulysses": (GRID, SEQUENCES, {"sequence": "ulysses"}),
+}
+CHOICES = [
+    *({"zero": zero} for zero in (1, 2, 3)),
+    *({"recompute": "layer"}, {"micro_batches": 2}, {"zero": 3, **KEEP}),
+    *({"zero": zero, "recompute": "layer"} for zero in (1, 3)),
+    *({"zero": zero, "micro_batches": 2} for zero in (1, 2, 3)),
+    {"recompute": "layer", "micro_batches": 2},
+]
+FAST = [("tensors", {"zero": 3}), ("ring", {"zero": 1})]
+
+
+def transformer():
+    tokens = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
+    for _ in range(2):
+        y = LAYERS.LayerNormalization()(x)
+        x = x + LAYERS.MultiHeadAttention(4, WIDTH // 4)(y, y, use_causal_mask=True)
+        y = LAYERS.LayerNormalization()(x)
+        x = x + LAYERS.Dense(WIDTH)(LAYERS.Dense(4 * WIDTH, "gelu")(y))
+    return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:words")(x))
+
+
+@pytest.mark.parametrize(
+    ("layout", "choice"),
+    [
+        pytest.param(
+            layout,
+            choice,
+            marks=() if (layout, choice) in FAST else pytest.mark.soak,
+            id=f"{layout} {choice}",
+        )
+        for layout in LAYOUTS
+        for choice in CHOICES
+    ],
+)
+def test_a_transformer_sends_what_theory_says(layout, choice):
+    sizes, rules, options = LAYOUTS[layout]
+    strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options, **choice)
+    with strategy.scope():
+        model = transformer()
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    batch = (np.zeros([ROWS, TOKENS], np.int32),) * 2
+    _, step = sent(model, *batch)
+    model.train_on_batch(*batch)
+    theory = sum(one.sent for one in compute_expected_traffic(strategy, model, *batch))
+    assert step.sent() == pytest.approx(theory, rel=0.03)
+    if layout == "tensors":
+        # A sum of the results of attention and of the wide products, and one of the gradients of their inputs: one for
+        # queries, keys and values.
+        sums = [c for c in step.collectives if c.kind == "all-reduce" and c.axes == ("model",)]
+        rows = 4 * ROWS // 2 * TOKENS * WIDTH
+        assert sum(c.sent * c.times for c in sums) == 2 * 4 * 2 * part(rows, 2)
