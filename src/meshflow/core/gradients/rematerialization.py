@@ -426,8 +426,6 @@ def _pull_back(
     results = run(compute_first)
     count = len(results) - backward.num_needed
     own, needed = results[:count], results[count:]
-    # Fetched values are released before the gradients of the captures need memory.
-    needed, _ = _order(needed, own)
     # The branch that is never taken returns values with the sharding of the gradients.
     unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
     gradients = _run_in_branch(zero, lambda: unused, compute_second)
