@@ -38,7 +38,7 @@ def explained(make, sizes, rules, rows=64, **options):
 KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
 ALL = BLOCKS * (KERNEL + BIAS)
 # More than there are, so that ZeRO 3 keeps all weights.
-KEEP = {"max_live_parameters": 10**9}
+KEEP = {"max_live_parameters": 1000000000000}
 # What ZeRO 3 gathers if it releases all kernels.
 AGAIN = ALL + (BLOCKS - 1) * KERNEL
 

@@ -1,7 +1,7 @@
 """Reads of sharded weights in a region: ZeRO 3 gathers the weights of a layer for each pass.
 
 A layer's program gathers its weights before the forward pass and again before the backward pass,
-and releases them in between. Only the smallest weights, within the budget of live parameters, stay
+and releases them in between. Only the smallest weights, within the budget of live parameters, remain
 gathered during a step.
 """
 
@@ -86,7 +86,7 @@ def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterato
 
 
 def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list[Variable]:
-    """Select the weights that stay gathered during a step: the smallest ones, within the budget."""
+    """Select the weights that remain gathered during a step: the smallest ones, within the budget."""
     options, variables = strategy.options, list(program.variables)
     needs_full_gradients = options.compress or program.needs_gradient_norms
     if options.zero != 3 or options.pipeline or (needs_full_gradients and not options.recompute):

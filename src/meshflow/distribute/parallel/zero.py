@@ -34,7 +34,7 @@ __all__ = [
 # Values of at most so many bytes share a collective, which costs a copy. A link of 100 Gbit/s sends
 # so much while a collective starts.
 _PACKED_BYTES = 1 << 17
-# By default the smallest weights, such as biases and scales, stay gathered: at most this part of
+# By default the smallest weights, such as biases and scales, remain gathered: at most this part of
 # all weights. It is more than the biases and scales of transformers of usual width.
 _LIVE_DIVISOR = 32
 
@@ -82,7 +82,7 @@ def find_free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]
 
 
 def select_live_weights(sizes: Sequence[int], budget: int | None) -> set[int]:
-    """Select the weights that stay gathered during a step of ZeRO 3: the smallest ones.
+    """Select the weights that remain gathered during a step of ZeRO 3: the smallest ones.
 
     Args:
       sizes: Number of elements of each weight.

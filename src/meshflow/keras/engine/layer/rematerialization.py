@@ -91,7 +91,7 @@ def _run_recomputed(
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
-        # An input that the layer receives twice, such as queries that are also values, stays one tensor.
+        # An input that the layer receives twice, such as queries that are also values, remains one tensor.
         own = dict(zip(map(id, tensors), nest.flatten(arguments), strict=True))
         rest = nest.map_structure(lambda leaf: own.get(id(leaf), leaf), (args, kwargs))
         before = [len(part._losses) for part in parts]
