@@ -130,8 +130,6 @@ def draw(seed):
         options["max_live_parameters"] = chance.choice([None, 0, 1000, 10**9])
     if "node" in sizes and options["zero"]:
         options["zero_over"] = chance.choice(["data", "node+data"])
-    if options["recompute"]:
-        options["stack"] = chance.choice([None, True])
     if chance.random() < 0.3:
         options["offload"] = chance.choice(["optimizer", "activations"])
     return sizes, rules, options
@@ -173,7 +171,7 @@ def text():
     return words[:, :-1].astype("int32"), words[:, 1:].astype("int32")
 
 
-def train(name, epochs):
+def train(name, epochs, blocks):
     """The losses of the epochs, or of the steps of 5 epochs."""
     sizes, rules, options = CHOICES.get(name, ({}, "", {}))
     tf.keras.backend.clear_session()
@@ -185,7 +183,7 @@ def train(name, epochs):
     losses = []
     note = lambda batch, logs: losses.append(float(logs["loss"]))
     with scope:
-        model = make_model("experts" in name)
+        model = make_model("experts" in name, blocks)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf.keras.optimizers.Adam(3e-3), loss)
     callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs <= 5 else []
@@ -195,14 +193,14 @@ def train(name, epochs):
     return np.array(losses or history.history["loss"])
 
 
-def main(names, epochs):
+def main(names, epochs, blocks=4):
     plain = {}
     for name in names:
         kind = "one device, experts" if "experts" in name else "one device"
         if kind not in plain:
-            plain[kind] = train(kind, epochs)
+            plain[kind] = train(kind, epochs, blocks)
         began = time.process_time()
-        losses = train(name, epochs)
+        losses = train(name, epochs, blocks)
         assert len(losses) == len(plain[kind])
         apart = float(np.abs(losses / plain[kind] - 1).max())
         seconds = round(time.process_time() - began, 1)
@@ -214,7 +212,7 @@ if __name__ == "__main__":
         first, last = map(int, sys.argv[2].split(":"))
         drawn = {f"{seed}: {draw(seed)}": draw(seed) for seed in range(first, last)}
         CHOICES.update(drawn)
-        main(drawn, 1)
+        main(drawn, 1, blocks=1)
         sys.exit()
     long = "long" in sys.argv
     main([n for n in sys.argv[1:] if n != "long"] or CHOICES, 60 if long else 5)
