@@ -18,7 +18,7 @@ TENSORS = "batch:data, heads:model, hidden:model, vocab:model"
 CHOICES = {
     "one device": ({}, "", {}),
     "LowLevelZeroPlugin(stage=2)": ({"data": 8}, "batch:data", {"zero": 2}),
-    "GeminiPlugin()": ({"data": 8}, "batch:data", {"zero": 3, "recompute": "gathers"}),
+    "GeminiPlugin()": ({"data": 8}, "batch:data", {"zero": 3}),
     "HybridParallelPlugin(tp_size=2, pp_size=1, zero_stage=1)": (
         {"data": 4, "model": 2},
         TENSORS,

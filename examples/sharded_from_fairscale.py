@@ -21,7 +21,7 @@ CHOICES = {
     "OSS(params, optim=Adam)": ({"data": 8}, {"zero": 1}),
     "ShardedDataParallel(model, oss)": ({"data": 8}, {"zero": 2}),
     "FSDP(model, reshard_after_forward=False)": ({"data": 8}, {"zero": 3}),
-    "FSDP(model)": ({"data": 8}, {"zero": 3, "recompute": "gathers"}),
+    "FSDP(model)": ({"data": 8}, {"zero": 3}),
     "FSDP(checkpoint_wrapper(block))": ({"data": 8}, {"zero": 3, "recompute": "layer"}),
     "Pipe(model, balance=[3, 3], chunks=4)": (
         {"stage": 2, "data": 4},

@@ -1,10 +1,13 @@
 """`tf.recompute_grad`: less memory, the same numbers."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import meshflow as tf
 from helpers import assert_close
+from meshflow.core.gradients.rematerialization import make_policy_transform
 from meshflow.experimental import dtensor
 
 LAYERS = tf.keras.layers
@@ -174,3 +177,38 @@ def test_seeded_ops_draw_what_they_draw_without_it():
     first, second = draws(drop)
     assert first != second
     assert draws(tf.recompute_grad(drop)) == [first, second]
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_fetched_captures_are_no_residuals(size):
+    """Captures are fetched for each pass, early or not, and what follows from them alone is computed again."""
+
+    def run(arguments, captures):
+        (x,), (kernel, bias) = arguments, captures
+        return [jnp.tanh(x @ (2.0 * kernel).T + bias)]
+
+    def fetch(captures):
+        part, bias = captures
+        return [jnp.concatenate([part, -part]), bias]
+
+    call = make_policy_transform(None, None, size)(run, fetch)
+    x, part, bias = jnp.ones([3, 2]), jnp.array([[0.5, 0.2]]), jnp.array([0.1, 0.3])
+    zero = jnp.zeros([])
+
+    def loss(x, part, bias):
+        first, token = call([[x], [part, bias], zero], ())
+        second, _ = call([[first], [part, bias], token], ())
+        return second.sum()
+
+    def plain(x, part, bias):
+        for _ in range(2):
+            (x,) = run([x], fetch([part, bias]))
+        return x.sum()
+
+    found = jax.grad(loss, (0, 1, 2))(x, part, bias)
+    for a, b in zip(found, jax.grad(plain, (0, 1, 2))(x, part, bias), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+    # Between the passes there is no full kernel, of four elements, but for the parts and two results of six.
+    _, pull = jax.vjp(loss, x, part, bias)
+    assert {leaf.size for leaf in jax.tree.leaves(pull)} <= {1, 2, 6}
+    assert str(jax.make_jaxpr(jax.grad(loss))(x, part, bias)).count("optimization_barrier") >= 4

@@ -23,7 +23,7 @@ def _eliminate_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     producers, consumers = map_producers(eqns), map_consumers(jaxpr, eqns)
     result: list[Any] = list(eqns)
     for i, eqn in enumerate(eqns):
-        if eqn.primitive.name != "dot_general" or eqn.params.get("out_sharding") is not None:
+        if eqn.primitive.name != "dot_general" or _has_split_result(eqn):
             continue
         product = result[i] = _absorb_operand_transposes(eqn, producers)
         indices = consumers.get(product.outvars[0], [])
@@ -34,6 +34,12 @@ def _eliminate_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
     result = [eqn for eqn in result if eqn is not None]
     read = map_consumers(jaxpr, result)
     return [e for e in result if e.primitive.name != "transpose" or e.outvars[0] in read]
+
+
+def _has_split_result(product: JaxprEqn) -> bool:
+    """Check whether a product has a sharding that depends on the order of its result's axes."""
+    sharding = product.params.get("out_sharding")
+    return sharding is not None and any(sharding.spec)
 
 
 def _absorb_operand_transposes(product: JaxprEqn, producers: dict[Atom, JaxprEqn]) -> JaxprEqn:

@@ -1,12 +1,14 @@
 """A language model trained on eight devices under an option, or two at once, beside one device. Run by test_proofs.py.
 
 Prints a line of JSON for each choice: its name, the largest relative difference of the losses of 20 steps from those of
-one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned.
+one device, the first loss and the last, and seconds. With "long" as an argument it trains until the text is learned. With
+"random" and "i:j" it trains combinations of options that are drawn with the seeds i to j - 1, for four steps.
 """
 
 import contextlib
 import json
 import os
+import random
 import sys
 import time
 
@@ -104,6 +106,35 @@ CHOICES = {
 }
 
 
+def draw(seed):
+    """A mesh, rules and options that go together."""
+    chance = random.Random(seed)
+    sizes, rules, options = chance.choice(
+        [
+            (DATA, "batch:data", {}),
+            ({"node": 2, "data": 4}, "batch:node+data", {}),
+            (MODEL, TENSORS, {}),
+            (MODEL, TENSORS + ", sequence:model", {"sequence": "split"}),
+            (MODEL, SEQUENCE, {"sequence": "ring"}),
+            (MODEL, SEQUENCE, {"sequence": "ulysses"}),
+            ({"stage": 2, "data": 4}, "batch:data", {"pipeline": "stage"}),
+            (ALL, TENSORS, {"pipeline": pipeline("gpipe")}),
+        ]
+    )
+    options = {**options, "zero": chance.choice([0, 1, 2, 3, 3])}
+    options["micro_batches"] = chance.choice([1, 2])
+    options["recompute"] = chance.choice([None, None, "layer"])
+    if "pipeline" in options:
+        options["micro_batches"] = 2
+    elif options["zero"] == 3:
+        options["max_live_parameters"] = chance.choice([None, 0, 1000, 10**9])
+    if "node" in sizes and options["zero"]:
+        options["zero_over"] = chance.choice(["data", "node+data"])
+    if chance.random() < 0.3:
+        options["offload"] = chance.choice(["optimizer", "activations"])
+    return sizes, rules, options
+
+
 class Block(LAYERS.Layer):
     """Attention to what came before, and two products or experts."""
 
@@ -140,7 +171,7 @@ def text():
     return words[:, :-1].astype("int32"), words[:, 1:].astype("int32")
 
 
-def train(name, epochs):
+def train(name, epochs, blocks):
     """The losses of the epochs, or of the steps of 5 epochs."""
     sizes, rules, options = CHOICES.get(name, ({}, "", {}))
     tf.keras.backend.clear_session()
@@ -152,29 +183,36 @@ def train(name, epochs):
     losses = []
     note = lambda batch, logs: losses.append(float(logs["loss"]))
     with scope:
-        model = make_model("experts" in name)
+        model = make_model("experts" in name, blocks)
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(tf.keras.optimizers.Adam(3e-3), loss)
-    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs == 5 else []
+    callbacks = [tf.keras.callbacks.LambdaCallback(on_train_batch_end=note)] if epochs <= 5 else []
     history = model.fit(
         *text(), batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks
     )
     return np.array(losses or history.history["loss"])
 
 
-def main(names, epochs):
+def main(names, epochs, blocks=4):
     plain = {}
     for name in names:
         kind = "one device, experts" if "experts" in name else "one device"
         if kind not in plain:
-            plain[kind] = train(kind, epochs)
+            plain[kind] = train(kind, epochs, blocks)
         began = time.process_time()
-        losses = train(name, epochs)
+        losses = train(name, epochs, blocks)
+        assert len(losses) == len(plain[kind])
         apart = float(np.abs(losses / plain[kind] - 1).max())
         seconds = round(time.process_time() - began, 1)
         print(json.dumps([name, apart, losses[0], losses[-1], seconds]), flush=True)
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["random"]:
+        first, last = map(int, sys.argv[2].split(":"))
+        drawn = {f"{seed}: {draw(seed)}": draw(seed) for seed in range(first, last)}
+        CHOICES.update(drawn)
+        main(drawn, 1, blocks=1)
+        sys.exit()
     long = "long" in sys.argv
     main([n for n in sys.argv[1:] if n != "long"] or CHOICES, 60 if long else 5)

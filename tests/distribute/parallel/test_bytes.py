@@ -5,6 +5,7 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.training import LAYERS, mesh, sent
+from meshflow.distribute.parallel.planner.step_traffic import compute_expected_traffic
 
 WIDTH, BLOCKS = 32, 4
 
@@ -36,6 +37,10 @@ def explained(make, sizes, rules, rows=64, **options):
 
 KERNEL, BIAS = 4 * WIDTH * WIDTH, 4 * WIDTH
 ALL = BLOCKS * (KERNEL + BIAS)
+# More than there are, so that ZeRO 3 keeps all weights.
+KEEP = {"max_live_parameters": 1000000000000}
+# What ZeRO 3 gathers if it releases all kernels.
+AGAIN = ALL + (BLOCKS - 1) * KERNEL
 
 
 def part(sent_bytes, devices=4):
@@ -49,12 +54,22 @@ def part(sent_bytes, devices=4):
         ({"zero": 1}, ALL, ALL),
         ({"zero": 1, "micro_batches": 4}, ALL, ALL),
         ({"zero": 2, "micro_batches": 4}, ALL, 4 * ALL),
-        ({"zero": 3}, ALL, ALL),
-        ({"zero": 3, "micro_batches": 4}, ALL, 4 * ALL),
-        ({"zero": 3, "recompute": "layer"}, 2 * ALL, ALL),
-        ({"zero": 3, "micro_batches": 4, "recompute": "layer"}, 8 * ALL, 4 * ALL),
-        # The gradient needs kernels again, but neither biases nor what stands before the inputs.
-        ({"zero": 3, "recompute": "gathers"}, ALL + (BLOCKS - 1) * KERNEL, ALL),
+        ({"zero": 3, **KEEP}, ALL, ALL),
+        ({"zero": 3, "micro_batches": 4, **KEEP}, ALL, 4 * ALL),
+        # The gradient needs kernels again, but not the one that stands before the inputs. The biases stay.
+        ({"zero": 3}, AGAIN, ALL),
+        ({"zero": 3, "recompute": "gathers"}, AGAIN, ALL),
+        # A layer's bias is packed with its kernel.
+        ({"zero": 3, "max_live_parameters": 0}, AGAIN + (BLOCKS - 1) * BIAS, ALL),
+        # All stay but for the last kernel.
+        ({"zero": 3, "max_live_parameters": ALL // 4 - 1}, ALL + KERNEL, ALL),
+        ({"zero": 3, "micro_batches": 4}, 4 * AGAIN - 3 * BLOCKS * BIAS, 4 * ALL),
+        ({"zero": 3, "recompute": "layer"}, AGAIN + KERNEL, ALL),
+        (
+            {"zero": 3, "micro_batches": 4, "recompute": "layer"},
+            4 * (AGAIN + KERNEL) - 3 * BLOCKS * BIAS,
+            4 * ALL,
+        ),
     ],
     ids=str,
 )
@@ -74,7 +89,7 @@ def test_all_copies_alike():
 
 
 def test_parts_within_a_node_and_sums_across():
-    options = {"zero": 3, "zero_over": "data"}
+    options = {"zero": 3, "zero_over": "data", **KEEP}
     found, _ = explained(deep, {"node": 2, "data": 2}, "batch:node+data", **options)
     assert found == {
         "all-gather": part(ALL, 2),
@@ -83,14 +98,16 @@ def test_parts_within_a_node_and_sums_across():
     }
 
 
-@pytest.mark.parametrize("zero", [1, 3])
-def test_parts_of_weights_that_a_rule_splits(zero):
+@pytest.mark.parametrize("options", [{"zero": 1}, {"zero": 3}, {"zero": 3, **KEEP}], ids=str)
+def test_parts_of_weights_that_a_rule_splits(options):
     """Weights do not travel whole over the dimension of the rule; activations do what they do without `zero`."""
     sizes, rules = {"data": 2, "model": 2}, "batch:data, hidden:model"
-    found, _ = explained(wide, sizes, rules, zero=zero)
-    # A device's halves of the kernels, and the biases that no rule splits.
+    found, _ = explained(wide, sizes, rules, **options)
+    # A device's halves of the kernels, and the biases that no rule splits; the first kernel is not needed again.
     halves = 4 * KERNEL + 2 * BIAS
-    assert found.pop("all-gather") == found.pop("reduce-scatter") == part(halves, 2)
+    again = 3 * KERNEL if options == {"zero": 3} else 0
+    assert found.pop("all-gather") == part(halves + again, 2)
+    assert found.pop("reduce-scatter") == part(halves, 2)
     # One sum of the outputs of each pair, one of the gradient of the second pair's inputs; and the gradients of the
     # biases that the rule splits, which have no other axis.
     rows = 4 * (64 // 2) * WIDTH
@@ -98,15 +115,16 @@ def test_parts_of_weights_that_a_rule_splits(zero):
 
 
 def test_memory_of_what_is_not_kept():
-    def temporaries(blocks, how):
-        options = {"zero": 3, "recompute": how}
+    def temporaries(blocks, how, **options):
+        options = {"zero": 3, "recompute": how, **options}
         _, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", rows=16, **options)
         return step.memory["temporaries"]
 
     # All weights are together at the same time, or those of two layers; what grows with the number of layers is what
     # goes from layer to layer, and the parts of gradients.
     few = temporaries(BLOCKS, "layer")
-    assert temporaries(BLOCKS, None) > ALL
+    assert temporaries(BLOCKS, None, **KEEP) > ALL
+    assert temporaries(3 * BLOCKS, None) < 0.65 * 3 * ALL
     assert few < 2 * (KERNEL + BIAS) + ALL // 4
     rows = 4 * (16 // 4) * WIDTH
     assert temporaries(3 * BLOCKS, "layer") - few <= 2 * BLOCKS * ((KERNEL + BIAS) // 4 + rows)
@@ -118,6 +136,75 @@ def test_equal_layers_as_one_loop():
     blocks = 3 * BLOCKS
     found, step = explained(lambda: deep(blocks), {"data": 4}, "batch:data", **options)
     whole = blocks * (KERNEL + BIAS)
-    assert found == {"all-gather": part(2 * whole), "reduce-scatter": part(whole)}
+    # The biases stay.
+    assert found == {
+        "all-gather": part(2 * blocks * KERNEL + blocks * BIAS),
+        "reduce-scatter": part(whole),
+    }
     # XLA takes a turn or two out of the loop; one by one there are six for each layer.
     assert len(step.select()) < 3 * blocks
+
+
+# ---- a complete transformer --------------------------------------------------------------------
+
+TOKENS, WORDS, ROWS = 8, 64, 16
+GRID, SEQUENCES = {"data": 2, "model": 2}, "batch:data, sequence:model"
+# Mesh, rules and options by name; "heads and hidden" is tensor parallelism.
+LAYOUTS = {
+    "copies": ({"data": 4}, "batch:data", {}),
+    "tensors": (GRID, "batch:data, heads:model, hidden:model", {}),
+    "split": (GRID, "batch:data, heads:model, hidden:model, sequence:model", {"sequence": "split"}),
+    "ring": (GRID, SEQUENCES, {"sequence": "ring"}),
+    "ulysses": (GRID, SEQUENCES, {"sequence": "ulysses"}),
+}
+CHOICES = [
+    *({"zero": zero} for zero in (1, 2, 3)),
+    *({"recompute": "layer"}, {"micro_batches": 2}, {"zero": 3, **KEEP}),
+    *({"zero": zero, "recompute": "layer"} for zero in (1, 3)),
+    *({"zero": zero, "micro_batches": 2} for zero in (1, 2, 3)),
+    {"recompute": "layer", "micro_batches": 2},
+]
+FAST = [("tensors", {"zero": 3}), ("ring", {"zero": 1})]
+
+
+def transformer():
+    tokens = tf.keras.Input([TOKENS], dtype="int32")
+    x = LAYERS.Embedding(WORDS, WIDTH)(tokens)
+    for _ in range(2):
+        y = LAYERS.LayerNormalization()(x)
+        x = x + LAYERS.MultiHeadAttention(4, WIDTH // 4)(y, y, use_causal_mask=True)
+        y = LAYERS.LayerNormalization()(x)
+        x = x + LAYERS.Dense(WIDTH)(LAYERS.Dense(4 * WIDTH, "gelu")(y))
+    return tf.keras.Model(tokens, LAYERS.Dense(WORDS, dims="out:words")(x))
+
+
+@pytest.mark.parametrize(
+    ("layout", "choice"),
+    [
+        pytest.param(
+            layout,
+            choice,
+            marks=() if (layout, choice) in FAST else pytest.mark.soak,
+            id=f"{layout} {choice}",
+        )
+        for layout in LAYOUTS
+        for choice in CHOICES
+    ],
+)
+def test_a_transformer_sends_what_theory_says(layout, choice):
+    sizes, rules, options = LAYOUTS[layout]
+    strategy = tf.distribute.MeshStrategy(mesh(**sizes), rules, **options, **choice)
+    with strategy.scope():
+        model = transformer()
+        model.compile("sgd", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    batch = (np.zeros([ROWS, TOKENS], np.int32),) * 2
+    _, step = sent(model, *batch)
+    model.train_on_batch(*batch)
+    theory = sum(one.sent for one in compute_expected_traffic(strategy, model, *batch))
+    assert step.sent() == pytest.approx(theory, rel=0.03)
+    if layout == "tensors":
+        # A sum of the results of attention and of the wide products, and one of the gradients of their inputs: one for
+        # queries, keys and values.
+        sums = [c for c in step.collectives if c.kind == "all-reduce" and c.axes == ("model",)]
+        rows = 4 * ROWS // 2 * TOKENS * WIDTH
+        assert sum(c.sent * c.times for c in sums) == 2 * 4 * 2 * part(rows, 2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import PyTreeDef
 
@@ -17,15 +19,18 @@ from meshflow.core.dispatch.operation import (
     is_inexact,
     restrict_to_requested,
 )
+from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import is_array_like, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.jax_internals import jex_core
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import JaxprEqn, PyTree, Var
+from meshflow.passes.jaxprs import extract_program, inline_calls, select_variables
 
 __all__ = [
     "OPAQUE_ZERO",
+    "FetchChain",
     "HostMemory",
     "ResidualStorage",
     "make_policy_transform",
@@ -60,20 +65,50 @@ def recompute_grad(f: Callable[..., Any]) -> Callable[..., Any]:
     return wrap_traced(f, make_recompute_transform())
 
 
-_OpTransform = Callable[[Callable[..., Any]], Callable[..., Any]]
+# Function from the captures of a program, as arrays, to those with fetched values, such as gathered
+# weights.
+_Fetch = Callable[[list[jax.Array]], list[jax.Array]]
+_OpTransform = Callable[[Callable[..., Any], "_Fetch | None"], Callable[..., Any]]
+
+
+class FetchChain:
+    """Zeros by which functions that fetch values wait for each other.
+
+    The zero that a function returns exists as soon as its arguments do. The next function fetches
+    when it receives this zero, so that it neither waits for the result of the first function nor
+    fetches earlier. In the backward pass the cotangents of the zeros have the same effect.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[object, Tensor] = None, OPAQUE_ZERO
+
+    def get_zero(self) -> Tensor:
+        """Return the zero of the last function in this trace."""
+        scope, zero = self._last
+        return zero if scope is context.trace else OPAQUE_ZERO
+
+    def append(self, zero: Tensor) -> None:
+        """Add a function that returned a zero."""
+        self._last = context.trace, zero
 
 
 def wrap_traced(
-    f: Callable[..., Any], transform: _OpTransform, has_extra_results: bool = False
+    f: Callable[..., Any],
+    transform: _OpTransform,
+    has_extra_results: bool = False,
+    make_fetch: Callable[[Sequence[object]], _Fetch | None] = lambda captures: None,
+    chain: FetchChain | None = None,
 ) -> Callable[..., Any]:
     """Wrap a function of tensors so that its traced program is transformed.
 
     Args:
       f: The function.
-      transform: Maps the traced array function to the array function of an op with the operands
-        arguments, captures and a zero.
+      transform: Maps the traced array function, and the function that fetches its captures, to the
+        array function of an op with the operands arguments, captures and a zero.
       has_extra_results: Whether the function returns a result and a list of tensors that a
         separate, untransformed program computes.
+      make_fetch: Maps the captured objects to the function that fetches their values, or to None.
+      chain: Order in which functions fetch; None if only one does.
     """
 
     @functools.wraps(f)
@@ -88,18 +123,22 @@ def wrap_traced(
 
         tensors = [convert_to_tensor(t) for t in tensors]
         traced = trace(run_symbolic, tuple(tensors))
-        op = Op(
-            f"recomputed_{traced.name}", transform(traced.run_on_arrays), heavy=True, is_opaque=True
-        )
-        outputs = apply(op, (tensors, traced.get_captured_tensors(), OPAQUE_ZERO))
-        traced.assign_variables(outputs[traced.num_results :])
+        fetch = make_fetch(traced.captures)
+        run = transform(traced.run_on_arrays, fetch)
+        op = Op(f"recomputed_{traced.name}", run, heavy=True, is_opaque=True)
+        zero = OPAQUE_ZERO if chain is None else chain.get_zero()
+        outputs = apply(op, (tensors, traced.get_captured_tensors(), zero))
+        end = traced.num_results + len(traced.writes)
+        if chain is not None and len(outputs) > end:
+            chain.append(outputs[end])
+        traced.assign_variables(outputs[traced.num_results : end])
         result = traced.rebuild_result(outputs[: traced.num_results])
         indices = [slot.index for slot in traced.structure[1]] if has_extra_results else []
         if not indices:
             return result
         extra = Op(
             f"extra_results_{traced.name}",
-            lambda o, _: traced.run_for_results(indices, *o),
+            lambda o, _: traced.run_for_results(indices, o[0], fetch(o[1]) if fetch else o[1]),
             is_opaque=True,
         )
         return result[0], apply(extra, (tensors, traced.get_captured_tensors()))
@@ -149,19 +188,28 @@ def _restore_unchanged(stored: Sequence[Any], _: Sequence[Any]) -> list[Any]:
 
 
 def make_policy_transform(
-    policy: Callable[..., Any] | None, storage: ResidualStorage | None = None
+    policy: Callable[..., Any] | None,
+    storage: ResidualStorage | None = None,
+    prefetch_size: int = 0,
 ) -> _OpTransform:
     """Create a transform for `wrap_traced` with a policy for residuals.
+
+    Fetched captures, and values that follow from these alone, are no residuals: they are fetched
+    and computed again in the backward pass.
 
     Args:
       policy: A policy of `jax.checkpoint_policies`; None stores all residuals.
       storage: Storage of residuals other than captures; by default the device's memory.
+      prefetch_size: Number of elements up to which captures are fetched while the previous function
+        of a `FetchChain` runs. The result of a program with fetched captures has one more element, the
+        zero of this chain.
     """
 
-    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
         checkpointed = run if policy is None else jax.checkpoint(run, policy=policy)
-        if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_rest_in_branch(checkpointed, storage)
+        has_barrier = policy is not None and jax.default_backend() == "cpu"
+        if storage is not None or fetch is not None or has_barrier:
+            call = _recompute_rest_in_branch(checkpointed, storage, fetch, prefetch_size)
             return lambda operands, _: call(*operands)
         return lambda operands, _: checkpointed(*operands[:2])
 
@@ -174,11 +222,14 @@ def make_recompute_transform(storage: ResidualStorage | None = None) -> _OpTrans
     The arguments are stored in `storage`, by default in the device's memory.
     """
 
-    def transform(run: Callable[..., Any]) -> Callable[..., Any]:
+    def transform(run: Callable[..., Any], fetch: _Fetch | None = None) -> Callable[..., Any]:
+        def fetch_and_run(arguments: PyTree, captures: list[jax.Array]) -> PyTree:
+            return run(arguments, captures if fetch is None else fetch(captures))
+
         if storage is not None or jax.default_backend() == "cpu":
-            call = _recompute_in_branch(run, storage)
+            call = _recompute_in_branch(fetch_and_run, storage)
             return lambda operands, _: call(*operands)
-        checkpointed = jax.checkpoint(run)
+        checkpointed = jax.checkpoint(fetch_and_run)
         return lambda operands, _: checkpointed(*operands[:2])
 
     return transform
@@ -216,53 +267,228 @@ def _restore_residuals(
 
 
 def _recompute_rest_in_branch(
-    run: Callable[..., Any], storage: ResidualStorage | None
+    run: Callable[..., Any],
+    storage: ResidualStorage | None,
+    fetch: _Fetch | None,
+    prefetch_size: int,
 ) -> Callable[..., Any]:
     """Return a checkpointed function with a gradient that recomputes in a separate branch."""
+    fetch_all = fetch or (lambda captures: captures)
 
     @jax.custom_vjp
-    def call(arguments: PyTree, captures: PyTree, zero: jax.Array) -> PyTree:
-        return run(arguments, captures)
+    def call(arguments: PyTree, captures: list[jax.Array], zero: jax.Array) -> PyTree:
+        return [*run(arguments, fetch_all(captures)), *([zero] if fetch else [])]
 
-    def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
-        leaves, tree = jax.tree.flatten((arguments, captures))
+    def forward(
+        arguments: PyTree, captures: list[jax.Array], zero: jax.Array
+    ) -> tuple[PyTree, PyTree]:
+        fetched = jax.eval_shape(fetch_all, captures)
+        leaves, tree = jax.tree.flatten((arguments, fetched))
+        first_zero, prefetches = zero, True
+        if fetch is not None:
+            pairs = zip(fetched, captures, strict=True)
+            prefetches = sum(f.size for f, c in pairs if f.shape != c.shape) <= prefetch_size
+            inputs = jax.tree.leaves(arguments)
+            captures, _ = _order(captures, [zero] if prefetches else inputs)
+            (first_zero,), _ = _order([zero], inputs)
         requested = tuple(is_inexact(leaf) for leaf in leaves)
         # It is traced once, so that both branches return the same structure with its programs.
         first = functools.partial(compute_with_pullback, run, requested)
-        program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, captures)
-        flat, structure = jax.tree.flatten(shapes)
-        values = _run_in_branch(
-            zero,
-            lambda: [jax.numpy.zeros(s.shape, s.dtype) for s in flat],
-            lambda: jex_core.jaxpr_as_fun(program)(*leaves),
-        )
-        outputs, pullback = jax.tree.unflatten(structure, values)
-        residuals, pullback_structure = jax.tree.flatten(pullback)
+        program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, fetched)
+        outputs, structure = jax.tree.structure(shapes[0]), jax.tree.structure(shapes[1])
+        atoms = program.jaxpr.outvars
+        captured = program.jaxpr.invars[len(leaves) - len(fetched) :]
+        count = outputs.num_leaves
+        # States of random generators are integers; random numbers are stored.
+        sources = [v for v in captured if is_inexact(v.aval)] if fetch else []
+        derived = _DerivedValues.find(program, sources, count)
+        kept = [i for i in range(len(atoms)) if i - count not in derived.indices]
+
+        def compute() -> list[jax.Array]:
+            operands = *jax.tree.leaves(arguments), *fetch_all(captures)
+            results = jex_core.jaxpr_as_fun(program)(*operands)
+            return [results[i] for i in kept]
+
+        avals = [program.out_avals[i] for i in kept]
+        values = _run_in_branch(zero, lambda: [jnp.zeros(a.shape, a.dtype) for a in avals], compute)
         # Captures are mostly weights, which exist until the backward pass anyway.
-        captured = set(program.jaxpr.invars[len(jax.tree.leaves(arguments)) :])
-        atoms = program.jaxpr.outvars[len(flat) - len(residuals) :]
         is_moved = [
-            isinstance(atom, jex_core.Var) and atom not in captured and is_inexact(value)
-            for atom, value in zip(atoms, residuals, strict=True)
+            isinstance(atoms[i], jex_core.Var) and atoms[i] not in captured and is_inexact(value)
+            for i, value in zip(kept[count:], values[count:], strict=True)
         ]
-        stored, zero = _store_residuals(storage, residuals, is_moved, pullback_structure, zero)
-        insert_nones = jax.tree_util.Partial(functools.partial(_insert_nones, tree, requested))
-        return outputs, (stored, insert_nones, zero)
+        residuals, residuals_structure = values[count:], jax.tree.structure(values[count:])
+        stored, zero = _store_residuals(storage, residuals, is_moved, residuals_structure, zero)
+        rest = functools.partial(_pull_back, fetch, prefetches, derived, structure, tree, requested)
+        results = [*jax.tree.unflatten(outputs, values[:count]), *([first_zero] if fetch else [])]
+        return results, (stored, captures if fetch else [], jax.tree_util.Partial(rest), zero)
 
     def backward(residuals: PyTree, cotangents: Sequence[jax.Array]) -> tuple[PyTree, ...]:
-        (moved, unmoved, rebuild), insert_nones, zero = residuals
+        (moved, unmoved, rebuild), captures, pull_back, zero = residuals
         cotangents = [c for c in cotangents if is_inexact(c)]
-        pullback = rebuild(moved, unmoved, cotangents)
-
-        def make_zeros() -> list[jax.Array]:
-            shapes = jax.eval_shape(lambda: list(pullback(cotangents)))
-            return [jax.numpy.zeros(s.shape, s.dtype) for s in shapes]
-
-        gradients = _run_in_branch(zero, make_zeros, lambda: list(pullback(cotangents)))
-        return (*insert_nones(gradients), None)
+        kept = rebuild(moved, unmoved, cotangents)
+        return pull_back(kept, captures, cotangents, zero)
 
     call.defvjp(forward, backward)
     return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _DerivedValues:
+    """Residuals in a program that follow from some of its inputs alone.
+
+    Attributes:
+      indices: Indices of these among the residuals, which are the program's last results.
+      program: Program from the inputs to the results.
+    """
+
+    indices: tuple[int, ...]
+    program: jex_core.ClosedJaxpr
+
+    @classmethod
+    def find(
+        cls, closed: jex_core.ClosedJaxpr, inputs: Sequence[Var], start: int
+    ) -> _DerivedValues:
+        """Find the residuals, which are the results from an index on."""
+        derived, eqns = {*inputs}, []
+        for eqn in closed.jaxpr.eqns if inputs else ():
+            read = set(select_variables(eqn.invars)) - {*closed.jaxpr.constvars}
+            if read <= derived and not eqn.effects:
+                derived.update(eqn.outvars)
+                eqns.append(eqn)
+        atoms = closed.jaxpr.outvars
+        indices = [
+            i
+            for i in range(start, len(atoms))
+            if not isinstance(atoms[i], jex_core.Literal) and atoms[i] in derived
+        ]
+        outputs = [atoms[i] for i in indices]
+        program = extract_program(closed, inputs, outputs, eqns)
+        return cls(tuple(i - start for i in indices), program)
+
+
+def _order(
+    values: list[jax.Array], earlier: Sequence[jax.Array]
+) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Return values that exist after others, and the others; XLA for CPUs ignores the order."""
+    return jax.lax.optimization_barrier((values, list(earlier)))
+
+
+def _pull_back(
+    fetch: _Fetch | None,
+    prefetches: bool,
+    derived: _DerivedValues,
+    structure: PyTreeDef,
+    tree: PyTreeDef,
+    requested: tuple[bool, ...],
+    kept: list[jax.Array],
+    captures: list[jax.Array],
+    cotangents: list[jax.Array],
+    zero: jax.Array,
+) -> PyTree:
+    """Compute the gradients of the arguments, the captures and the zero of a function.
+
+    Args:
+      fetch: Function that fetches the captures, or None.
+      prefetches: Whether to fetch when the zero's cotangent exists, before those of the results.
+      derived: Residuals that follow from the fetched captures.
+      structure: Structure of the pullback of the function.
+      tree: Structure of arguments and captures.
+      requested: For each leaf of `tree`, whether it has a gradient.
+      kept: The other residuals.
+      captures: The captures; empty without `fetch`.
+      cotangents: Cotangents of the inexact results, and with `fetch` of the zero.
+      zero: A zero that no compiler knows.
+    """
+
+    def run(compute: Callable[[], list[jax.Array]]) -> list[jax.Array]:
+        make_zeros = lambda: [jnp.zeros(s.shape, s.dtype) for s in jax.eval_shape(compute)]
+        return _run_in_branch(zero, make_zeros, compute)
+
+    if fetch is None:
+        pullback = jax.tree.unflatten(structure, kept)
+        return (*_insert_nones(tree, requested, run(lambda: list(pullback(cotangents)))), None)
+    # Without an order XLA would keep the values that were fetched for the forward pass.
+    captures, _ = _order(captures, cotangents[-1:] if prefetches else cotangents)
+    (of_zero,), cotangents = _order([jnp.zeros_like(zero)], cotangents[:-1])
+    has_gradient = requested[len(requested) - len(captures) :]
+    backward = _SplitPullback.create(structure, derived, kept, cotangents, sum(has_gradient))
+
+    def compute_first() -> list[jax.Array]:
+        sources = [v for v, r in zip(fetch(captures), has_gradient, strict=True) if r]
+        values = jex_core.jaxpr_as_fun(derived.program)(*sources)
+        return jex_core.jaxpr_as_fun(backward.first)(*kept, *cotangents, *values)
+
+    def compute_second() -> list[jax.Array]:
+        gradients = jex_core.jaxpr_as_fun(backward.second)(*kept, *cotangents, *needed)
+        _, release = compute_with_pullback(fetch, has_gradient, captures)
+        return list(release(gradients))
+
+    results = run(compute_first)
+    count = len(results) - backward.num_needed
+    own, needed = results[:count], results[count:]
+    # The branch that is never taken returns values with the sharding of the gradients.
+    unused = [c for c, r in zip(captures, has_gradient, strict=True) if r]
+    gradients = _run_in_branch(zero, lambda: unused, compute_second)
+    return (*_insert_nones(tree, requested, [*own, *gradients]), of_zero)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SplitPullback:
+    """A pullback as two programs, of which the second does not read fetched values.
+
+    Attributes:
+      first: Program from kept residuals, cotangents and derived residuals to the gradients of
+        arguments and to the values that the second program needs.
+      second: Program from kept residuals, cotangents and these values to the gradients of fetched
+        values.
+      num_needed: Number of these values.
+    """
+
+    first: jex_core.ClosedJaxpr
+    second: jex_core.ClosedJaxpr
+    num_needed: int
+
+    @classmethod
+    def create(
+        cls,
+        structure: PyTreeDef,
+        derived: _DerivedValues,
+        kept: list[jax.Array],
+        cotangents: list[jax.Array],
+        num_fetched: int,
+    ) -> _SplitPullback:
+        """Trace a pullback and split its program; the last results are those of fetched values."""
+
+        def pull_back(kept: list[Any], cotangents: list[Any], values: list[Any]) -> list[Any]:
+            leaves = list(kept)
+            for i, value in zip(derived.indices, values, strict=True):
+                leaves.insert(i, value)
+            return list(jax.tree.unflatten(structure, leaves)(cotangents))
+
+        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in derived.program.out_avals]
+        closed = inline_calls(jax.make_jaxpr(pull_back)(kept, cotangents, avals))
+        jaxpr = closed.jaxpr
+        count = len(jaxpr.invars) - len(avals)
+        inputs, fetched = jaxpr.invars[:count], {*jaxpr.invars[count:]}
+        end = len(jaxpr.outvars) - num_fetched
+        pending = {*select_variables(jaxpr.outvars[:end])}
+        late: list[JaxprEqn] = []
+        for eqn in reversed(jaxpr.eqns):
+            read = select_variables(eqn.invars)
+            if eqn.effects or not pending.isdisjoint(eqn.outvars) or not fetched.isdisjoint(read):
+                pending.update(read)
+            else:
+                late.insert(0, eqn)
+        made = {v for eqn in late for v in eqn.outvars}
+        gradients = jaxpr.outvars[end:]
+        read = dict.fromkeys(
+            v for atoms in (*(e.invars for e in late), gradients) for v in select_variables(atoms)
+        )
+        known = made | {*inputs, *jaxpr.constvars}
+        needed = [v for v in read if v not in known]
+        early = [eqn for eqn in jaxpr.eqns if made.isdisjoint(eqn.outvars)]
+        first = extract_program(closed, jaxpr.invars, [*jaxpr.outvars[:end], *needed], early)
+        return cls(first, extract_program(closed, [*inputs, *needed], gradients, late), len(needed))
 
 
 def _run_in_branch(
@@ -294,9 +520,7 @@ def _recompute_in_branch(
 
     def forward(arguments: PyTree, captures: PyTree, zero: jax.Array) -> tuple[PyTree, PyTree]:
         def make_zeros() -> list[jax.Array]:
-            return [
-                jax.numpy.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)
-            ]
+            return [jnp.zeros(o.shape, o.dtype) for o in jax.eval_shape(run, arguments, captures)]
 
         values, structure = jax.tree.flatten(arguments)
         stored, zero = _store_residuals(

@@ -32,7 +32,11 @@ from jax import lax
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
-from meshflow.distribute.parallel.zero import RegionSharding, resolve_region_sharding
+from meshflow.distribute.parallel.zero import (
+    RegionSharding,
+    reduce_gradients,
+    resolve_region_sharding,
+)
 from meshflow.placement.layout import UNSHARDED, Layout
 
 __all__ = [
@@ -298,14 +302,13 @@ class CompressedExchange:
         Returns:
           The sums, or this device's parts of them, and the new errors.
         """
-        sums = [
-            None if self._is_compressed(key, g) else sharding.reduce_gradient(g)
-            for key, g, sharding in gradients
-        ]
-        coded = [item for item, total in zip(gradients, sums, strict=True) if total is None]
+        is_coded = [self._is_compressed(key, g) for key, g, _ in gradients]
+        coded = [item for item, c in zip(gradients, is_coded, strict=True) if c]
+        others = [item for item, c in zip(gradients, is_coded, strict=True) if not c]
+        sums = iter(reduce_gradients([k for *_, k in others], [g for _, g, _ in others]))
 
         def reduce_exactly() -> tuple[list[jax.Array], list[jax.Array]]:
-            return [sharding.reduce_gradient(g) for _, g, sharding in coded], list(errors)
+            return reduce_gradients([k for *_, k in coded], [g for _, g, _ in coded]), list(errors)
 
         def reduce_compressed() -> tuple[list[jax.Array], list[jax.Array]]:
             return self._reduce_compressed(coded, errors, operands)
@@ -315,7 +318,7 @@ class CompressedExchange:
         else:
             reduced, new = reduce_compressed()
         supply = iter(reduced)
-        return [next(supply) if total is None else total for total in sums], new
+        return [next(supply) if c else next(sums) for c in is_coded], new
 
     def _is_compressed(self, key: int, gradient: jax.Array) -> bool:
         # The gradient of a weight that is gathered where it is used has been reduced there already.

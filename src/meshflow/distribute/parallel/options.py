@@ -54,14 +54,23 @@ class ParallelOptions:
         weights.
       zero_over: Mesh dimension or dimensions ("node+data") that ZeRO shards over. Default: the
         dimensions of the batch.
+      max_live_parameters: Number of weight elements that `zero=3` keeps gathered during a step, in
+        addition to those of the layer that is computed; the smallest weights are kept. All others
+        are gathered for the forward and again for the backward pass of their layer. A number that
+        exceeds the model's keeps all weights, so that each is gathered once. Default: 1/32 of the
+        weights.
+      prefetch_bucket_size: Number of weight elements up to which `zero=3` gathers a layer's weights
+        while the previous layer computes, on devices that communicate and compute at the same time;
+        0 saves their memory. With `recompute="layer"` nothing is gathered early.
       micro_batches: Number of parts that a device's examples are split into. They are computed one
         after the other.
       recompute: Activation recomputation. "layer" recomputes all values inside layers, "gathers"
-        recomputes gathered weights; a policy of `jax.checkpoint_policies` is accepted, too. None
-        keeps all activations.
-      stack: Whether four or more equal layers in a row that are recomputed become one loop over
-        their stacked weights, so that the program does not grow with their number. Default: True
-        except on CPUs, where the loop needs more memory.
+        only gathered weights, the default of `zero=3`; a policy of `jax.checkpoint_policies` is
+        accepted, too. None keeps all activations.
+      stack: Whether four or more equal layers in a row that are recomputed, or that release their
+        weights, become one loop over their stacked weights, so that the program does not grow with
+        their number. Default: True with `recompute`, except on CPUs, where the loop needs more
+        memory.
       pipeline: A `Pipeline`, or the mesh dimension of its stages.
       sequence: Sequence parallelism of attention layers: "ring", "ulysses" or "split".
       offload: Values that are stored in the host's memory: some of "optimizer" (slots) and
@@ -91,6 +100,8 @@ class ParallelOptions:
 
     zero: int = 0
     zero_over: str | Sequence[str] | None = None
+    max_live_parameters: int | None = None
+    prefetch_bucket_size: int = 50_000_000
     micro_batches: int = 1
     recompute: str | Callable[..., Any] | None = None
     stack: bool | None = None
@@ -104,6 +115,14 @@ class ParallelOptions:
     def __post_init__(self) -> None:
         _check_choice("zero", self.zero, (0, 1, 2, 3))
         _check_minimum("micro_batches", self.micro_batches, 1)
+        _check_minimum("prefetch_bucket_size", self.prefetch_bucket_size, 0)
+        if self.max_live_parameters is not None:
+            _check_minimum("max_live_parameters", self.max_live_parameters, 0)
+            if self.zero != 3:
+                raise InvalidValueError(
+                    f"max_live_parameters={self.max_live_parameters} limits the weights that zero=3 keeps gathered, but "
+                    f"zero={self.zero} shards no weights. Pass zero=3."
+                )
         _check_minimum("compress_after", self.compress_after, 0)
         if self.compress_after and self.compress is None:
             raise InvalidValueError(
@@ -117,10 +136,12 @@ class ParallelOptions:
                 (None, *_RECOMPUTE_MODES),
                 "or a policy of jax.checkpoint_policies",
             )
-        if self.stack not in (None, True, False) or (self.stack and not self.recompute):
+        if self.stack not in (None, True, False) or (
+            self.stack and not self.recompute and self.zero != 3
+        ):
             raise InvalidValueError(
-                f"stack={self.stack!r}: expected None, True or False. Only recomputed layers are stacked, and "
-                f"recompute={self.recompute!r} recomputes none."
+                f"stack={self.stack!r}: expected None, True or False. Only recomputed layers, and those of zero=3, are "
+                f"stacked, but recompute={self.recompute!r} and zero={self.zero}."
             )
         _check_choice("sequence", self.sequence, (None, *_SEQUENCE_MODES))
         _check_choice("compress", self.compress, (None, *_COMPRESSION_FORMATS))

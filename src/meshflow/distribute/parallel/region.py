@@ -34,7 +34,12 @@ from meshflow.core.variables.variable import Variable, VariableAggregation
 from meshflow.distribute.parallel.gradient_compression import CompressedExchange
 from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
 from meshflow.distribute.parallel.weight_reads import gather_weights_on_read, manual_axes_scope
-from meshflow.distribute.parallel.zero import RegionSharding, resolve_region_sharding
+from meshflow.distribute.parallel.zero import (
+    RegionSharding,
+    gather_values,
+    reduce_gradients,
+    resolve_region_sharding,
+)
 from meshflow.distribute.replicas.shares import (
     BatchShares,
     LocalPart,
@@ -174,7 +179,7 @@ def trace_share(
     def share(*leaves: Any) -> Any:
         # The function may be traced twice.
         shares.totals.clear()
-        with shares_scope(shares), gather_weights_on_read(shares):
+        with shares_scope(shares), gather_weights_on_read(shares, program):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions
 
@@ -320,7 +325,7 @@ class _RegionProgram:
         values: list[jax.Array],
     ) -> list[Any]:
         count = self.shares.micro_batches
-        captures = [k.gather_value(c) for k, c in zip(self.shardings, captures, strict=True)]
+        captures = gather_values(self.shardings, captures)
         captures = self._compute_totals(leaves, captures)
         state = [captures[i] for i, _ in self.state_captures]
         if count == 1:
@@ -353,8 +358,7 @@ class _RegionProgram:
     ) -> tuple[list[jax.Array], list[jax.Array]]:
         """Reduce gradients over the devices, and return them with the new errors of compression."""
         if self.exchange is None:
-            pairs = zip(self._trained_shardings, gradients, strict=True)
-            return [sharding.reduce_gradient(gradient) for sharding, gradient in pairs], errors
+            return reduce_gradients(self._trained_shardings, gradients), errors
         ids = [id(get_captured_variable(self.traced.captures[i])) for i, _ in self.trained]
         compressible = list(zip(ids, gradients, self._trained_shardings, strict=True))
         return self.exchange.reduce_gradients(compressible, errors, values)
@@ -452,9 +456,7 @@ class _RegionProgram:
             gradients, state, results = self._differentiate_share(captures, state, rows)
             squares = squares + self._sum_squared_norms(gradients)
             if reduces_each:
-                gradients = [
-                    k.reduce_gradient(g) for g, k in zip(gradients, shardings, strict=True)
-                ]
+                gradients = reduce_gradients(shardings, gradients)
             sums = [s + g.astype(s.dtype) for s, g in zip(sums, gradients, strict=True)]
             return (state, sums, squares), results
 

@@ -38,7 +38,9 @@ class ShardedProduct:
 
     Attributes:
       form: "features" splits columns of kernels and no sequences; "columns" all-gathers sequences
-        before the product; "rows" reduce-scatters sequences after it; "2d" includes 2.5D; "3d".
+        before the product; "rows" reduce-scatters sequences after it; "sequences" splits only
+        sequences, and the gradients of kernels are summed over these and the batch together; "2d"
+        includes 2.5D; "3d".
       equation: Equation such as "btd,dh->bth"; its first letter is the batch, the second the
         sequence. Empty for 2D and 3D.
       mesh: JAX mesh, or None for the mesh of the surrounding program.
@@ -183,6 +185,17 @@ def _build_pair_form(how: ShardedProduct, rank: int) -> _Form:
     return columns, input_spec, kernel_spec, PartitionSpec(batch, *list_entries(output[1:]))
 
 
+def _build_sequence_form(how: ShardedProduct, rank: int) -> _Form:
+    # In a region kernels have copies, with gradients that the region sums.
+    has_copies = how.mesh is None
+    spec = PartitionSpec(how.batch or None, how.over)
+
+    def local(x: jax.Array, *kernels: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(jnp.einsum(how.equation, x, w[0] if has_copies else w) for w in kernels)
+
+    return local, spec, PartitionSpec(how.over) if has_copies else PartitionSpec(), spec
+
+
 def _build_2d_form(how: ShardedProduct, rank: int) -> _Form:
     rows, columns = how.over
     spec = PartitionSpec(how.batch, *[None] * (rank - 2), columns)
@@ -210,6 +223,7 @@ _FORM_BUILDERS: dict[str, Callable[[ShardedProduct, int], _Form]] = {
     "features": _build_pair_form,
     "columns": _build_pair_form,
     "rows": _build_pair_form,
+    "sequences": _build_sequence_form,
     "2d": _build_2d_form,
     "3d": _build_3d_form,
 }

@@ -1,13 +1,15 @@
-"""Reads of sharded weights in a region with activation recomputation.
+"""Reads of sharded weights in a region: ZeRO 3 gathers the weights of a layer for each pass.
 
-Each read of a sharded weight is an all-gather inside the layer that uses it, so that recomputing
-the layer gathers the weight again instead of keeping the full weight in memory.
+A layer's program gathers its weights before the forward pass and again before the backward pass,
+and releases them in between. Only the smallest weights, within the budget of live parameters, remain
+gathered during a step.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,37 +18,63 @@ from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
-from meshflow.distribute.parallel.zero import resolve_region_sharding
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.core.variables.variable import Variable, get_value_shape
+from meshflow.distribute.parallel.program import LossProgram, RegionStrategy
+from meshflow.distribute.parallel.zero import (
+    gather_values,
+    resolve_region_sharding,
+    select_live_weights,
+)
+from meshflow.distribute.replicas.shares import BatchShares, GatheredWeight, current_shares
 
-__all__ = ["find_shard_map_mesh", "gather_weights_on_read", "manual_axes_scope"]
+__all__ = [
+    "find_shard_map_mesh",
+    "gather_weights_on_read",
+    "make_weight_fetch",
+    "manual_axes_scope",
+]
+
 
 _gather = Op(
-    "gather_weight", lambda operands, static: static[0].gather_value(operands[0]), is_foldable=False
+    "gather_weight", lambda operands, static: gather_values(static, operands)[0], is_foldable=False
 )
 
 
 @contextlib.contextmanager
-def gather_weights_on_read(shares: BatchShares) -> Iterator[None]:
-    """Gather sharded weights at each read while the context is open, if layers are recomputed.
+def gather_weights_on_read(shares: BatchShares, program: LossProgram) -> Iterator[None]:
+    """Gather sharded weights where they are read while the context is open.
 
     Args:
       shares: Shares that are traced.
+      program: The traced program.
     """
-    if not shares.recompute or shares.strategy.options.pipeline is not None:
-        # A pipeline gathers the weights of its stages once in a step.
+    strategy = shares.strategy
+    live = {id(v) for v in _select_live_weights(strategy, program)}
+    shares.released = {
+        id(v)
+        for v in program.variables
+        if id(v) not in live and resolve_region_sharding(strategy, v).gathers is not None
+    }
+    # The norms and the codes of gradients need their sums over sequences.
+    shares.copies_kernels = not (
+        strategy.options.pipeline or strategy.options.compress or program.needs_gradient_norms
+    )
+    if not shares.released:
         yield
         return
     gathered: dict[tuple[int, int], Tensor] = {}
 
     def read(variable: Variable) -> Tensor:
         scope: Any = context.trace
-        sharding = resolve_region_sharding(shares.strategy, variable)
-        if sharding.gathers is None:
+        if id(variable) not in shares.released:
             return scope.read(variable)
+        if shares.in_rematerialized_layer:
+            # Programs inside of the layer receive the weight that the layer has gathered.
+            is_unit = scope is shares.unit_trace
+            return scope.read(shares.get_gathered_weight(variable) if is_unit else variable)
         key = id(scope), id(variable)
         if key not in gathered:
+            sharding = resolve_region_sharding(shares.strategy, variable)
             gathered[key] = apply(_gather, (shares.get_local_part(variable),), (sharding,))
         return gathered[key]
 
@@ -55,6 +83,47 @@ def gather_weights_on_read(shares: BatchShares) -> Iterator[None]:
         yield
     finally:
         context.override_read = saved
+
+
+def _select_live_weights(strategy: RegionStrategy, program: LossProgram) -> list[Variable]:
+    """Select the weights that remain gathered during a step: the smallest ones, within the budget."""
+    options, variables = strategy.options, list(program.variables)
+    needs_full_gradients = options.compress or program.needs_gradient_norms
+    if options.zero != 3 or options.pipeline or (needs_full_gradients and not options.recompute):
+        # A pipeline gathers the weights of its stages once in a step.
+        return variables
+    sizes = [math.prod(get_value_shape(v)) for v in variables]
+    return [variables[i] for i in select_live_weights(sizes, options.max_live_parameters)]
+
+
+def make_weight_fetch(
+    strategy: RegionStrategy, captures: Sequence[object]
+) -> Callable[[list[jax.Array]], list[jax.Array]] | None:
+    """Return the function that gathers the weights among the captures of a layer, or None.
+
+    Args:
+      strategy: The strategy.
+      captures: The captured objects.
+
+    Returns:
+      A function from the captured arrays to those with full weights.
+    """
+    weights = {
+        i: c
+        for i, c in enumerate(captures)
+        if isinstance(c, GatheredWeight) and id(c.variable) in c.shares.released
+    }
+    if not weights:
+        return None
+    indices = list(weights)
+    shardings = [resolve_region_sharding(strategy, weight) for weight in weights.values()]
+
+    def fetch(values: list[jax.Array]) -> list[jax.Array]:
+        full = gather_values(shardings, [values[i] for i in indices])
+        supply = dict(zip(indices, full, strict=True))
+        return [supply.get(i, value) for i, value in enumerate(values)]
+
+    return fetch
 
 
 @contextlib.contextmanager

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import RegionStrategy
-from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
+from meshflow.distribute.replicas.shares import (
+    GatheredWeight,
+    LocalPart,
+    WeightCopies,
+    get_captured_variable,
+)
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
-__all__ = ["RegionSharding", "find_free_axis", "resolve_region_sharding", "shard_layout"]
+__all__ = [
+    "RegionSharding",
+    "find_free_axis",
+    "gather_values",
+    "reduce_gradients",
+    "resolve_region_sharding",
+    "select_live_weights",
+    "shard_layout",
+]
+
+# Values of at most so many bytes share a collective, which costs a copy. A link of 100 Gbit/s sends
+# so much while a collective starts.
+_PACKED_BYTES = 1 << 17
+# By default the smallest weights, such as biases and scales, remain gathered: at most this part of
+# all weights. It is more than the biases and scales of transformers of usual width.
+_LIVE_DIVISOR = 32
 
 
 def shard_layout(layout: Layout, shape: Sequence[int], dimensions: Sequence[str]) -> Layout:
@@ -59,6 +81,27 @@ def find_free_axis(shape: Sequence[int], parts: int, taken: Sequence[int | None]
     return next((i for i, n in enumerate(shape) if i not in taken and n and n % parts == 0), None)
 
 
+def select_live_weights(sizes: Sequence[int], budget: int | None) -> set[int]:
+    """Select the weights that remain gathered during a step of ZeRO 3: the smallest ones.
+
+    Args:
+      sizes: Number of elements of each weight.
+      budget: Number of elements of all selected weights; None is the default, a part of all.
+
+    Returns:
+      Indices of the weights.
+    """
+    if budget is None:
+        budget = sum(sizes) // _LIVE_DIVISOR
+    live = set[int]()
+    for i in sorted(range(len(sizes)), key=sizes.__getitem__):
+        budget -= sizes[i]
+        if budget < 0:
+            break
+        live.add(i)
+    return live
+
+
 @dataclasses.dataclass(frozen=True)
 class RegionSharding:
     """Sharding of a value in the region, and the collectives for the value and its gradient.
@@ -71,6 +114,7 @@ class RegionSharding:
       sums: Mesh dimensions of the all-reduce of its gradient.
       auto_spec: Spec over all other mesh dimensions, which the region leaves to XLA's partitioner.
       parts: Number of parts that `scatters` splits the gradient into.
+      copies: Mesh dimensions, not of the batch, along which the value has copies on a first axis.
     """
 
     spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
@@ -80,54 +124,161 @@ class RegionSharding:
     sums: tuple[str, ...] = ()
     auto_spec: PartitionSpec = dataclasses.field(default_factory=PartitionSpec)
     parts: int = 1
+    copies: tuple[str, ...] = ()
 
-    def gather_value(self, value: jax.Array) -> jax.Array:
-        """All-gather the value; the transpose is the reduce-scatter of its gradient."""
-        if self.gathers is None:
-            return value
-        axis, names = self.gathers
-        return self._run_collective(
-            lambda v: lax.all_gather(v, names, axis=axis, tiled=True), value
-        )
-
-    def reduce_gradient(self, gradient: jax.Array) -> jax.Array:
-        """Sum a gradient over the devices by an all-reduce or a reduce-scatter."""
-        if self.scatters is not None:
-            axis, names = self.scatters
-
-            def scatter(g: jax.Array) -> jax.Array:
-                return lax.psum_scatter(g, names, scatter_dimension=axis, tiled=True)
-
-            gradient = self._run_collective(scatter, gradient)
-        return lax.psum(gradient, self.sums) if self.sums else gradient
+    @property
+    def auto_names(self) -> frozenset[str]:
+        """Return the mesh dimensions of `auto_spec`."""
+        entries = [e if isinstance(e, tuple) else (e,) for e in self.auto_spec]
+        return frozenset(n for entry in entries for n in entry if n)
 
     def get_gradient_shape(self, shape: tuple[int, ...], scattered: bool) -> tuple[int, ...]:
         """Return the shape of the gradient of a full value, before or after the reduce-scatter."""
-        if self.scatters is None or not scattered:
+        if not scattered:
+            return shape
+        shape = shape[1:] if self.copies else shape
+        if self.scatters is None:
             return shape
         axis, _ = self.scatters
         return (*shape[:axis], shape[axis] // self.parts, *shape[axis + 1 :])
 
-    def _run_collective(
-        self, collective: Callable[[jax.Array], jax.Array], value: jax.Array
-    ) -> jax.Array:
-        """Run a collective on a value that remains sharded over other dimensions, which XLA would gather otherwise."""
-        names = {
-            n
-            for entry in self.auto_spec
-            for n in (entry if isinstance(entry, tuple) else (entry,))
-            if n
-        }
-        if not names:
-            return collective(value)
-        return jax.shard_map(
-            collective,
-            mesh=jax.sharding.get_abstract_mesh(),
-            in_specs=self.auto_spec,
-            out_specs=self.auto_spec,
-            axis_names=names,
-            check_vma=False,
-        )(value)
+
+def gather_values(
+    shardings: Sequence[RegionSharding], values: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """All-gather values; small values with the same sharding are packed into one collective.
+
+    Args:
+      shardings: Sharding of each value.
+      values: The values.
+
+    Returns:
+      The full values.
+    """
+
+    def gather(parts: list[jax.Array], axes: list[int], names: tuple[str, ...]) -> list[jax.Array]:
+        if len(parts) == 1:
+            return [lax.all_gather(parts[0], names, axis=axes[0], tiled=True)]
+        rows = [jnp.moveaxis(p, axis, 0) for p, axis in zip(parts, axes, strict=True)]
+        packed = lax.all_gather(jnp.concatenate([r.reshape(-1) for r in rows]), names)
+        full = jnp.split(packed, np.cumsum([r.size for r in rows])[:-1], axis=1)
+        return [
+            jnp.moveaxis(f.reshape(-1, *r.shape[1:]), 0, axis)
+            for f, r, axis in zip(full, rows, axes, strict=True)
+        ]
+
+    sizes = [v.size * k.parts for v, k in zip(values, shardings, strict=True)]
+    full = _run_packed([k.gathers for k in shardings], shardings, values, sizes, gather)
+    return [
+        _run_in_shards(lambda v: [v], [k], [v])[0] if k.copies and k.gathers is None else v
+        for k, v in zip(shardings, full, strict=True)
+    ]
+
+
+def reduce_gradients(
+    shardings: Sequence[RegionSharding], gradients: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Sum gradients over the devices; those of small values are packed into one collective.
+
+    Args:
+      shardings: Sharding of each value.
+      gradients: Gradients of the full values.
+
+    Returns:
+      The sums, or this device's parts of them.
+    """
+
+    def scatter(full: list[jax.Array], axes: list[int], names: tuple[str, ...]) -> list[jax.Array]:
+        if len(full) == 1:
+            return [lax.psum_scatter(full[0], names, scatter_dimension=axes[0], tiled=True)]
+        count = lax.axis_size(names)
+        rows = [jnp.moveaxis(g, axis, 0) for g, axis in zip(full, axes, strict=True)]
+        packed = jnp.concatenate([r.reshape(count, -1) for r in rows], axis=1)
+        parts = lax.psum_scatter(packed, names)
+        split = jnp.split(parts, np.cumsum([r.size // count for r in rows])[:-1])
+        return [
+            jnp.moveaxis(p.reshape(-1, *r.shape[1:]), 0, axis)
+            for p, r, axis in zip(split, rows, axes, strict=True)
+        ]
+
+    copied = [i for i, k in enumerate(shardings) if k.copies]
+    if copied:
+        return _reduce_copies(copied, shardings, gradients)
+    sizes = [g.size for g in gradients]
+    parts = _run_packed([k.scatters for k in shardings], shardings, gradients, sizes, scatter)
+    return [lax.psum(p, k.sums) if k.sums else p for p, k in zip(parts, shardings, strict=True)]
+
+
+def _reduce_copies(
+    copied: Sequence[int], shardings: Sequence[RegionSharding], gradients: Sequence[jax.Array]
+) -> list[jax.Array]:
+    """Sum gradients, some of which have copies along other mesh dimensions."""
+    rest = [i for i in range(len(gradients)) if i not in copied]
+    sums = dict(
+        zip(
+            rest,
+            reduce_gradients([shardings[i] for i in rest], [gradients[i] for i in rest]),
+            strict=True,
+        )
+    )
+    chosen = [shardings[i] for i in copied]
+    plain = [dataclasses.replace(k, copies=(), sums=(*k.sums, *k.copies)) for k in chosen]
+    mapped = jax.shard_map(
+        lambda *own: reduce_gradients(plain, [g[0] for g in own]),
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=tuple(PartitionSpec(k.copies) for k in chosen),
+        out_specs=[PartitionSpec()] * len(chosen),
+        axis_names={name for k in chosen for name in k.copies},
+        check_vma=False,
+    )
+    sums.update(zip(copied, mapped(*(gradients[i] for i in copied)), strict=True))
+    return [sums[i] for i in range(len(gradients))]
+
+
+def _run_packed(
+    splits: Sequence[tuple[int, tuple[str, ...]] | None],
+    shardings: Sequence[RegionSharding],
+    values: Sequence[jax.Array],
+    sizes: Sequence[int],
+    collective: Callable[[list[jax.Array], list[int], tuple[str, ...]], list[jax.Array]],
+) -> list[jax.Array]:
+    """Run a collective on each value with a split, and one for all small values of a kind."""
+    results, groups = list(values), dict[Hashable, list[int]]()
+    for i, (split, value) in enumerate(zip(splits, values, strict=True)):
+        if split is not None:
+            own = i if sizes[i] * value.dtype.itemsize > _PACKED_BYTES else None
+            kind = split[1], value.dtype, shardings[i].auto_names, shardings[i].copies, own
+            groups.setdefault(kind, []).append(i)
+    for indices in groups.values():
+        chosen = [splits[i] for i in indices]
+        axes, names = [s[0] for s in chosen if s], chosen[0][1]  # type: ignore[index]
+        run = lambda *parts, axes=axes, names=names: collective(list(parts), axes, names)
+        outputs = _run_in_shards(run, [shardings[i] for i in indices], [values[i] for i in indices])
+        for i, output in zip(indices, outputs, strict=True):
+            results[i] = output
+    return results
+
+
+def _run_in_shards(
+    run: Callable[..., list[jax.Array]],
+    shardings: Sequence[RegionSharding],
+    values: Sequence[jax.Array],
+) -> list[jax.Array]:
+    """Run collectives on values that remain sharded over other dimensions, which XLA would gather otherwise."""
+    copies = shardings[0].copies
+    names = shardings[0].auto_names | {*copies}
+    if not names:
+        return run(*values)
+    specs = [k.auto_spec for k in shardings]
+    # The transpose sums gradients over the copies after they have been scattered.
+    return jax.shard_map(
+        lambda *parts: [v[None] if copies else v for v in run(*parts)],
+        mesh=jax.sharding.get_abstract_mesh(),
+        in_specs=tuple(specs),
+        out_specs=[PartitionSpec(copies, *spec) if copies else spec for spec in specs],
+        axis_names=set(names),
+        check_vma=False,
+    )(*values)
 
 
 def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> RegionSharding:
@@ -140,7 +291,12 @@ def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> Region
     Returns:
       The sharding.
     """
-    variable = get_captured_variable(capture)
+    if isinstance(capture, WeightCopies):
+        sharding = resolve_region_sharding(strategy, capture.variable)
+        return dataclasses.replace(sharding, copies=capture.axes)
+    variable = (
+        capture.variable if isinstance(capture, GatheredWeight) else get_captured_variable(capture)
+    )
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
-from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
+from meshflow.core.gradients.rematerialization import FetchChain, HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
 from meshflow.core.variables.variable import get_value_shape
@@ -21,7 +22,14 @@ from meshflow.placement.layout import list_spec_dimensions
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["BatchShares", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
+__all__ = [
+    "BatchShares",
+    "GatheredWeight",
+    "LocalPart",
+    "current_shares",
+    "get_captured_variable",
+    "shares_scope",
+]
 
 _Capture = TypeVar("_Capture")
 
@@ -43,6 +51,11 @@ class BatchShares:
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
       totals: Means over all shares that the trace has requested.
       in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
+      unit_trace: Trace of this layer.
+      released: Ids of the sharded weights that layers gather for each pass and release after it.
+      copies_kernels: Whether products of split sequences may take copies of kernels; see
+        `get_weight_copies`.
+      gathers: Order in which layers gather weights.
     """
 
     def __init__(
@@ -61,7 +74,13 @@ class BatchShares:
         self.metric_values: list[tuple[object, TensorLike]] = []
         self.totals: list[ShareTotal] = []
         self.in_rematerialized_layer = False
+        self.unit_trace: Any = None
+        self.released: set[int] = set()
+        self.copies_kernels = False
+        self.gathers = FetchChain()
         self._local_parts: dict[int, LocalPart] = {}
+        self._gathered_weights: dict[int, GatheredWeight] = {}
+        self._weight_copies: dict[int, WeightCopies] = {}
 
     @property
     def num_devices(self) -> int:
@@ -108,6 +127,30 @@ class BatchShares:
         if id(variable) not in parts:
             parts[id(variable)] = LocalPart(variable, self.axes)
         return read_tensor(parts[id(variable)])
+
+    def get_gathered_weight(self, variable: Variable) -> GatheredWeight:
+        """Return the placeholder for a sharded weight that a rematerialized layer gathers."""
+        return self._gathered_weights.setdefault(id(variable), GatheredWeight(variable, self))
+
+    def get_weight_copies(self, variable: Variable, axes: tuple[str, ...]) -> Tensor | None:
+        """Return a weight with a first axis of copies, one for each device along mesh dimensions.
+
+        Each device computes with its own copy, so that the gradient is summed over these dimensions
+        together with those of the batch.
+
+        Args:
+          variable: The weight.
+          axes: The mesh dimensions.
+
+        Returns:
+          The copies, split over the dimensions; None if they are not available here.
+        """
+        if not self.copies_kernels or (
+            id(variable) in self.released and not self.in_rematerialized_layer
+        ):
+            return None
+        copies = self._weight_copies.setdefault(id(variable), WeightCopies(variable, axes, self))
+        return read_tensor(copies)
 
     @property
     def recompute(self) -> str | bool:
@@ -160,9 +203,47 @@ class LocalPart:
         return context.trace.read(self)
 
 
-def get_captured_variable(capture: _Capture | LocalPart) -> _Capture | Variable:
-    """Return the variable of a `LocalPart`, or another captured object itself."""
-    return capture.variable if isinstance(capture, LocalPart) else capture
+class GatheredWeight:
+    """Placeholder that the trace of a layer reads for a sharded weight.
+
+    The operand of the layer's program is the part on this device, which the program gathers.
+    """
+
+    _write_only = False
+
+    def __init__(self, variable: Variable, shares: BatchShares) -> None:
+        self.variable, self.shares = variable, shares
+        self.name = variable.name
+        self.dtype = variable.dtype
+        self._shape = tuple(get_value_shape(variable))
+
+    def _as_tensor(self) -> Tensor:
+        return self.shares.get_local_part(self.variable)
+
+
+class WeightCopies(GatheredWeight):
+    """Placeholder that a trace reads for copies of a weight along mesh dimensions."""
+
+    def __init__(self, variable: Variable, axes: tuple[str, ...], shares: BatchShares) -> None:
+        super().__init__(variable, shares)
+        self.axes = axes
+        mesh = variable.layout.mesh
+        self._shape = (math.prod(mesh.dim_size(a) for a in axes), *self._shape)
+
+    def _as_tensor(self) -> Tensor:
+        if _current.shares is None or context.trace is None:
+            return self.variable.value()
+        scope, unit = context.trace, self.shares.unit_trace
+        while scope is not None and scope is not unit:
+            scope = scope.parent
+        if scope is None and id(self.variable) in self.shares.released:
+            return super()._as_tensor()
+        return context.trace.read(self)
+
+
+def get_captured_variable(capture: _Capture | LocalPart | WeightCopies) -> _Capture | Variable:
+    """Return the variable of a placeholder, or another captured object itself."""
+    return capture.variable if isinstance(capture, (LocalPart, WeightCopies)) else capture
 
 
 # Each device differentiates its own loss; gradients with respect to a mean are averaged over the

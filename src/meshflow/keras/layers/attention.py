@@ -77,7 +77,7 @@ class _Projection(Layer):
         compute = make_sharded_product(self, inputs, self._equation) or (
             lambda x, w: einsum(self._equation, x, w)
         )
-        return self.add_bias(compute_product(self, compute, inputs, self.kernel.value()))
+        return self.add_bias(compute_product(self, compute, inputs, self.kernel))
 
     def add_bias(self, outputs: Tensor) -> Tensor:
         """Add the bias, if there is one."""

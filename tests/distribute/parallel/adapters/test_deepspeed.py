@@ -164,7 +164,12 @@ REAL = {
             "wall_clock_breakdown": True,
         },
         (
-            {"zero": 3, "offload": (("optimizer", (".*",)), ("parameters", (".*",)))},
+            {
+                "zero": 3,
+                "max_live_parameters": 10**9,
+                "prefetch_bucket_size": 500_000_000,
+                "offload": (("optimizer", (".*",)), ("parameters", (".*",))),
+            },
             None,
             "mixed_float16",
             "LossScaleOptimizerV3",
@@ -191,7 +196,14 @@ REAL = {
             "data_types": {"grad_accum_dtype": "fp32"},
         },
         (
-            {"zero": 3, "zero_over": ("data",), "micro_batches": 8, "compress": "int8"},
+            {
+                "zero": 3,
+                "zero_over": ("data",),
+                "max_live_parameters": 10**9,
+                "prefetch_bucket_size": 500_000_000,
+                "micro_batches": 8,
+                "compress": "int8",
+            },
             64,
             "mixed_bfloat16",
             "Lion",

@@ -64,6 +64,9 @@ def test_what_is_known_of_a_model(equal):
     assert all(4 * WIDTH <= kept <= 12 * WIDTH for kept in equal.split_weights((), 1).kept)
 
 
+KEEP = {"keeps_weights": True}
+
+
 @pytest.mark.parametrize(
     ("options", "sent", "weights", "slots"),
     [
@@ -71,10 +74,17 @@ def test_what_is_known_of_a_model(equal):
         ({"micro_batches": 4}, 2 * part(ALL), ALL, 2 * ALL),
         ({"zero": 1, "micro_batches": 4}, 2 * part(ALL), ALL, ALL // 2),
         ({"zero": 2, "micro_batches": 4}, 5 * part(ALL), ALL, ALL // 2),
-        ({"zero": 3}, 2 * part(ALL), ALL // 4, ALL // 2),
-        ({"zero": 3, "micro_batches": 4}, 5 * part(ALL), ALL // 4, ALL // 2),
-        ({"zero": 3, "recompute": "layer"}, 3 * part(ALL), ALL // 4, ALL // 2),
-        ({"zero": 3, "recompute": "layer", "micro_batches": 4}, 12 * part(ALL), ALL // 4, ALL // 2),
+        ({"zero": 3, **KEEP}, 2 * part(ALL), ALL // 4, ALL // 2),
+        ({"zero": 3, "micro_batches": 4, **KEEP}, 5 * part(ALL), ALL // 4, ALL // 2),
+        # Biases stay, and the first kernel is not needed for gradients.
+        ({"zero": 3}, part(2 * ALL + 3 * KERNEL), ALL // 4, ALL // 2),
+        ({"zero": 3, "recompute": "layer"}, part(2 * ALL + 4 * KERNEL), ALL // 4, ALL // 2),
+        (
+            {"zero": 3, "recompute": "layer", "micro_batches": 4},
+            part(5 * ALL + 7 * 4 * KERNEL),
+            ALL // 4,
+            ALL // 2,
+        ),
     ],
     ids=str,
 )
@@ -147,6 +157,7 @@ def test_programs_hold_and_send_what_was_planned(words):
     with shapes_only():
         for choice in (
             PlanChoice(4, zero=1),
+            PlanChoice(4, zero=3),
             PlanChoice(4, zero=3, recompute="layer", micro_batches=4),
             PlanChoice(2, model=2, zero=1, names=("heads", "hidden", "vocab")),
         ):

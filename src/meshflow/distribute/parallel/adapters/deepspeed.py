@@ -132,6 +132,10 @@ def _build_settings(
         raise InvalidValueError(
             f"from_deepspeed: zero_optimization.stage must be 0, 1, 2 or 3, got {choices['zero']}."
         )
+    for name in ("max_live_parameters", "prefetch_bucket_size"):
+        size = _get_integer(zero, f"zero_optimization.stage3_{name}", -1, 0)
+        if choices["zero"] == 3 and size >= 0:
+            choices[name] = size
     choices |= _get_offload_options(zero)
     checkpointing = config.get("activation_checkpointing") or {}
     if checkpointing.get("cpu_checkpointing"):

@@ -21,8 +21,8 @@ _SUPPORTED = {
     "": "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping "
     "zero_optimization bf16 bfloat16 fp16 torch_autocast activation_checkpointing optimizer scheduler tensor_parallel "
     "pipeline compile",
-    "zero_optimization": "stage zero_hpz_partition_size mics_shard_size zero_quantized_gradients offload_optimizer "
-    "offload_param cpu_offload cpu_offload_param",
+    "zero_optimization": "stage stage3_max_live_parameters stage3_prefetch_bucket_size zero_hpz_partition_size "
+    "mics_shard_size zero_quantized_gradients offload_optimizer offload_param cpu_offload cpu_offload_param",
     "zero_optimization.offload_optimizer": "device nvme_path",
     "zero_optimization.offload_param": "device nvme_path",
     "bf16": "enabled",
@@ -42,7 +42,7 @@ _COMPILER_DECIDED = {
     "communication_data_type seq_parallel_comm_data_type zero_allow_untested_optimizer zero_force_ds_cpu_optimizer aio "
     "data_types vocabulary_size graph_harvesting use_data_before_expert_parallelism disable_python_gc",
     "zero_optimization": "allgather_partitions allgather_bucket_size overlap_comm reduce_scatter reduce_bucket_size "
-    "contiguous_gradients round_robin_gradients stage3_prefetch_bucket_size stage3_max_live_parameters "
+    "contiguous_gradients round_robin_gradients "
     "stage3_max_reuse_distance stage3_param_persistence_threshold stage3_model_persistence_threshold "
     "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save sub_group_size "
     "stage3_module_granularity_threshold stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "

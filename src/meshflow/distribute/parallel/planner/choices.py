@@ -22,6 +22,8 @@ TENSOR_DIMENSIONS = ("heads", "hidden", "vocab", "gates")
 _MAX_MICRO_BATCHES = 64
 # Modes in which devices hold parts of the sequences in all layers, instead of parts of products.
 SEQUENCE_PARALLEL_MODES = ("ring", "ulysses")
+# More parameters than any model has.
+_ALL_PARAMETERS = 10**15
 _OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
 
 
@@ -41,6 +43,7 @@ class PlanChoice:
       names: Named dimensions that are split over `model`; empty with `sequence` "ring" and
         "ulysses", which split only sequences.
       experts: Whether experts are split over the devices that share a batch.
+      keeps_weights: Whether `zero=3` keeps gathered weights from the forward to the backward pass.
     """
 
     data: int
@@ -53,6 +56,7 @@ class PlanChoice:
     offload: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     experts: bool = False
+    keeps_weights: bool = False
 
     @property
     def devices(self) -> int:
@@ -92,6 +96,8 @@ class PlanChoice:
         for name in ("zero", "recompute", "sequence"):
             if getattr(self, name):
                 options[name] = getattr(self, name)
+        if self.keeps_weights:
+            options["max_live_parameters"] = _ALL_PARAMETERS
         if self.micro_batches > 1:
             options["micro_batches"] = self.micro_batches
         if self.stage > 1:
@@ -153,13 +159,15 @@ def enumerate_choices(profile: ModelProfile, devices: int) -> Iterator[PlanChoic
 def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoice]:
     """Yield a mesh and ZeRO stage with all micro-batches, recomputation, experts and offload."""
     for count in _list_micro_batch_counts(profile.batch, base.data):
-        for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
+        can_keep = base.zero == 3 and base.stage == 1
+        for recompute, keeps in ((None, False), ("layer", False), *[(None, True)] * can_keep):
             for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
                     yield dataclasses.replace(
                         base,
                         micro_batches=count,
                         recompute=recompute,
+                        keeps_weights=keeps,
                         experts=experts,
                         offload=offload,
                     )
@@ -243,6 +251,7 @@ def _check_options(choice: PlanChoice) -> str | None:
         choice.zero,
         choice.micro_batches > 1,
         choice.recompute,
+        choice.keeps_weights,
         choice.sequence,
         choice.experts,
         choice.offload,

@@ -38,13 +38,11 @@ _KERNELS_AND_GRADIENTS = 2
 _SENDS_PER_TICK = 2
 # An all-reduce is a reduce-scatter and an all-gather.
 _ALL_REDUCE_HALVES = 2
-# ZeRO 3 with recomputation gathers a layer's weights in its forward pass and again in its backward pass.
-_GATHERS_WITH_RECOMPUTATION = 2
 # A backward pass computes gradients of inputs and of weights, each with the arithmetic of the forward pass.
 _TRAINING_PASSES = 3
 # A pipeline stage keeps only its input, so its backward pass repeats the forward pass.
 _PIPELINE_PASSES = 4
-# ZeRO 3 with recomputation: two all-gathers and one reduce-scatter for each layer and micro-batch.
+# ZeRO 3 that releases weights: two all-gathers and one reduce-scatter for each layer and micro-batch.
 _ZERO3_EXCHANGES = 3
 # Tensor parallelism: one sum for each of two products, in the forward and in the backward pass.
 _TENSOR_EXCHANGES = 4
@@ -132,6 +130,8 @@ class _StateSizes:
       divisible: Bytes of the weights that ZeRO can shard.
       divisible_slots: Bytes of their slots.
       own: Bytes of the device's own experts.
+      released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
+      regathered: Bytes of those that it gathers again for the backward pass.
     """
 
     weights: int
@@ -139,6 +139,8 @@ class _StateSizes:
     divisible: int
     divisible_slots: int
     own: int = 0
+    released: int = 0
+    regathered: int = 0
 
 
 class CostModel:
@@ -183,12 +185,22 @@ class CostModel:
     # ---- between steps ---------------------------------------------------------------------
 
     def _compute_sizes(
-        self, names: tuple[str, ...], data: int, model: int, stage: int, experts: bool
+        self,
+        names: tuple[str, ...],
+        data: int,
+        model: int,
+        stage: int,
+        experts: bool,
+        recompute: str | None,
+        budget: int | None,
     ) -> _StateSizes:
-        weights = slots = divisible = divisible_slots = own = 0.0
+        weights = slots = divisible = divisible_slots = own = released = regathered = 0.0
+        gathers = self.profile.list_regathered(recompute, budget)
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
-        axes = zip(self.profile.find_named_axes(names), expert_axes, strict=True)
-        for w, (split, expert) in zip(self.profile.weights, axes, strict=True):
+        axes = zip(self.profile.find_named_axes(names), expert_axes, gathers, strict=True)
+        for w, (split, expert, (is_released, is_regathered)) in zip(
+            self.profile.weights, axes, strict=True
+        ):
             if expert is not None:
                 own += w.bytes / data
                 weights += w.bytes / data
@@ -205,7 +217,10 @@ class CostModel:
             if data > 1 and w.find_free_axis(data, split_axes) is not None:
                 divisible += w.bytes / parts
                 divisible_slots += w.slots / parts
-        return _StateSizes(int(weights), int(slots), int(divisible), int(divisible_slots), int(own))
+                released += is_released * w.bytes / parts
+                regathered += is_regathered * w.bytes / parts
+        sums = weights, slots, divisible, divisible_slots, own, released, regathered
+        return _StateSizes(*map(int, sums))
 
     def get_sizes(self, choice: PlanChoice) -> _StateSizes:
         """Return the bytes of weights and slots on a device before ZeRO shards them.
@@ -216,9 +231,9 @@ class CostModel:
         Returns:
           The sizes.
         """
-        return self._cached_sizes(
-            choice.names, choice.data, choice.model, choice.stage, choice.experts
-        )
+        budget = choice.options.get("max_live_parameters")
+        split = choice.names, choice.data, choice.model, choice.stage, choice.experts
+        return self._cached_sizes(*split, choice.recompute, budget)
 
     def _compute_state_bytes(self, choice: PlanChoice) -> dict[str, int]:
         sizes, d = self.get_sizes(choice), choice.data
@@ -340,7 +355,9 @@ class CostModel:
                 residuals = rows * max(split.shared if choice.sequence == "split" else split.kept)
                 at_end = _KERNELS_AND_GRADIENTS * largest - residuals
                 gathered_layer = max(largest // _LOOP_KERNEL_DIVISOR, at_end)
-            gathered = min(sizes.divisible, gathered_layer) if choice.recompute else sizes.divisible
+            # A layer that keeps its activations releases its weights before it computes their gradients.
+            unit = gathered_layer if recomputes else self._compute_largest_unit(choice)
+            gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
         pending = 0
         if has_loop and recomputes and choice.zero != 3:
             pending = largest // _PENDING_GRADIENT_DIVISOR
@@ -363,6 +380,14 @@ class CostModel:
             if has_loop and recomputes and choice.zero == 3:
                 gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
+
+    def _compute_largest_unit(self, choice: PlanChoice) -> int:
+        """Return the bytes of the weights of the layer that gathers most; blocks are several layers."""
+        units: dict[str, list[int]] = {}
+        for n, w in enumerate(self.profile.weights):
+            is_attention = any("heads" in axis for axis in w.dims or ())
+            units.setdefault(w.name.rsplit("/", 1 + is_attention)[0], []).append(n)
+        return max(self._sum_weight_bytes(unit, choice) for unit in units.values())
 
     def _compute_stages(
         self, count: int, names: tuple[str, ...], model: int
@@ -426,8 +451,10 @@ class CostModel:
         sent["gradients"] = turns * (
             count_ring_bytes(sizes.divisible, d) + _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
         )
-        gathers = _GATHERS_WITH_RECOMPUTATION * m if choice.zero == 3 and choice.recompute else 1
-        sent["weights"] = gathers * count_ring_bytes(sizes.divisible, d)
+        sent["weights"] = count_ring_bytes(sizes.divisible, d)
+        if choice.zero == 3:
+            again = m * (sizes.released + sizes.regathered) - sizes.released
+            sent["weights"] = count_ring_bytes(sizes.divisible + again, d)
         return self._add_product_sums(choice, sent)
 
     def _count_sequence_bytes(self, choice: PlanChoice) -> dict[str, int]:
@@ -438,12 +465,22 @@ class CostModel:
         if choice.recompute == "layer":
             forward *= 2
         summed, looked_up = self._count_sequence_gradients(choice)
+        kernels = self.kernel_bytes
         turns = choice.micro_batches
+        kernel_turns = turns if choice.zero >= 2 else 1
+        # Gradients of kernels are summed over the batch and sequences together, or are scattered
+        # over the batch first. Those of other weights are summed over sequences at once.
         return {
             "attention": (forward + backward) * turns * self._count_rows(choice),
-            "parts": turns
-            * (_ALL_REDUCE_HALVES * count_ring_bytes(summed, t) + count_ring_bytes(looked_up, t)),
+            "parts": kernel_turns * _ALL_REDUCE_HALVES * count_ring_bytes(kernels // choice.data, t)
+            + turns * _ALL_REDUCE_HALVES * count_ring_bytes(summed - kernels, t)
+            + turns * count_ring_bytes(looked_up, t),
         }
+
+    @functools.cached_property
+    def kernel_bytes(self) -> int:
+        """Return the bytes of the weights in products."""
+        return sum(self.profile.weights[n].bytes for n in {p.weight for p in self.profile.products})
 
     def _count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.
@@ -493,12 +530,7 @@ class CostModel:
         if t > 1 and choice.names:
             split = self._get_split(choice)
             total = split.total
-            backward = total.each if choice.zero == 3 else total.backward
-            if choice.zero == 3 and choice.sequence == "split":
-                # The reduce-scatter and the all-gather of such a sum are separate, and only gathers are repeated.
-                regathers = choice.recompute == "gathers"
-                backward = (total.backward + (total.each if regathers else total.backward)) // 2
-            sums = total.forward + backward
+            sums = total.forward + total.backward
             if choice.stage > 1:
                 ticks = choice.micro_batches + 2 * choice.stage - 2
                 sums = self._count_tick_sums(choice, split) * ticks // choice.micro_batches
@@ -561,7 +593,7 @@ class CostModel:
         count = 1 if choice.data > 1 else 0
         if choice.zero:
             count = layers * (1 + (m if choice.zero >= 2 else 1))
-            if choice.zero == 3 and choice.recompute:
+            if choice.zero == 3 and not choice.keeps_weights:
                 count = layers * _ZERO3_EXCHANGES * m
         if choice.model > 1:
             count += _TENSOR_EXCHANGES * layers * m // choice.stage

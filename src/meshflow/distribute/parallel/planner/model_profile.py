@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 import types
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from meshflow.distribute.parallel.planner.splits import PropagatedSplits, propag
 from meshflow.distribute.parallel.program import LossProgram
 from meshflow.distribute.parallel.stage_programs import PipelineProgram, count_bytes
 from meshflow.distribute.parallel.stages import CALL_SCOPE_PREFIX, LayerCallRecorder, balance_stages
-from meshflow.distribute.parallel.zero import find_free_axis
+from meshflow.distribute.parallel.zero import find_free_axis, select_live_weights
 from meshflow.distribute.replicas.shares import BatchShares, shares_scope
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Jaxpr, PyTree
@@ -196,6 +197,29 @@ class ModelProfile:
         if names not in self._axes:
             self._axes[names] = tuple(w.find_named_axis(names) for w in self.weights)
         return self._axes[names]
+
+    def list_regathered(self, recompute: str | None, budget: int | None) -> list[tuple[bool, bool]]:
+        """Return for each weight whether ZeRO 3 releases it, and whether it gathers it again.
+
+        Tables and the first products of a model are not needed for gradients. Weights that are
+        released are gathered for each micro-batch.
+
+        Args:
+          recompute: The option `recompute`.
+          budget: The option `max_live_parameters`.
+
+        Returns:
+          A pair for each weight.
+        """
+        live = select_live_weights([math.prod(w.shape) for w in self.weights], budget)
+        used = {p.weight: False for p in self.products}
+        for p in self.products:
+            used[p.weight] |= p.has_input_gradient or recompute == "layer"
+        tables = self.find_named_axes(("vocab",))
+        return [
+            (n not in live, n not in live and used.get(n, tables[n] != 0))
+            for n in range(len(self.weights))
+        ]
 
     @functools.cached_property
     def _axes(self) -> dict[tuple[str, ...], tuple[int | None, ...]]:

@@ -17,7 +17,7 @@ from meshflow.distribute.parallel.planner.weight_traffic import WeightLayout, co
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.strategy import MeshStrategy, training_models
 from meshflow.environment.types import Json, PyTree
-from meshflow.placement.expected_traffic import ExpectedTraffic
+from meshflow.placement.expected_traffic import ExpectedTraffic, count_ring_bytes
 from meshflow.profiler import description
 
 __all__ = ["NoFormulaError", "compute_expected_traffic", "convert_to_choice"]
@@ -34,12 +34,13 @@ _PURPOSES = {
     "tokens": ("tokens to and from experts", ("all-to-all",)),
     "products": ("sums of divided products", (*_SUMS, "all-gather")),
     "attention": ("attention between parts of sequences", ("collective-permute", "all-to-all")),
+    "joint": ("gradients of batch and sequences", ("all-reduce",)),
     "parts": ("gradients of parts of sequences", (*_SUMS, "all-gather")),
 }
 # Purposes with collectives over the devices of a batch, and over all devices; the others are over
 # the dimensions of rules.
 _BATCH_PURPOSES = ("gradients", "weights", "coded", "tokens")
-_GLOBAL_PURPOSES = ("grid",)
+_GLOBAL_PURPOSES = ("grid", "joint")
 # Common name for all split axes in the planner's profile, independent of the model.
 _SPLIT_AXIS = "split by the mesh"
 
@@ -82,12 +83,24 @@ def compute_expected_traffic(
     else:
         choice = convert_to_choice(strategy, profile, layouts)
         known = dataclasses.replace(profile, weights=_name_split_axes(profile, strategy, layouts))
-        sent = CostModel(known, Hardware(choice.devices, "1GB")).count_sent_bytes(choice)
+        model_costs = CostModel(known, Hardware(choice.devices, "1GB"))
+        sent = model_costs.count_sent_bytes(choice)
         if choice.experts:
             sent["tokens"] = _count_token_bytes(strategy, profile, layouts, choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
-    sent |= count_weight_traffic(strategy, list(zip(weights, layouts, strict=True)), updates)
+    options = strategy.options
+    recompute = options.recompute if isinstance(options.recompute, str) else None
+    regathered = profile.list_regathered(recompute, options.max_live_parameters)
+    pairs = list(zip(weights, layouts, strict=True))
+    sent |= count_weight_traffic(strategy, pairs, regathered, updates)
+    if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
+        # One all-reduce over all devices sums the gradients of kernels.
+        over_batch = 2 * count_ring_bytes(model_costs.kernel_bytes, choice.data)
+        over_parts = 2 * count_ring_bytes(model_costs.kernel_bytes // choice.data, choice.model)
+        sent["joint"] = over_batch + over_parts
+        sent["gradients"] -= over_batch
+        sent["parts"] -= over_parts
     return [
         exchange
         for name, count in sent.items()
@@ -284,6 +297,8 @@ def convert_to_choice(
         offload=tuple(options.offload_patterns),
         names=(_SPLIT_AXIS,) if over - {*data} else (),
         experts=bool(experts),
+        keeps_weights=options.max_live_parameters is not None
+        and options.max_live_parameters >= profile.parameters,
     )
 
 

@@ -84,13 +84,18 @@ class WeightLayout:
 
 
 def count_weight_traffic(
-    strategy: MeshStrategy, layouts: Sequence[tuple[Variable, WeightLayout]], updates: int
+    strategy: MeshStrategy,
+    layouts: Sequence[tuple[Variable, WeightLayout]],
+    regathered: Sequence[tuple[bool, bool]],
+    updates: int,
 ) -> dict[str, int]:
     """Return the bytes that each device sends in a step for weights, without a pipeline.
 
     Args:
       strategy: The strategy.
       layouts: Each weight with its layout.
+      regathered: For each weight whether ZeRO 3 releases it, and whether it gathers it again; see
+        `ModelProfile.list_regathered`.
       updates: Number of steps per update; new weights are sent once per update.
 
     Returns:
@@ -98,10 +103,11 @@ def count_weight_traffic(
     """
     options = strategy.options
     turns = options.micro_batches if options.zero >= 2 and not options.compress else 1
-    again = 2 * options.micro_batches if options.zero == 3 and options.recompute else 1
+    releases = options.zero == 3 and not (options.compress and not options.recompute)
     gradients = weights = coded = 0
-    for variable, layout in layouts:
-        weights += again * layout.count_scatter_bytes()
+    for (variable, layout), (is_released, again) in zip(layouts, regathered, strict=True):
+        gathers = (1 + again) * options.micro_batches if releases and is_released else 1
+        weights += gathers * layout.count_scatter_bytes()
         plan = None
         if options.compress:
             sharding = resolve_region_sharding(strategy, variable)

@@ -1,8 +1,9 @@
-"""Rematerialization of layers in the backward pass, and offload of their results."""
+"""Rematerialization of layers in the backward pass, release of their weights, and offload of results."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from meshflow.core.gradients.rematerialization import (
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
+from meshflow.distribute.parallel.weight_reads import make_weight_fetch
 from meshflow.distribute.replicas.shares import BatchShares, current_shares
-from meshflow.environment.types import Primitive, PyTree
+from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
 __all__ = ["run_call"]
@@ -24,14 +26,9 @@ __all__ = ["run_call"]
 def run_call(
     layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
-    """Run the `call` method of a layer, rematerialized if the strategy requests it."""
+    """Run the `call` method of a layer, rematerialized or with gathered weights if the strategy requests it."""
     shares = current_shares()
-    if (
-        shares is None
-        or shares.in_rematerialized_layer
-        or not _should_recompute(layer, shares)
-        or not _is_recomputation_unit(layer)
-    ):
+    if shares is None or shares.in_rematerialized_layer or not _is_unit(layer, shares):
         return call(inputs, *args, **kwargs)
     # Pipeline stages cannot be cut within a rematerialized layer.
     labels: Any = context.label_layer
@@ -43,8 +40,22 @@ def run_call(
         shares.in_rematerialized_layer = False
 
 
-def _should_recompute(layer: Any, shares: BatchShares) -> bool:
-    return bool(shares.recompute) or shares.get_residual_storage(layer.name) is not None
+def _is_unit(layer: Any, shares: BatchShares) -> bool:
+    """Check whether a layer is rematerialized, or gathers its weights, as a unit."""
+    keeps_activations = shares.recompute in (None, "gathers")
+    if not keeps_activations or shares.get_residual_storage(layer.name) is not None:
+        return _is_recomputation_unit(layer)
+    return bool(shares.released) and _reads_own_weights(layer)
+
+
+def _reads_own_weights(layer: Any) -> bool:
+    """Check whether a layer's `call` reads weights, instead of only calling other layers."""
+    if hasattr(layer, "train_step"):
+        return False
+    is_built_in = any(
+        c.__module__.startswith("meshflow.keras.layers.") for c in type(layer).__mro__
+    )
+    return bool(is_built_in or layer._own_weights or not layer._tracked.layers)
 
 
 def _is_recomputation_unit(layer: Any) -> bool:
@@ -71,15 +82,20 @@ def _run_recomputed(
     args: tuple,
     kwargs: dict,
 ) -> PyTree:
-    masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(inputs)]
+    tensors = nest.flatten(inputs)
+    masks = [getattr(t, "_keras_mask", None) for t in tensors]
     parts = list(flatten_layers(layer))
 
     def run(arguments: PyTree) -> PyTree:
+        shares.unit_trace = context.trace
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
+        # An input that the layer receives twice, such as queries that are also values, remains one tensor.
+        own = dict(zip(map(id, tensors), nest.flatten(arguments), strict=True))
+        rest = nest.map_structure(lambda leaf: own.get(id(leaf), leaf), (args, kwargs))
         before = [len(part._losses) for part in parts]
-        outputs = call(arguments, *args, **kwargs)
+        outputs = call(arguments, *rest[0], **rest[1])
         added = [part._losses[n:] for part, n in zip(parts, before, strict=True)]
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]
@@ -104,10 +120,8 @@ def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
     if shares.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        policy: Any = _save_all_but_gathers if shares.recompute == "gathers" else shares.recompute
-        form = make_policy_transform(policy, waiting)
-    return lambda run: wrap_traced(run, form, has_extra_results=True)
-
-
-def _save_all_but_gathers(primitive: Primitive, *_: Any, **__: Any) -> bool:
-    return primitive.name not in ("all_gather", "all_gather_invariant")
+        policy = shares.recompute if callable(shares.recompute) else None
+        prefetch_size = shares.strategy.options.prefetch_bucket_size
+        form = make_policy_transform(policy, waiting, prefetch_size)
+    fetch = functools.partial(make_weight_fetch, shares.strategy)
+    return lambda run: wrap_traced(run, form, True, fetch, shares.gathers)

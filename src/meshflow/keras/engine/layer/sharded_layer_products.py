@@ -1,5 +1,7 @@
 """Products of layers that need explicit collectives under the rules of a `MeshStrategy`.
 
+* `sequence="ring"` or `"ulysses"`: the gradients of kernels are summed over sequences and batch
+  together.
 * `sequence="split"` with rules such as "sequence:model, hidden:model, heads:model": the activations
   between pairs of feature-sharded products are sharded over the sequence axis.
 * A kernel with the first axis sharded over a mesh dimension of the batch and the second over
@@ -22,7 +24,9 @@ from meshflow.distribute.parallel import sharded_products
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
 from meshflow.distribute.replicas.shares import current_shares
-from meshflow.placement.layout import list_spec_dimensions
+from meshflow.ops import math
+from meshflow.ops.linalg import einsum
+from meshflow.placement.layout import Layout, list_spec_dimensions
 
 __all__ = ["make_sharded_product", "project_sharded"]
 
@@ -43,8 +47,18 @@ def make_sharded_product(
     plan = _plan_layer_product(layer, inputs, equation)
     if plan is None or plan.form == "features":
         return None
-    value = lambda kernel: kernel.value() if isinstance(kernel, Variable) else kernel
-    return lambda x, kernel: apply(_products_op, (x, [value(kernel)]), (plan,))[0]
+
+    def compute(x: Tensor, kernel: Variable | Tensor) -> Tensor:
+        shares = current_shares()
+        if plan.form == "sequences" and plan.mesh is None and shares is not None:
+            copies = shares.get_weight_copies(layer.kernel, plan.over)
+            if copies is None:
+                return einsum(plan.equation, x, kernel)
+            kernel = math.cast(copies, x.dtype)
+        value = kernel.value() if isinstance(kernel, Variable) else kernel
+        return apply(_products_op, (x, [value]), (plan,))[0]
+
+    return compute
 
 
 def project_sharded(layers: Sequence[Any], inputs: Tensor, equation: str) -> list[Tensor] | None:
@@ -80,9 +94,11 @@ def _plan_product(
     strategy: Any, kernel: Variable, rank: int, equation: str | None
 ) -> ShardedProduct | None:
     mesh, batch, shares = strategy.mesh, strategy.batch_dimensions, current_shares()
+    # ZeRO splits kernels further, but products read them gathered.
+    layout: Layout = getattr(kernel, "_ruled_layout", None) or kernel.layout
     axes = [
         tuple(n for n in list_spec_dimensions(spec, mesh) if mesh.dim_size(n) > 1)
-        for spec in kernel.layout.sharding_specs
+        for spec in layout.sharding_specs
     ]
     sequence_dims = strategy.rules.dimensions("sequence")
     if strategy.options.sequence == "split" and sequence_dims and (equation or rank == 3):
@@ -96,9 +112,22 @@ def _plan_product(
     split = [i for i, names in enumerate(axes) if names]
     if equation and split == [1] and set(axes[1]).isdisjoint(batch):
         return _plan_pair_product("features", equation, strategy, axes[1], 1)
+    if strategy.options.sequence in ("ring", "ulysses"):
+        return _plan_sequence_product(strategy, axes, rank, equation)
     if shares is not None or equation is not None or strategy.options.zero == 3:
         return None
     return ShardedProduct.from_kernel_split(axes, mesh.jax_mesh, batch)
+
+
+def _plan_sequence_product(
+    strategy: Any, axes: Sequence[tuple[str, ...]], rank: int, equation: str | None
+) -> ShardedProduct | None:
+    """Plan a product of split sequences with a kernel that no rule splits."""
+    if any(axes) or rank < 3 or not (equation or rank == 3) or strategy.options.pipeline:
+        return None
+    mesh, over = find_shard_map_mesh(strategy), strategy.rules.dimensions("sequence")
+    batch = () if mesh is None else strategy.batch_dimensions
+    return ShardedProduct("sequences", equation or "btd,dh->bth", mesh, batch, over)
 
 
 def _plan_pair_product(
