@@ -260,6 +260,13 @@ class ParallelOptions:
             or "activations" in self.offload_patterns
         )
 
+    def get_loss_options(self) -> dict[str, Any]:
+        """Return the fields that have an effect only if the strategy computes the gradients."""
+        names = ("micro_batches", "recompute", "stack", "pipeline", "compress")
+        options = {n: v for n, v in self.get_non_defaults().items() if n in names}
+        patterns = self.offload_patterns.get("activations")
+        return options | ({"offload": {"activations": patterns}} if patterns else {})
+
     def get_non_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""
         pairs = ((f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self))
