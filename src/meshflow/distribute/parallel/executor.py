@@ -1,8 +1,8 @@
 """The loop that runs a pipeline schedule, as one program for all devices.
 
 In each tick a device runs the passes of the schedule, and then exchanges activations with the next
-stage and gradients with the previous stage. The exchanges are outside of all conditionals, so that
-all devices take part in them. A stage keeps only the input of a micro-batch in flight; its backward
+stage and gradients with the previous stage. The only conditional around an exchange leaves it out in
+ticks in which no device sends anything, so all devices take part in it or none. A stage keeps only the input of a micro-batch in flight; its backward
 pass recomputes the stage. If weight passes are separate, the stage also keeps the residuals that
 they need.
 """
@@ -37,6 +37,7 @@ from meshflow.distribute.parallel.weight_passes import SplitBackward, split_back
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, PyTree
 from meshflow.placement.activation_files import ActivationFiles
+from meshflow.placement.collectives import mark_executions
 
 __all__ = ["CaptureRoles", "LoopCarry", "PipelineLoop"]
 
@@ -202,7 +203,8 @@ class PipelineLoop:
         floats = sum(
             n * np.dtype(name).itemsize for name, n in self.edge.lengths.items() if is_float(name)
         )
-        return self.schedule.ticks * (self.edge.count_bytes() + (floats if self.trains else 0))
+        forwards, backwards = self.columns.has_sends.sum(axis=1).tolist()
+        return forwards * self.edge.count_bytes() + backwards * floats
 
     # ---- one stage -------------------------------------------------------------------------
 
@@ -543,10 +545,12 @@ class PipelineLoop:
             work["B"] = columns.backward
         if self.schedule.has_weight_passes:
             work["W"] = columns.weights
-        table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
+        slots = columns.keep_input, columns.keep_gradient
+        table = jax.tree.map(jnp.asarray, ((work, slots), tuple(columns.has_sends)))
 
         def tick(state: Any, row: Any) -> Any:
             inputs, gradients, residuals, carry = state
+            row, (sends_values, sends_gradients) = row
             work, slots = jax.tree.map(lambda column: column[..., device], row)
             run_pass = functools.partial(self._run_pass, device, stacked, inputs, gradients, rows)
             sends, carry = run_pass(residuals, "F", carry, work["F"])
@@ -560,11 +564,11 @@ class PipelineLoop:
                     lane_work = jax.tree.map(lambda column, lane=lane: column[lane], work["W"])
                     _, carry = run_pass(residuals, "W", carry, lane_work)
             input_slot, gradient_slot = slots
-            inputs = _store_slot(inputs, _permute(sends, self.over, forwards), input_slot)
+            arrived = self._exchange(sends, forwards, 0, sends_values)
+            inputs = _store_slot(inputs, arrived, input_slot)
             if self.trains:
-                gradients = _store_slot(
-                    gradients, _permute(back, self.over, backwards), gradient_slot
-                )
+                arrived = self._exchange(back, backwards, 1, sends_gradients)
+                gradients = _store_slot(gradients, arrived, gradient_slot)
             return (inputs, gradients, residuals, carry), None
 
         state = inputs, gradients, residuals, self.initialize_carry(first)
@@ -647,6 +651,22 @@ class PipelineLoop:
 
         return lax.cond(work.micro_batch >= 0, run, skip, carry)
 
+    def _exchange(
+        self, buffers: Buffers, pairs: list[tuple[int, int]], direction: int, sends: jax.Array
+    ) -> Buffers:
+        """Send buffers to neighbors if any device has something to send in the tick."""
+        if not pairs:
+            return buffers
+
+        def permute() -> Buffers:
+            return {n: lax.ppermute(b, self.over, pairs) for n, b in buffers.items()}
+
+        has_sends = self.columns.has_sends[direction]
+        if has_sends.all():
+            return permute()
+        with mark_executions(int(has_sends.sum()), len(has_sends)):
+            return lax.cond(sends, permute, lambda: buffers)
+
     def _replicate(self, buffers: Buffers) -> Buffers:
         """Replicate sent buffers, because a later gather would be a collective inside a conditional."""
         return (
@@ -670,9 +690,3 @@ def _store_slot(slots: Buffers, values: Buffers, slot: jax.Array) -> Buffers:
 
 def _add_buffers(buffers: Buffers, more: Buffers) -> Buffers:
     return {n: b + more[n].astype(b.dtype) for n, b in buffers.items()}
-
-
-def _permute(buffers: Buffers, over: str, pairs: list[tuple[int, int]]) -> Buffers:
-    if not pairs:
-        return buffers
-    return {n: lax.ppermute(b, over, pairs) for n, b in buffers.items()}

@@ -45,6 +45,8 @@ class ScheduleColumns(NamedTuple):
         stage after the tick. The slot with index `inputs` is never read; it takes values that are
         not needed.
       keep_gradient: The same for gradients that arrive from the next stage.
+      has_sends: bool [2, ticks], whether any device sends values to the next stage after the tick,
+        and whether any sends gradients to the previous one.
       inputs: Number of slots for inputs on each device.
       gradients: Number of slots for gradients.
       residuals: Number of slots for residuals of weight passes.
@@ -55,6 +57,7 @@ class ScheduleColumns(NamedTuple):
     weights: WorkColumns
     keep_input: np.ndarray
     keep_gradient: np.ndarray
+    has_sends: np.ndarray
     inputs: int
     gradients: int
     residuals: int
@@ -187,6 +190,7 @@ def build_columns(schedule: Schedule, keeps: bool = False) -> ScheduleColumns:
         work["W"],
         keep_input,
         keep_gradient,
+        np.stack([(keep_input < input_count).any(1), (keep_gradient < gradient_count).any(1)]),
         input_count,
         gradient_count,
         residual_count,

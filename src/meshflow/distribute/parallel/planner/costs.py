@@ -483,8 +483,7 @@ class CostModel:
             gathered += count_ring_bytes(both, p) + (
                 count_ring_bytes(sizes.divisible, d) if choice.zero else 0
             )
-        ticks = choice.micro_batches + 2 * p - 2
-        neighbors = ticks * _SENDS_PER_TICK * edge
+        neighbors = self._count_sends(choice) * edge
         return {"neighbours": neighbors, "weights": gathered, "gradients": scattered}
 
     def _add_product_sums(self, choice: PlanChoice, sent: dict[str, int]) -> dict[str, int]:
@@ -566,8 +565,13 @@ class CostModel:
         if choice.model > 1:
             count += _TENSOR_EXCHANGES * layers * m // choice.stage
         if choice.stage > 1:
-            count += _SENDS_PER_TICK * (m + 2 * choice.stage - 2)
+            count += self._count_sends(choice)
         return count
+
+    def _count_sends(self, choice: PlanChoice) -> int:
+        """Return the number of activations and gradients that a device of a pipeline sends."""
+        # No stage receives anything in the first and the last ticks.
+        return _SENDS_PER_TICK * (choice.micro_batches + choice.stage - 2)
 
     def _count_host_bytes(self, choice: PlanChoice) -> int:
         """Return the bytes that move between a device and its host, in both directions."""
