@@ -160,6 +160,7 @@ def compute_region_gradients(
         slot.assign(value)
     gradients, state, results = region.split_outputs(outputs[: len(outputs) - len(errors)])
     traced.assign_variables(state)
+    shares.finish()
     _, _, noted, predictions = traced.rebuild_result([None, *results])
     return RegionResult(
         noted, gradients, predictions, squares, shares.num_row_parts * shares.micro_batches
@@ -189,6 +190,7 @@ def trace_share(
     def share(*leaves: Any) -> Any:
         # The function may be traced twice.
         shares.totals.clear()
+        shares.finishers.clear()
         with shares_scope(shares), gather_weights_on_read(shares):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions

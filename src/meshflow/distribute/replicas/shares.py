@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.rematerialization import HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
-from meshflow.core.variables.variable import get_value_shape
+from meshflow.core.variables.variable import VariableAggregation, get_value_shape
 from meshflow.placement.layout import list_spec_dimensions
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class BatchShares:
     Attributes:
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
       totals: Means over all shares that the trace has requested.
+      finishers: Functions that run after the shares, with the values of their sums over the batch.
       in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
     """
 
@@ -60,6 +61,7 @@ class BatchShares:
         self.splits_rows = divided
         self.metric_values: list[tuple[object, TensorLike]] = []
         self.totals: list[ShareTotal] = []
+        self.finishers: list[Callable[[], None]] = []
         self.in_rematerialized_layer = False
         self._local_parts: dict[int, LocalPart] = {}
 
@@ -97,6 +99,34 @@ class BatchShares:
         total = ShareTotal(value)
         self.totals.append(total)
         return read_tensor(total)
+
+    def sum_over_batch(
+        self, values: dict[str, Tensor], finish: Callable[[dict[str, Tensor]], None]
+    ) -> None:
+        """Sum values over all shares of a batch, and use the sums after the last one.
+
+        Args:
+          values: Values of a share by name.
+          finish: Function of the sums.
+        """
+        sums = {name: BatchSum(name, value) for name, value in values.items()}
+
+        def run() -> None:
+            totals = {name: cell.total for name, cell in sums.items() if cell.total is not None}
+            if len(totals) == len(sums):
+                finish(totals)
+
+        self.finishers.append(run)
+
+    def finish(self) -> None:
+        """Use the sums over the batch, after the region has assigned them."""
+        for finisher in self.finishers:
+            finisher()
+
+    @property
+    def defers_statistics(self) -> bool:
+        """Return the option `deferred_batch_norm` of `ParallelOptions`."""
+        return self.strategy.options.deferred_batch_norm
 
     def get_local_part(self, variable: Variable) -> Tensor:
         """Return this device's part of a weight that is split over batch dimensions, such as experts.
@@ -136,6 +166,38 @@ class ShareTotal:
         if _current.shares is not None and context.trace is not None:
             return context.trace.read(self)
         return Tensor(np.zeros(self._shape, self.dtype.dtype))
+
+
+class BatchSum:
+    """Placeholder that a trace writes for a sum over all shares; the region assigns it afterwards.
+
+    Args:
+      name: Name for messages.
+      value: Summand of the share that is being traced.
+
+    Attributes:
+      total: The sum, or None before the region has run.
+    """
+
+    _write_only = False
+    aggregation = VariableAggregation.SUM
+
+    def __init__(self, name: str, value: Tensor) -> None:
+        self.name, self.dtype, self._shape = name, value.dtype, value.shape
+        self.total: Tensor | None = None
+        assert context.trace is not None
+        context.trace.write(self, context.trace.read(self) + value)
+
+    def _as_tensor(self) -> Tensor:
+        if _current.shares is not None and context.trace is not None:
+            return context.trace.read(self)
+        return Tensor(np.zeros(tuple(self._shape), self.dtype.dtype))
+
+    def _write(self, value: Tensor) -> None:
+        if _current.shares is not None and context.trace is not None:
+            context.trace.write(self, value)
+        else:
+            self.total = value
 
 
 class LocalPart:

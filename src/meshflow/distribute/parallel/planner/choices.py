@@ -41,6 +41,7 @@ class PlanChoice:
       names: Named dimensions that are split over `model`; empty with `sequence` "ring" and
         "ulysses", which split only sequences.
       experts: Whether experts are split over the devices that share a batch.
+      keep: As in `Pipeline`.
     """
 
     data: int
@@ -53,6 +54,7 @@ class PlanChoice:
     offload: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     experts: bool = False
+    keep: str = "inputs"
 
     @property
     def devices(self) -> int:
@@ -95,7 +97,8 @@ class PlanChoice:
         if self.micro_batches > 1:
             options["micro_batches"] = self.micro_batches
         if self.stage > 1:
-            options["pipeline"] = "stage"
+            is_default = self.keep == "inputs"
+            options["pipeline"] = "stage" if is_default else Pipeline("stage", keep=self.keep)
         if self.offload:
             options["offload"] = self.offload
         return options
@@ -120,6 +123,8 @@ class PlanChoice:
 
 
 def _format_literal(value: object) -> str:
+    if isinstance(value, Pipeline):
+        return f'tf.distribute.Pipeline("{value.over}", keep="{value.keep}")'
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
@@ -156,13 +161,16 @@ def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoic
         for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
             for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
-                    yield dataclasses.replace(
-                        base,
-                        micro_batches=count,
-                        recompute=recompute,
-                        experts=experts,
-                        offload=offload,
-                    )
+                    is_fixed = base.stage == 1 or "activations" in offload
+                    for keep in ("inputs",) if is_fixed else ("inputs", "residuals"):
+                        yield dataclasses.replace(
+                            base,
+                            micro_batches=count,
+                            recompute=recompute,
+                            experts=experts,
+                            offload=offload,
+                            keep=keep,
+                        )
 
 
 def _list_sequence_modes(

@@ -42,7 +42,7 @@ _ALL_REDUCE_HALVES = 2
 _GATHERS_WITH_RECOMPUTATION = 2
 # A backward pass computes gradients of inputs and of weights, each with the arithmetic of the forward pass.
 _TRAINING_PASSES = 3
-# A pipeline stage keeps only its input, so its backward pass repeats the forward pass.
+# A pipeline stage that keeps only its input repeats the forward pass in its backward pass.
 _PIPELINE_PASSES = 4
 # ZeRO 3 with recomputation: two all-gathers and one reduce-scatter for each layer and micro-batch.
 _ZERO3_EXCHANGES = 3
@@ -388,13 +388,26 @@ class CostModel:
         parts, weights, edge = self._get_stages(choice)
         rows = self._count_rows(choice)
         inside = max(self._compute_activations(choice, split, part, rows) for part in parts)
-        # The number of inputs that paired 1F1B holds.
+        # The number of micro-batches in flight with paired 1F1B.
         inputs = min(2 * choice.stage - 1, choice.micro_batches)
+        if choice.keep == "residuals":
+            # One more slot takes values that are not needed.
+            inside += (inputs + 1) * rows * self._compute_stage_residuals(choice, split, parts)
+            inputs = 1
         return {
             "gathered": max(weights),
             "gradients": max(weights) + sum(weights) // choice.stage,
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
+
+    def _compute_stage_residuals(
+        self, choice: PlanChoice, split: SplitProfile, parts: Sequence[range]
+    ) -> int:
+        """Return the largest bytes of an example that a stage keeps until its backward pass."""
+        if choice.recompute == "layer":
+            return max(sum(self._list_edges(choice, split, part)) for part in parts[:-1])
+        kept = split.shared if choice.sequence == "split" else split.kept
+        return max(sum(kept[u] for u in part) for part in parts[:-1])
 
     # ---- traffic ---------------------------------------------------------------------------
 
@@ -526,7 +539,8 @@ class CostModel:
             if stage < choice.stage - 1:
                 forward.append(forward_sums)
                 # Recomputation does not repeat the sum of the stage's result.
-                forward_sums -= sums[-1].last
+                repeats = choice.keep == "inputs"
+                forward_sums = (forward_sums - sums[-1].last) * repeats
             backward.append(forward_sums + backward_sums)
         return max(forward) + max(backward)
 
@@ -542,7 +556,8 @@ class CostModel:
             parts, _, _ = self._get_stages(choice)
             work = max(sum(split.work[u] for u in part) for part in parts)
             p, m = choice.stage, choice.micro_batches
-            bubble, passes = (p - 1) / (m + p - 1), _PIPELINE_PASSES
+            bubble = (p - 1) / (m + p - 1)
+            passes = _PIPELINE_PASSES if choice.keep == "inputs" else _TRAINING_PASSES
         # Recomputation repeats the forward pass.
         passes += choice.recompute == "layer"
         compute = passes * work * examples / self.hardware.products / (1 - bubble)

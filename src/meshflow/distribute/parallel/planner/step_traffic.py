@@ -284,6 +284,7 @@ def convert_to_choice(
         offload=tuple(options.offload_patterns),
         names=(_SPLIT_AXIS,) if over - {*data} else (),
         experts=bool(experts),
+        keep=options.pipeline_options.keep if pipelined else "inputs",
     )
 
 
