@@ -352,9 +352,7 @@ class PipelineLoop:
         gradients: Buffers,
         written: Buffers,
         batch: _MicroBatch,
-    ) -> tuple[
-        dict[int, jax.Array], Buffers, list[jax.Array], list[jax.Array], list[jax.Array]
-    ]:
+    ) -> tuple[dict[int, jax.Array], Buffers, list[jax.Array], list[jax.Array], list[jax.Array]]:
         """Differentiate a stage.
 
         Args:

@@ -139,9 +139,7 @@ def _assign_buffer_slots(
     return _assign_slots(lifetimes)
 
 
-def build_columns(
-    schedule: Schedule, keeps: bool = False, stores: bool = False
-) -> ScheduleColumns:
+def build_columns(schedule: Schedule, keeps: bool = False, stores: bool = False) -> ScheduleColumns:
     """Convert a schedule into columns.
 
     Args:

@@ -187,7 +187,11 @@ class _BackwardCutter:
             if sources <= read or is_smaller:
                 second.add(n)
                 read = (read | set(select_variables(eqn.invars))) - set(eqn.outvars)
-        values = [*self.jaxpr.constvars, *self.jaxpr.invars, *(v for e in self.eqns for v in e.outvars)]
+        values = [
+            *self.jaxpr.constvars,
+            *self.jaxpr.invars,
+            *(v for e in self.eqns for v in e.outvars),
+        ]
         ordered = [v for v in values if v in read]
         return self._make_programs(required, [], list(range(len(rest))), second, ordered)
 

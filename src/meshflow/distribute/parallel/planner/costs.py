@@ -86,6 +86,11 @@ _SEQUENCE_LOOP_COPIES = 2
 # arriving gradients. The origin of their number is not recorded.
 # Error over 19 plans: 7.1 % with 1, 6.1 % with 2, 5.3 % with 3, 4.6 % with 4.
 _ARRIVING_BUFFERS = 2
+# A stage that keeps residuals recomputes those that follow cheaply from others, and stores this share of a layer's residuals
+# outside of rules, and inside. Errors of four plans of a model with four blocks (stage 4 x data 2, stage 2 x data 4 with ZeRO 3,
+# stage 4 x data 2 with recomputation, stage 2 x data 2 x model 2): -3.5 %, -4.5 %, +5.0 %, -3.6 %; 33.9 % to 41.9 % with the full
+# residuals of the first two.
+_STORED_SHARE, _STORED_SPLIT_SHARE = 1 / 2, 2 / 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,7 +412,8 @@ class CostModel:
         if choice.recompute == "layer":
             return max(sum(self._list_edges(choice, split, part)) for part in parts[:-1])
         kept = split.shared if choice.sequence == "split" else split.kept
-        return max(sum(kept[u] for u in part) for part in parts[:-1])
+        share = _STORED_SHARE if choice.model == 1 else _STORED_SPLIT_SHARE
+        return int(share * max(sum(kept[u] for u in part) for part in parts[:-1]))
 
     # ---- traffic ---------------------------------------------------------------------------
 
