@@ -432,7 +432,7 @@ class PipelineLoop:
         # have, too, before a weight pass, and are available in a backward pass.
         ends = np.cumsum([len(jax.tree.leaves(operand)) for operand in operands])
         late = range(ends[3], ends[4])
-        residuals = []
+        residuals: list[dict[int, AbstractArray]] = []
         for stage in self._examples:
             if self.stores and stage == len(self.programs) - 1:
                 residuals.append({})

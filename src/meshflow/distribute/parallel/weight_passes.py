@@ -18,7 +18,12 @@ from typing import Any
 
 import jax
 
-from meshflow.distribute.parallel.stage_programs import FORM_PRIMITIVES, count_bytes, is_cheap
+from meshflow.distribute.parallel.stage_programs import (
+    FORM_PRIMITIVES,
+    count_bytes,
+    is_cheap,
+    to_shape_struct,
+)
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
@@ -224,7 +229,7 @@ class _BackwardCutter:
             tuple(early),
             tuple(late),
             tuple(at_hand),
-            tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in residuals),
+            tuple(map(to_shape_struct, residuals)),
         )
 
     def _is_computed(self, atom: Atom) -> bool:
