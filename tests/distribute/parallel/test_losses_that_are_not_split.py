@@ -121,7 +121,13 @@ def test_values_in_python_leave_the_loss_in_one_piece(make, reason):
 
 
 @pytest.mark.parametrize(
-    "options", [{"zero": 3}, {"zero": 1, "micro_batches": 2}, PIPELINE], ids=str
+    "options",
+    [
+        {"zero": 3, "recompute": "layer"},
+        pytest.param({"zero": 1, "micro_batches": 2}, marks=pytest.mark.soak),
+        PIPELINE,
+    ],
+    ids=str,
 )
 def test_steps_with_several_gradients_of_their_own(options):
     _, wanted = trained(Adversary, None, data(36), 4)
@@ -131,17 +137,41 @@ def test_steps_with_several_gradients_of_their_own(options):
         model, history = trained(Adversary, strategy, data(36), 4)
     for name, curve in wanted.items():
         np.testing.assert_allclose(history[name], curve, atol=1e-6)
-    without = {k: v for k, v in options.items() if k != "zero"}
+    without = {k: v for k, v in options.items() if k not in ("zero", "recompute")}
     assert len(found) == bool(without)
     if without:
         assert "Adversary.train_step computes gradients itself" in str(found[0].message)
         assert all(name in str(found[0].message) for name in without)
-    if options == {"zero": 3}:
+    if not without:
         held = {s for w in model.weights for s in dtensor.fetch_layout(w).sharding_specs}
         assert "data" in held
 
 
-@pytest.mark.parametrize("layer", ["LSTM", "GRU"])
+@pytest.mark.soak
+def test_layers_are_computed_again_in_steps_with_gradients_of_their_own():
+    class Own(tf.keras.Sequential):
+        def train_step(self, batch):
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return {"loss": loss}
+
+    def make():
+        hidden = lambda: tf.keras.Sequential([LAYERS.Dense(512, "gelu"), LAYERS.Dense(16)])
+        return Own([tf.keras.Input([16]), *(hidden() for _ in range(4)), LAYERS.Dense(8)])
+
+    x, y = data(1024)
+    temporaries = []
+    for how in (None, "layer"):
+        strategy = STRATEGY(mesh(data=2), "batch:data", zero=1, recompute=how)
+        model, _ = trained(make, strategy, (x, y), 2, {"batch_size": 1024})
+        temporaries.append(dtensor.explain(model, x, y).memory["temporaries"])
+    # The hidden rows of four layers on a device, or those of one.
+    assert temporaries[0] - temporaries[1] > 3 * 4 * 512 * 512
+
+
+@pytest.mark.parametrize("layer", ["LSTM"])
 def test_states_of_a_fixed_batch_size_are_those_of_a_named_layer(layer):
     memory = getattr(LAYERS, layer)(4, stateful=True, name="memory")
     with STRATEGY(mesh(data=2), "batch:data", zero=1).scope():

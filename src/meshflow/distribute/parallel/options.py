@@ -280,8 +280,10 @@ class ParallelOptions:
 
     def get_loss_options(self) -> dict[str, Any]:
         """Return the fields that have an effect only if the strategy computes the gradients."""
-        names = ("micro_batches", "recompute", "stack", "pipeline", "compress")
+        names = ("micro_batches", "stack", "pipeline", "compress", "deferred_batch_norm")
         options = {n: v for n, v in self.get_non_defaults().items() if n in names}
+        if self.recompute == "gathers":
+            options["recompute"] = self.recompute
         patterns = self.offload_patterns.get("activations")
         return options | ({"offload": {"activations": patterns}} if patterns else {})
 

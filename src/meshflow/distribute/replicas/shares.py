@@ -21,12 +21,48 @@ from meshflow.placement.layout import list_spec_dimensions
 if TYPE_CHECKING:
     from meshflow.core.variables.variable import Variable
 
-__all__ = ["BatchShares", "LocalPart", "current_shares", "get_captured_variable", "shares_scope"]
+__all__ = [
+    "BatchShares",
+    "LocalPart",
+    "Rematerialization",
+    "current_rematerialization",
+    "current_shares",
+    "get_captured_variable",
+    "rematerialization_scope",
+    "shares_scope",
+]
 
 _Capture = TypeVar("_Capture")
 
 
-class BatchShares:
+class Rematerialization:
+    """Rematerialization of layers by the options of a strategy.
+
+    Args:
+      strategy: The strategy.
+
+    Attributes:
+      totals: Means over all shares that the trace has requested.
+      in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        self.totals: list[ShareTotal] = []
+        self.in_rematerialized_layer = False
+
+    @property
+    def recompute(self) -> str | Callable[..., Any] | None:
+        """Return the option `recompute` of `ParallelOptions`, as far as it concerns values in layers."""
+        recompute = self.strategy.options.recompute
+        return None if recompute == "gathers" else recompute
+
+    def get_residual_storage(self, layer: str) -> ResidualStorage | None:
+        """Return the storage for the residuals of a layer, or None if they remain on the device."""
+        return None
+
+
+class BatchShares(Rematerialization):
     """Partition of a batch into shares while a region computes the loss and gradients.
 
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
@@ -41,9 +77,7 @@ class BatchShares:
 
     Attributes:
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
-      totals: Means over all shares that the trace has requested.
       finishers: Functions that run after the shares, with the values of their sums over the batch.
-      in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
     """
 
     def __init__(
@@ -54,15 +88,13 @@ class BatchShares:
         micro_batches: int,
         divided: bool = True,
     ) -> None:
-        self.strategy = strategy
+        super().__init__(strategy)
         self.axes = tuple(axes)
         self.sizes = tuple(sizes)
         self.micro_batches = micro_batches
         self.splits_rows = divided
         self.metric_values: list[tuple[object, TensorLike]] = []
-        self.totals: list[ShareTotal] = []
         self.finishers: list[Callable[[], None]] = []
-        self.in_rematerialized_layer = False
         self._local_parts: dict[int, LocalPart] = {}
 
     @property
@@ -140,7 +172,7 @@ class BatchShares:
         return read_tensor(parts[id(variable)])
 
     @property
-    def recompute(self) -> str | bool:
+    def recompute(self) -> str | Callable[..., Any] | None:
         """Return the option `recompute` of `ParallelOptions`."""
         return self.strategy.options.recompute
 
@@ -235,6 +267,7 @@ _mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_folda
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.shares: BatchShares | None = None
+        self.rematerialization: Rematerialization | None = None
 
 
 _current = _ThreadState()
@@ -243,6 +276,21 @@ _current = _ThreadState()
 def current_shares() -> BatchShares | None:
     """Return the shares of the region that is being traced, or None."""
     return _current.shares
+
+
+def current_rematerialization() -> Rematerialization | None:
+    """Return the rematerialization of the layers that are traced: of the region, or of `rematerialization_scope`."""
+    return _current.shares or _current.rematerialization
+
+
+@contextmanager
+def rematerialization_scope(strategy: Any) -> Iterator[None]:
+    """Rematerialize the layers that are called outside of a region, by the options of a strategy."""
+    saved, _current.rematerialization = _current.rematerialization, Rematerialization(strategy)
+    try:
+        yield
+    finally:
+        _current.rematerialization = saved
 
 
 @contextmanager

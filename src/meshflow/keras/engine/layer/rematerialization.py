@@ -14,7 +14,7 @@ from meshflow.core.gradients.rematerialization import (
 from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.distribute.replicas.shares import Rematerialization, current_rematerialization
 from meshflow.environment.types import Primitive, PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
@@ -25,26 +25,26 @@ def run_call(
     layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
     """Run the `call` method of a layer, rematerialized if the strategy requests it."""
-    shares = current_shares()
+    scope = current_rematerialization()
     if (
-        shares is None
-        or shares.in_rematerialized_layer
-        or not _should_recompute(layer, shares)
+        scope is None
+        or scope.in_rematerialized_layer
+        or not _should_recompute(layer, scope)
         or not _is_recomputation_unit(layer)
     ):
         return call(inputs, *args, **kwargs)
     # Pipeline stages cannot be cut within a rematerialized layer.
     labels: Any = context.label_layer
-    shares.in_rematerialized_layer = True
+    scope.in_rematerialized_layer = True
     try:
         with contextlib.nullcontext() if labels is None else labels(layer, whole=True):
-            return _run_recomputed(layer, shares, call, inputs, args, kwargs)
+            return _run_recomputed(layer, scope, call, inputs, args, kwargs)
     finally:
-        shares.in_rematerialized_layer = False
+        scope.in_rematerialized_layer = False
 
 
-def _should_recompute(layer: Any, shares: BatchShares) -> bool:
-    return bool(shares.recompute) or shares.get_residual_storage(layer.name) is not None
+def _should_recompute(layer: Any, scope: Rematerialization) -> bool:
+    return bool(scope.recompute) or scope.get_residual_storage(layer.name) is not None
 
 
 def _is_recomputation_unit(layer: Any) -> bool:
@@ -65,7 +65,7 @@ def _is_recomputation_unit(layer: Any) -> bool:
 
 def _run_recomputed(
     layer: Any,
-    shares: BatchShares,
+    scope: Rematerialization,
     call: Callable[..., Any],
     inputs: PyTree,
     args: tuple,
@@ -84,12 +84,12 @@ def _run_recomputed(
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]
         output_masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
-        return (outputs, output_masks, added), [total.value for total in shares.totals[first:]]
+        return (outputs, output_masks, added), [total.value for total in scope.totals[first:]]
 
-    first = len(shares.totals)
-    (outputs, output_masks, added), values = _make_transform(layer, shares)(run)(inputs)
+    first = len(scope.totals)
+    (outputs, output_masks, added), values = _make_transform(layer, scope)(run)(inputs)
     # The means over all shares need these values before they compute any layer.
-    for total, value in zip(shares.totals[first:], values, strict=True):
+    for total, value in zip(scope.totals[first:], values, strict=True):
         total.value = value
     for tensor, mask in zip(nest.flatten(outputs), output_masks, strict=True):
         if mask is not None and isinstance(tensor, Tensor):
@@ -99,12 +99,12 @@ def _run_recomputed(
     return outputs
 
 
-def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
-    waiting = shares.get_residual_storage(layer.name)
-    if shares.recompute == "layer":
+def _make_transform(layer: Any, scope: Rematerialization) -> Callable[..., Any]:
+    waiting = scope.get_residual_storage(layer.name)
+    if scope.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        policy: Any = _save_all_but_gathers if shares.recompute == "gathers" else shares.recompute
+        policy: Any = _save_all_but_gathers if scope.recompute == "gathers" else scope.recompute
         form = make_policy_transform(policy, waiting)
     return lambda run: wrap_traced(run, form, has_extra_results=True)
 

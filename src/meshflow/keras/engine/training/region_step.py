@@ -22,7 +22,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.training.global_batch import find_strategy
@@ -330,8 +330,12 @@ def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Calla
     @functools.wraps(step)
     def run(data: PyTree) -> Any:
         before, had_fallen_back = _GradientCalls.count, model in _layout_models
+        own_strategy: Any = find_strategy(model)
+        has_options = getattr(own_strategy, "computes_gradients", False)
+        scope = rematerialization_scope(own_strategy) if has_options else nullcontext()
         try:
-            result = convert_if_enabled(step)(data)
+            with scope:
+                result = convert_if_enabled(step)(data)
         except ValueNeededError:
             if context.trace is not None or had_fallen_back or model not in _layout_models:
                 # A compiled step runs again, op by op.
