@@ -103,6 +103,13 @@ class PlanChoice:
             options["offload"] = self.offload
         return options
 
+    @property
+    def flat_options(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, with those of the pipeline, for tables and JSON."""
+        if self.keep == "inputs":
+            return self.options
+        return self.options | {"pipeline": "stage", "keep": self.keep}
+
     def to_script_lines(self) -> list[str]:
         """Return the lines of a script that create the strategy."""
         sizes = ", ".join(f'"{name}": {size}' for name, size in self.mesh.items())
@@ -117,9 +124,8 @@ class PlanChoice:
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
         extra = ["experts"] if self.experts else []
-        return ", ".join(
-            [sizes, *extra, *(f"{n}={_format_literal(v)}" for n, v in self.options.items())]
-        )
+        options = [f"{n}={_format_literal(v)}" for n, v in self.flat_options.items()]
+        return ", ".join([sizes, *extra, *options])
 
 
 def _format_literal(value: object) -> str:
@@ -161,7 +167,7 @@ def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoic
         for recompute in (None, "layer", *(("gathers",) if base.zero == 3 else ())):
             for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
-                    is_fixed = base.stage == 1 or "activations" in offload
+                    is_fixed = base.stage == 1 or "activations" in offload or recompute == "gathers"
                     for keep in ("inputs",) if is_fixed else ("inputs", "residuals"):
                         yield dataclasses.replace(
                             base,

@@ -75,11 +75,11 @@ def warn_about_unused_layouts(model: Any) -> None:
     Args:
       model: The model.
     """
-    strategy = find_strategy(model)
-    maps = {id(m): m for m in (getattr(v, "_layout_map", None) for v in flatten_layers(model))}
-    for rules in [*([] if strategy is None else [strategy]), *maps.values()]:
-        if hasattr(rules, "warn_of_unused"):
-            rules.warn_of_unused()
+    maps = [getattr(layer, "_layout_map", None) for layer in flatten_layers(model)]
+    for rules in (find_strategy(model), *maps):
+        warn = getattr(rules, "warn_of_unused", None)
+        if warn is not None:
+            warn()
 
 
 def _make_placer(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:
