@@ -35,8 +35,8 @@ SEQUENCE = "batch:data, sequence:model"
 EVERYTHING = ("optimizer", "parameters", "activations")
 
 
-def stages(schedule, sizes=STAGES, rules="batch:data", **options):
-    pipeline = tf.distribute.Pipeline("stage", schedule)
+def stages(schedule, sizes=STAGES, rules="batch:data", keep="inputs", **options):
+    pipeline = tf.distribute.Pipeline("stage", schedule, keep=keep)
     return sizes, rules, {"pipeline": pipeline, "micro_batches": 2, **options}
 
 
@@ -74,6 +74,7 @@ CHOICES = {
         {"zero": 3},
     ),
     "1f1b": stages("1f1b"),
+    "1f1b, residuals, 1D, zero=1": stages("1f1b", ALL, TENSORS, "residuals", zero=1),
     "gpipe, 1D": stages("gpipe", ALL, TENSORS),
     "interleaved, zero=3": stages("interleaved:2", zero=3),
     "zero_bubble": stages("zero_bubble"),
