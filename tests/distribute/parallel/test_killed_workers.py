@@ -14,7 +14,8 @@ def train(folder, kind, *kills, workers=2):
     """The curve of the last start, the final weights, and what the launcher wrote."""
     folder.mkdir()
     options = ["--workers", workers, "--devices-per-worker", 4 // workers]
-    options += ["--max-restarts", len(kills)]
+    # Gloo waits half a minute for other processes, which a busy machine may exceed once.
+    options += ["--max-restarts", len(kills) + 1]
     code, text = launch(*options, WORKERS / "in_parts.py", folder, kind, *kills)
     assert code == 0, text
     with np.load(folder / "results.npz") as found:
@@ -38,7 +39,7 @@ def in_one_process(kind, strategy=None):
 @pytest.mark.timeout(300)
 def test_a_killed_stage_leaves_no_trace(tmp_path):
     _, weights, text = train(tmp_path / "killed", "residuals", "4+0.01@1")
-    assert "Restart 1 of 1" in text
+    assert "Restart 1 of 2" in text
     # Sums of two devices have the same bits, whichever of them adds.
     sizes, rules, options = in_parts.CHOICES["residuals"]
     _, expected = in_one_process(
@@ -63,5 +64,5 @@ def test_killed_workers_leave_no_trace_in_weights_that_are_in_parts(tmp_path, ki
     moments = [f"{rng.integers(1, 3)}+{rng.random() / 10:.3f}" for _ in range(3)]
     kills = [f"{moment}@{rng.integers(workers)}" for moment in moments]
     _, weights, text = train(tmp_path / "killed", kind, *kills, workers=workers)
-    assert "Restart 3 of 3" in text
+    assert "Restart 3 of 4" in text
     assert_same_bits(weights, expected)

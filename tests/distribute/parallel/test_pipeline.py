@@ -236,6 +236,7 @@ def test_stages_that_keep_residuals_compute_nothing_twice(one_device):
     # A device holds one input and one gradient, and the inputs and results of two layers for 2 p - 1 micro-batches.
     edge = 32 // m * 16 * 4
     assert report.pipeline.held_bytes == (2 + 3 * (2 * p - 1)) * edge
+    assert f"7 residuals kept ({report.pipeline.held_bytes:,} bytes)" in str(report)
     assert report.pipeline.sent == report.step.sent("collective-permute")
 
 

@@ -7,6 +7,7 @@ under `jax.shard_map`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -217,6 +218,7 @@ class PipelinedStep:
             schedule.ticks,
             schedule.compute_bubble(),
             schedule.count_held_inputs(),
+            "residuals" if loop.stores else "inputs",
             loop.num_programs,
             loop.edge.count_bytes(),
             loop.sent_bytes,
@@ -228,7 +230,14 @@ class PipelinedStep:
         """Raise an error if XLA would exchange data with devices that run another stage."""
         refused = self._find_refused_collective()
         if refused is not None and (self.loop.keeps or self.loop.stores):
-            # Stages may shard the residuals of weight passes differently, so the loop must not keep residuals.
+            # Stages may shard residuals differently, so the loop must not keep any.
+            if self.loop.stores:
+                warnings.warn(
+                    f"Pipeline: keep='residuals' has no effect with the rules {self.strategy.rules}: the stages split "
+                    f"residuals differently, so that devices would exchange {refused.shape} ({refused.kind}) in the "
+                    "middle of a stage. The stages keep their inputs.",
+                    stacklevel=2,
+                )
             self.loop = self._build_loop(keeps=False)
             refused = self._find_refused_collective()
         if refused is not None:
