@@ -272,7 +272,7 @@ def normed():
     "options",
     [
         {"pipeline": tf.distribute.Pipeline("stage", keep="residuals")},
-        {"recompute": "layer", "zero": 1},
+        pytest.param({"recompute": "layer", "zero": 1}, marks=pytest.mark.soak),
     ],
     ids=str,
 )

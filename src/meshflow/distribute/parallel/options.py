@@ -278,12 +278,16 @@ class ParallelOptions:
             or "activations" in self.offload_patterns
         )
 
-    def get_loss_options(self) -> dict[str, Any]:
-        """Return the fields that have an effect only if the strategy computes the gradients."""
-        names = ("micro_batches", "stack", "pipeline", "compress", "deferred_batch_norm")
+    def get_loss_options(self, is_compiled: bool) -> dict[str, Any]:
+        """Return the fields that have an effect only if the strategy computes the gradients.
+
+        Args:
+          is_compiled: Whether the step is compiled, so that layers can be recomputed in any case.
+        """
+        names = {"micro_batches", "stack", "pipeline", "compress", "deferred_batch_norm"}
+        if self.recompute == "gathers" or not is_compiled:
+            names.add("recompute")
         options = {n: v for n, v in self.get_non_defaults().items() if n in names}
-        if self.recompute == "gathers":
-            options["recompute"] = self.recompute
         patterns = self.offload_patterns.get("activations")
         return options | ({"offload": {"activations": patterns}} if patterns else {})
 

@@ -331,8 +331,9 @@ def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Calla
     def run(data: PyTree) -> Any:
         before, had_fallen_back = _GradientCalls.count, model in _layout_models
         own_strategy: Any = find_strategy(model)
-        has_options = getattr(own_strategy, "computes_gradients", False)
-        scope = rematerialization_scope(own_strategy) if has_options else nullcontext()
+        # Layers that need values run op by op, and cannot be traced for rematerialization.
+        is_traced = context.trace is not None and getattr(own_strategy, "computes_gradients", False)
+        scope = rematerialization_scope(own_strategy) if is_traced else nullcontext()
         try:
             with scope:
                 result = convert_if_enabled(step)(data)
@@ -348,15 +349,18 @@ def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Calla
                 strategy,
                 f"{type(model).__name__}.train_step computes gradients itself",
                 "Override compute_loss(x, y, y_pred, sample_weight) instead, or call super().train_step(data)",
+                is_compiled=context.trace is not None,
             )
         return result
 
     return run
 
 
-def _warn_about_options(model: Any, strategy: GradientStrategy, reason: str, advice: str) -> None:
+def _warn_about_options(
+    model: Any, strategy: GradientStrategy, reason: str, advice: str, is_compiled: bool = False
+) -> None:
     """Warn once that options have no effect, because the strategy does not compute the gradients of a model."""
-    options = strategy.options.get_loss_options()
+    options = strategy.options.get_loss_options(is_compiled)
     if options and model not in _warned_models:
         _warned_models.add(model)
         warnings.warn(
