@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+import jax
 import numpy as np
 
 __all__ = [
     "Collective",
+    "mark_executions",
     "parse_branch_collectives",
     "parse_collective",
     "parse_collectives",
@@ -79,15 +82,37 @@ def parse_collectives(text: str, mesh: dict[str, int]) -> list[Collective]:
     computations, entry = _parse_computations(text, mesh)
     times = _count_executions(computations, entry)
     return [
-        replace(collective, times=times[name, index])
+        replace(collective, times=_scale_executions(times[name, index], collective.source))
         for name, computation in computations.items()
         for index, collective in enumerate(computation.collectives)
         if times[name, index]
     ]
 
 
+def mark_executions(count: int, iterations: int) -> AbstractContextManager[None]:
+    """Open a scope for a condition in a loop, which is true on all devices in the same iterations.
+
+    Args:
+      count: Number of iterations in which the condition is true.
+      iterations: Number of iterations of the loop.
+    """
+    return jax.named_scope(f"in_{count}_of_{iterations}_iterations")
+
+
+_EXECUTIONS_PATTERN = re.compile(r"\bin_(\d+)_of_(\d+)_iterations\b")
+
+
+def _scale_executions(times: int, source: str) -> int:
+    """Return the executions of a collective under `mark_executions`, from those of its loop's body."""
+    match = _EXECUTIONS_PATTERN.search(source)
+    return times * int(match[1]) // int(match[2]) if match else times
+
+
 def parse_branch_collectives(text: str, mesh: dict[str, int]) -> list[Collective]:
-    """Parse the collectives inside conditional branches, where some devices might not take part."""
+    """Parse the collectives inside conditional branches, where some devices might not take part.
+
+    Those under `mark_executions` are left out, because all devices take the same branch.
+    """
     computations, _ = _parse_computations(text, mesh)
     pending = [
         name
@@ -102,7 +127,12 @@ def parse_branch_collectives(text: str, mesh: dict[str, int]) -> list[Collective
         if name in computations and name not in inside:
             inside[name] = computations[name]
             pending += [called for _, names in inside[name].calls for called in names]
-    return [collective for computation in inside.values() for collective in computation.collectives]
+    return [
+        collective
+        for computation in inside.values()
+        for collective in computation.collectives
+        if not _EXECUTIONS_PATTERN.search(collective.source)
+    ]
 
 
 def parse_collective(line: str, mesh: dict[str, int]) -> Collective | None:

@@ -33,8 +33,8 @@ TENSORS = "batch:data, heads:model, hidden:model, vocab:model"
 SEQUENCE = "batch:data, sequence:model"
 
 
-def pipeline(schedule):
-    return tf.distribute.Pipeline("stage", schedule)
+def pipeline(schedule, keep="inputs"):
+    return tf.distribute.Pipeline("stage", schedule, keep=keep)
 
 
 # Name: mesh, rules, options. Those of experts have another model.
@@ -91,6 +91,31 @@ CHOICES = {
         {"stage": 2, "data": 2, "expert": 2},
         "batch:data+expert, experts:expert",
         {"pipeline": "stage", "micro_batches": 2, "zero": 3},
+    ),
+    "1f1b, residuals": (
+        STAGES,
+        "batch:data",
+        {"pipeline": pipeline("1f1b", "residuals"), "micro_batches": 4},
+    ),
+    "gpipe, residuals x tensors x zero=3 x recompute": (
+        ALL,
+        TENSORS,
+        {
+            "pipeline": pipeline("gpipe", "residuals"),
+            "micro_batches": 4,
+            "zero": 3,
+            "recompute": "layer",
+        },
+    ),
+    "1f1b, residuals x experts": (
+        STAGES,
+        "batch:data, experts:data",
+        {"pipeline": pipeline("1f1b", "residuals"), "micro_batches": 4},
+    ),
+    "1f1b, residuals x ring": (
+        ALL,
+        SEQUENCE,
+        {"pipeline": pipeline("1f1b", "residuals"), "micro_batches": 4, "sequence": "ring"},
     ),
     "1f1b x ring": (ALL, SEQUENCE, {"pipeline": "stage", "micro_batches": 4, "sequence": "ring"}),
     "zero_bubble x tensors x zero=3 x recompute": (

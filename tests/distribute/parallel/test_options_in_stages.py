@@ -138,7 +138,7 @@ def test_weights_that_rules_divide_in_stages(schedule):
     sums = [c for c in step.collectives if c.axes == ("model",)]
     assert {c.kind for c in sums} == {"all-reduce"}
     assert sum(c.sent * c.times for c in sums) == ticks * 3 * blocks * 2 * ring(edge, n)
-    assert step.sent("collective-permute") == ticks * 2 * edge
+    assert step.sent("collective-permute") == (m + p - 2) * 2 * edge
     # Weights of a stage come together, each device's share of what the rule divides; outer biases are not divided.
     kernels, biases = 4 * blocks * 2 * 32 * 16 // n, 4 * blocks * 16
     assert step.sent("all-to-all") == 2 * ring(kernels + biases, p)

@@ -51,22 +51,13 @@ def test_texts_under_every_option(part):
 
 
 @pytest.mark.parametrize(
-    "feature", ["callbacks", "several inputs", "own steps", "norms", "sixteen bits"]
+    "feature", ["callbacks", "several inputs", "own steps", "tapes", "norms", "sixteen bits"]
 )
 def test_what_fit_can_do_under_every_option(feature):
     found = reports("features", feature)
     assert len(found) > 15
     limit = APART.get(feature, 1e-5)
     assert not {k: v for k, v in found.items() if isinstance(v, str) or not 0 <= v <= limit}
-
-
-def test_steps_that_compute_gradients_themselves_are_like_one_devices_or_refused():
-    found = reports("features", "tapes")
-    assert not {k: v for k, v in found.items() if isinstance(v, str) or v > 1e-5}
-    # Options that divide the loss refuse them.
-    refused = {option for (_, option), v in found.items() if v < 0}
-    assert {"zero=1", "1f1b", "int8"} <= refused
-    assert refused.isdisjoint({"1D", "2D", "ulysses", "mirrored", "workers"})
 
 
 def test_files_of_every_option_are_taken_up_under_every_other(tmp_path):

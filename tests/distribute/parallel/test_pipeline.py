@@ -20,12 +20,14 @@ def mesh_of(**sizes):
     return dtensor.create_mesh(list(sizes.items()), devices=[f"CPU:{i}" for i in range(count)])
 
 
-def pipelined(schedule="1f1b", balance="auto", micro_batches=4, stage=2, data=1, **options):
+def pipelined(
+    schedule="1f1b", balance="auto", micro_batches=4, stage=2, data=1, keep="inputs", **options
+):
     mesh = mesh_of(stage=stage, data=data) if data > 1 else mesh_of(stage=stage)
     return tf.distribute.MeshStrategy(
         mesh,
         rules="batch:data" if data > 1 else "",
-        pipeline=tf.distribute.Pipeline("stage", schedule, balance),
+        pipeline=tf.distribute.Pipeline("stage", schedule, balance, keep),
         micro_batches=micro_batches,
         **options,
     )
@@ -194,8 +196,9 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
     x = np.ones((32, 16), np.float32)
     report = strategy.explain(model, x, x)
     edge = 32 // m * 16 * 4
-    assert report.step.sent("collective-permute") == (m + 2 * p - 2) * 2 * edge
-    assert report.step.count("collective-permute") == 2 * (m + 2 * p - 2)
+    # The first and the last p ticks have values, or gradients, that no stage receives.
+    assert report.step.sent("collective-permute") == (m + p - 2) * 2 * edge
+    assert report.step.count("collective-permute") == 2 * (m + p - 2)
     trips = re.findall(r'known_trip_count":\{"n":"(\d+)"', report.step.text)
     assert trips == [str(m + 2 * p - 2)]
     # Weights come together once and their gradients go apart once; nothing is gathered by all.
@@ -218,6 +221,80 @@ def test_bytes_ticks_and_stages_are_those_of_theory():
     assert "pipeline over 'stage': 8 micro-batches in 14 ticks, bubble 0.273" in str(report)
     # A device has its part of weights, and of the batch all that the pipeline's devices share.
     assert report.step.memory["arguments"] < 3 * weights / p + 2 * x.nbytes + 1000
+
+
+def test_stages_that_keep_residuals_compute_nothing_twice(one_device):
+    p, m = 4, 8
+    x = np.ones((32, 16), np.float32)
+    products = {}
+    for keep in ("inputs", "residuals"):
+        strategy = pipelined(stage=p, micro_batches=m, keep=keep)
+        report = strategy.explain(compiled(uniform, strategy, loss="mse"), x, x)
+        products[keep] = len(re.findall(r" = \S+ dot\(", report.step.text))
+    # The first stage and those between have two layers each.
+    assert products["inputs"] - products["residuals"] == 2 * 2
+    # A device holds one input and one gradient, and the inputs and results of two layers for 2 p - 1 micro-batches.
+    edge = 32 // m * 16 * 4
+    assert report.pipeline.held_bytes == (2 + 3 * (2 * p - 1)) * edge
+    assert f"7 residuals kept ({report.pipeline.held_bytes:,} bytes)" in str(report)
+    assert report.pipeline.sent == report.step.sent("collective-permute")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "stage", "data", "options"),
+    [
+        ("interleaved:2", 2, 2, {"recompute": "layer"}),
+        pytest.param("1f1b", 4, 1, {}, marks=pytest.mark.soak),
+        pytest.param("gpipe", 2, 2, {"zero": 3}, marks=pytest.mark.soak),
+        pytest.param("classic_1f1b", 2, 1, {}, marks=pytest.mark.soak),
+        pytest.param(TABLE, 2, 1, {}, marks=pytest.mark.soak),
+    ],
+)
+def test_curves_of_stages_that_keep_residuals(one_device, schedule, stage, data, options):
+    x, y = words(8)
+    strategy = pipelined(schedule, "auto", 2, stage, data, "residuals", **options)
+    model = compiled(small, strategy, metrics=["accuracy"])
+    same(curve(model, x, y, 20), one_device[0])
+    with pytest.raises(
+        ValueError, match="keep='residuals' has no effect on the schedule 'zero_bubble'"
+    ):
+        pipelined("zero_bubble", keep="residuals")
+    with pytest.raises(ValueError, match="offload='activations' cannot move them"):
+        pipelined(keep="residuals", offload="activations")
+
+
+def normed():
+    blocks = [layers.BatchNormalization(), layers.Dense(8, "relu"), layers.BatchNormalization()]
+    return tf.keras.Sequential([tf.keras.Input([4, 4, 3]), *blocks, layers.Dense(1)])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pipeline": tf.distribute.Pipeline("stage", keep="residuals")},
+        pytest.param({"recompute": "layer", "zero": 1}, marks=pytest.mark.soak),
+    ],
+    ids=str,
+)
+def test_moving_averages_of_full_batches(options):
+    x = np.random.default_rng(0).normal(5, 3, size=(40, 4, 4, 3)).astype("float32")
+    batch = {"batch": 16, "epochs": 2}
+
+    def averages(strategy):
+        model = compiled(normed, strategy, loss="mse", optimizer="sgd")
+        curve(model, x, x[..., :1], **batch)
+        return [v.numpy() for v in (model.layers[0].moving_mean, model.layers[0].moving_variance)]
+
+    mesh = mesh_of(stage=2, data=2)
+    options = {**options, "micro_batches": 4}
+    each, full = (
+        tf.distribute.MeshStrategy(mesh, "batch:data", deferred_batch_norm=deferred, **options)
+        for deferred in (False, True)
+    )
+    expected = averages(None)
+    for found, wanted in zip(averages(full), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert not np.allclose(averages(each)[0], expected[0], rtol=1e-2)
 
 
 def stages_of(model, strategy, x, y):

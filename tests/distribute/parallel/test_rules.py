@@ -249,27 +249,6 @@ def test_schedules_in_files(tmp_path):
             STRATEGY(mesh(stage=2), pipeline=pipeline(name))
 
 
-def test_steps_of_ones_own_need_their_loss_divided():
-    class Own(tf.keras.Sequential):
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True) - y) ** 2)
-            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
-            return {"loss": loss}
-
-    def make():
-        return Own(mlp().layers)
-
-    with pytest.raises(
-        ValueError, match=r"Own.train_step computes gradients itself, but the options \{'zero': 3\}"
-    ):
-        trained(make, STRATEGY(mesh(data=2), "batch:data", zero=3), steps=2)
-    # Layouts alone leave the step to its author.
-    _, curves = trained(make, STRATEGY(mesh(data=2), "batch:data"), steps=2)
-    np.testing.assert_allclose(curves["loss"], trained(make, steps=2)[1]["loss"], rtol=1e-5)
-
-
 def test_one_device_and_no_rules():
     model, curves = trained(mlp, STRATEGY(micro_batches=2, recompute="layer"))
     np.testing.assert_allclose(curves["loss"], trained(mlp)[1]["loss"], rtol=1e-5)

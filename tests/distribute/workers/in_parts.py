@@ -1,12 +1,13 @@
 """Training on a mesh over several processes: `in_parts.py FOLDER KIND [KILL ...]`.
 
 KIND is a key of CHOICES. In the n-th start, the worker of the n-th KILL, "STEP@WORKER", kills itself before
-STEP. Worker 0 writes the curve and the final weights to FOLDER/results.npz.
+STEP, or with "STEP+SECONDS@WORKER" so long after its beginning, wherever it is then. Worker 0 writes the curve and the final weights to FOLDER/results.npz.
 """
 
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,20 @@ CHOICES = {
         "batch:data",
         {"pipeline": "stage", "zero": 1, "micro_batches": 2},
     ),
+    "residuals": (
+        {"stage": 2, "data": 2},
+        "batch:data",
+        {
+            "pipeline": tf.distribute.Pipeline("stage", "gpipe", keep="residuals"),
+            "zero": 3,
+            "micro_batches": 2,
+        },
+    ),
+    "experts in stages": (
+        {"stage": 2, "data": 2},
+        "batch:data, experts:data",
+        {"pipeline": "stage", "micro_batches": 2},
+    ),
     "experts": ({"data": 4}, "batch:data, experts:data", {"zero": 1}),
     # Errors of rounding are of the devices that made them.
     "bits": ({"data": 4}, "batch:data", {"compress": "1bit"}),
@@ -47,21 +62,22 @@ IN_FEW_BITS = ("bits", "gains")
 
 
 class Kill(tf.keras.callbacks.Callback):
-    def __init__(self, step):
+    def __init__(self, step, seconds):
         super().__init__()
-        self.left = step
+        self.left, self.seconds = step, seconds
 
     def on_train_batch_begin(self, batch, logs=None):
         self.left -= 1
         if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            end = lambda: os.kill(os.getpid(), signal.SIGKILL)
+            threading.Timer(self.seconds, end).start() if self.seconds else end()
 
 
 def compiled(kind):
     """The model of a kind, with its optimizer."""
     wide = 64 if kind in IN_FEW_BITS else 16
     layers = [LAYERS.Dense(wide, "tanh"), LAYERS.Dense(wide, "relu"), LAYERS.Dense(16)]
-    if kind == "experts":
+    if kind.startswith("experts"):
         layers[1] = LAYERS.MixtureOfExperts(4, 16, groups=4)
     model = tf.keras.Sequential([tf.keras.Input([8]), *layers, LAYERS.Dense(8)])
     model.compile(OPTIMIZERS.get(kind, lambda: tf.keras.optimizers.Adam(1e-2))(), "mse")
@@ -85,9 +101,10 @@ def main(folder, kind, kills):
     callbacks = [tf.keras.callbacks.BackupAndRestore(folder / "backup", save_freq=1)]
     start = int(os.environ.get("MESHFLOW_RESTARTS", 0))
     if start < len(kills):
-        step, worker = map(int, kills[start].split("@"))
-        if dtensor.client_id() == worker:
-            callbacks.append(Kill(step))
+        moment, worker = kills[start].split("@")
+        step, _, seconds = moment.partition("+")
+        if dtensor.client_id() == int(worker):
+            callbacks.append(Kill(int(step), float(seconds or 0)))
     history = model.fit(
         *data(), batch_size=16, epochs=EPOCHS, verbose=0, callbacks=callbacks
     ).history

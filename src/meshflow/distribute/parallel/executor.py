@@ -1,10 +1,12 @@
 """The loop that runs a pipeline schedule, as one program for all devices.
 
 In each tick a device runs the passes of the schedule, and then exchanges activations with the next
-stage and gradients with the previous stage. The exchanges are outside of all conditionals, so that
-all devices take part in them. A stage keeps only the input of a micro-batch in flight; its backward
-pass recomputes the stage. If weight passes are separate, the stage also keeps the residuals that
-they need.
+stage and gradients with the previous stage. The only conditional around an exchange leaves it out in
+ticks in which no device sends anything, so all devices take part in it or none.
+
+A stage keeps either the input of a micro-batch in flight, and computes the stage again in the
+backward pass, or the residuals of its forward pass. If weight passes are separate, the stage also
+keeps the residuals that they need.
 """
 
 from __future__ import annotations
@@ -33,10 +35,15 @@ from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.schedule_columns import WorkColumns, build_columns
 from meshflow.distribute.parallel.stage_programs import StageProgram
 from meshflow.distribute.parallel.stage_weights import WeightCut, WeightPack
-from meshflow.distribute.parallel.weight_passes import SplitBackward, split_backward
+from meshflow.distribute.parallel.weight_passes import (
+    SplitBackward,
+    split_at_gradients,
+    split_backward,
+)
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Array, PyTree
 from meshflow.placement.activation_files import ActivationFiles
+from meshflow.placement.collectives import mark_executions
 
 __all__ = ["CaptureRoles", "LoopCarry", "PipelineLoop"]
 
@@ -102,6 +109,8 @@ class PipelineLoop:
         constraints.
       keeps: Whether backward passes keep residuals for separate weight passes, instead of
         recomputing them.
+      stores: Whether forward passes store residuals for backward passes, which otherwise compute
+        the stage again.
       scratch: Files in which activations of layers wait, or None.
 
     Attributes:
@@ -125,6 +134,7 @@ class PipelineLoop:
         shares: int,
         divided: bool,
         keeps: bool = True,
+        stores: bool = False,
         scratch: ActivationFiles | None = None,
     ) -> None:
         self.scratch = scratch
@@ -132,8 +142,9 @@ class PipelineLoop:
         self.shares = shares
         self.results = list(results)
         self.keeps = schedule.has_weight_passes and keeps
-        self.columns = build_columns(schedule, self.keeps)
         self.trains = schedule.has_backward_passes
+        self.stores = stores and self.trains and not schedule.has_weight_passes
+        self.columns = build_columns(schedule, self.keeps, self.stores)
         self._split_backwards: dict[int, SplitBackward] = {}
         self._residuals: StagePack | UnpackedBuffers = StagePack([])
 
@@ -202,7 +213,8 @@ class PipelineLoop:
         floats = sum(
             n * np.dtype(name).itemsize for name, n in self.edge.lengths.items() if is_float(name)
         )
-        return self.schedule.ticks * (self.edge.count_bytes() + (floats if self.trains else 0))
+        forwards, backwards = self.columns.has_sends.sum(axis=1).tolist()
+        return forwards * self.edge.count_bytes() + backwards * floats
 
     # ---- one stage -------------------------------------------------------------------------
 
@@ -314,7 +326,7 @@ class PipelineLoop:
 
         The pass for the inputs also accumulates the stage's results and variables.
         """
-        weight_gradients, input_gradients, results, new = self._differentiate(
+        weight_gradients, input_gradients, _, results, new = self._differentiate(
             stage, parts, stage_values, buffers, gradients, carry.written, batch
         )
         if "I" in parts:
@@ -340,7 +352,7 @@ class PipelineLoop:
         gradients: Buffers,
         written: Buffers,
         batch: _MicroBatch,
-    ) -> tuple[dict[int, jax.Array], Buffers, list[jax.Array], list[jax.Array]]:
+    ) -> tuple[dict[int, jax.Array], Buffers, list[jax.Array], list[jax.Array], list[jax.Array]]:
         """Differentiate a stage.
 
         Args:
@@ -353,7 +365,8 @@ class PipelineLoop:
           batch: Rows of the micro-batch, and its index.
 
         Returns:
-          Gradients of weights by capture, gradients of inputs in buffers, results, and new values of variables.
+          Gradients of weights by capture, gradients of inputs in buffers, sent values, results, and new values of
+          variables.
         """
         rows, micro_batch = batch
         trained, arrived = (
@@ -371,11 +384,11 @@ class PipelineLoop:
             differentiated = [v for v in sends if jnp.issubdtype(v.dtype, jnp.inexact)]
             if is_last:
                 differentiated = [results[0].astype(jnp.float32) / self.shares]
-            return differentiated, (results, new)
+            return differentiated, (sends, results, new)
 
         weights = trained if "W" in parts else {}
         inputs = {n: arrived[n] for n in floats} if "I" in parts else {}
-        primals, pull, (results, new) = jax.vjp(run, weights, inputs, has_aux=True)
+        primals, pull, (sends, results, new) = jax.vjp(run, weights, inputs, has_aux=True)
         incoming = [jnp.ones((), jnp.float32)]
         if not is_last:
             incoming = [*self.edge.unpack(gradients, stage).values()]
@@ -385,7 +398,7 @@ class PipelineLoop:
         packed = self.edge.make_zeros(floats=True)
         if stage and "I" in parts:
             packed = self.edge.pack(input_gradients, stage - 1, floats=True)
-        return weight_gradients, packed, results, new
+        return weight_gradients, packed, sends, results, new
 
     def _renew_zero(
         self, stage: int, stage_values: _StageValues, rows: list[jax.Array]
@@ -396,10 +409,10 @@ class PipelineLoop:
             return {}
         return {self.roles.zero: self.scratch.free_all(fixed[self.roles.zero], rows[0])}
 
-    # ---- backward passes in two parts ------------------------------------------------------
+    # ---- passes in two parts ---------------------------------------------------------------
 
-    def _split_backward_passes(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
-        """Split the stages' backward passes, and create layouts for their residuals."""
+    def _split_passes(self, stage_values: _StageValues, rows: Sequence[jax.Array]) -> None:
+        """Split the stages' passes, and create layouts for their residuals."""
 
         def drop_axes(values: PyTree, count: int = 1) -> PyTree:
             return jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[count:], v.dtype), values)
@@ -415,36 +428,77 @@ class PipelineLoop:
             self.written.make_zeros(),
         )
         flat, structure = jax.tree.flatten(drop_axes(operands, 0))
-        # Arrived values, gradients and written variables have changed when weight passes run; the
-        # other operands have not.
-        num_available = len(jax.tree.leaves(operands[:3]))
-        residuals = []
+        # Arrived values and written variables have changed when the second part runs. Gradients
+        # have, too, before a weight pass, and are available in a backward pass.
+        ends = np.cumsum([len(jax.tree.leaves(operand)) for operand in operands])
+        late = range(ends[3], ends[4])
+        residuals: list[dict[int, AbstractArray]] = []
         for stage in self._examples:
+            if self.stores and stage == len(self.programs) - 1:
+                residuals.append({})
+                continue
 
             def run_backward(*leaves: jax.Array, stage: int = stage) -> list[jax.Array]:
                 stage_values, rows, micro_batch, arrived, gradients, state = jax.tree.unflatten(
                     structure, leaves
                 )
-                weight_gradients, *required = self._differentiate(
+                weight_gradients, back, sends, results, new = self._differentiate(
                     stage, "IW", stage_values, arrived, gradients, state, (rows, micro_batch)
                 )
+                required: PyTree = back, results, new
+                if self.stores:
+                    required = self._pack_outputs(stage, sends), new, back
                 ordered = [weight_gradients[i] for i in sorted(weight_gradients)]
                 return [*jax.tree.leaves(required), *ordered]
 
+            available = [n < ends[2] or (self.stores and n in late) for n in range(len(flat))]
             count = len(jax.tree.leaves(self._get_required_avals(stage)))
-            available = [n < num_available for n in range(len(flat))]
-            halves = split_backward(run_backward, flat, available, count)
+            if self.stores:
+                halves = split_at_gradients(run_backward, flat, available, late, count)
+            else:
+                halves = split_backward(run_backward, flat, available, count)
             self._split_backwards[stage] = halves
             residuals.append(dict(enumerate(halves.residuals)))
         # Concatenation would gather values that rules split.
         self._residuals = UnpackedBuffers(residuals) if self.divided else StagePack(residuals)
 
     def _get_required_avals(self, stage: int) -> PyTree:
-        """Return the shapes of a backward pass's results, without gradients of weights."""
+        """Return the shapes of the results of the first part of a pass."""
         program = self.programs[stage]
         ends = np.cumsum([len(program.sends), len(program.results)])
         outputs = program.closed.out_avals
+        if self.stores:
+            return self.edge.make_zeros(), outputs[ends[1] :]
         return self.edge.make_zeros(floats=True), outputs[ends[0] : ends[1]], outputs[ends[1] :]
+
+    def _run_stored_forward(
+        self, stage: int, operands: tuple[PyTree, ...], carry: LoopCarry
+    ) -> tuple[tuple[Buffers, Buffers], LoopCarry]:
+        """Run a forward pass, and return the sent buffers and the residuals of the backward pass."""
+        if stage == len(self.programs) - 1:
+            # Its backward pass also runs its forward pass.
+            return (self.edge.make_zeros(), self._residuals.make_zeros()), carry
+        flat = jax.tree.leaves((*operands, carry.written))
+        required, _, residuals = self._split_backwards[stage].run_first(flat)
+        sends, new = jax.tree.unflatten(
+            jax.tree.structure(self._get_required_avals(stage)), required
+        )
+        carry = self._accumulate(stage, carry, [], new, operands[2])
+        packed = self._residuals.pack(dict(enumerate(residuals)), self._examples.index(stage))
+        return (sends, packed), carry
+
+    def _run_stored_backward(
+        self, stage: int, operands: tuple[PyTree, ...], carry: LoopCarry, buffers: Buffers
+    ) -> tuple[Buffers, LoopCarry]:
+        """Run a backward pass with the residuals of `_run_stored_forward`."""
+        flat = jax.tree.leaves((*operands, carry.written))
+        residuals = self._residuals.unpack(buffers, self._examples.index(stage))
+        late = self._split_backwards[stage].run_second(flat, list(residuals.values()))
+        back = self.edge.make_zeros(floats=True)
+        count = len(jax.tree.leaves(back))
+        back = jax.tree.unflatten(jax.tree.structure(back), [late.pop(n) for n in range(count)])
+        gradients = {n - count: gradient for n, gradient in late.items()}
+        return back, self._add_gradients(stage, carry, self._index_by_capture(stage, gradients))
 
     def _run_input_pass(
         self, stage: int, operands: tuple[PyTree, ...], carry: LoopCarry
@@ -521,8 +575,8 @@ class PipelineLoop:
         device = lax.axis_index(self.over)
         columns, p = self.columns, self.schedule.devices
         stacked = _stack_trees(chunk_values)
-        if self.keeps:
-            self._split_backward_passes(stacked, rows)
+        if self.keeps or self.stores:
+            self._split_passes(stacked, rows)
         inputs = {
             n: jnp.zeros((columns.inputs + 1, z.size), z.dtype)
             for n, z in self.edge.make_zeros().items()
@@ -543,13 +597,18 @@ class PipelineLoop:
             work["B"] = columns.backward
         if self.schedule.has_weight_passes:
             work["W"] = columns.weights
-        table = jax.tree.map(jnp.asarray, (work, (columns.keep_input, columns.keep_gradient)))
+        slots = columns.keep_input, columns.keep_gradient
+        table = jax.tree.map(jnp.asarray, ((work, slots), tuple(columns.has_sends)))
 
         def tick(state: Any, row: Any) -> Any:
             inputs, gradients, residuals, carry = state
+            row, (sends_values, sends_gradients) = row
             work, slots = jax.tree.map(lambda column: column[..., device], row)
             run_pass = functools.partial(self._run_pass, device, stacked, inputs, gradients, rows)
             sends, carry = run_pass(residuals, "F", carry, work["F"])
+            if self.stores:
+                sends, new_residuals = sends
+                residuals = _store_slot(residuals, new_residuals, work["F"].residual)
             if self.trains:
                 back, carry = run_pass(residuals, "B", carry, work["B"])
             if self.keeps:
@@ -560,11 +619,11 @@ class PipelineLoop:
                     lane_work = jax.tree.map(lambda column, lane=lane: column[lane], work["W"])
                     _, carry = run_pass(residuals, "W", carry, lane_work)
             input_slot, gradient_slot = slots
-            inputs = _store_slot(inputs, _permute(sends, self.over, forwards), input_slot)
+            arrived = self._exchange(sends, forwards, 0, sends_values)
+            inputs = _store_slot(inputs, arrived, input_slot)
             if self.trains:
-                gradients = _store_slot(
-                    gradients, _permute(back, self.over, backwards), gradient_slot
-                )
+                arrived = self._exchange(back, backwards, 1, sends_gradients)
+                gradients = _store_slot(gradients, arrived, gradient_slot)
             return (inputs, gradients, residuals, carry), None
 
         state = inputs, gradients, residuals, self.initialize_carry(first)
@@ -617,13 +676,17 @@ class PipelineLoop:
             stage_values = select_chunk(chunk_values)
 
             def run_example(example: int) -> tuple[PyTree, LoopCarry]:
+                operands = stage_values, *batch, stage_input, output_gradients
+                kept = {n: b[work.residual] for n, b in residuals.items()}
+                if name == "F" and self.stores:
+                    return self._run_stored_forward(example, operands, chunk_carry)
                 if name == "F":
                     return self._run_forward(example, stage_values, stage_input, chunk_carry, batch)
-                operands = stage_values, *batch, stage_input, output_gradients
+                if self.stores and example < len(self.programs) - 1:
+                    return self._run_stored_backward(example, operands, chunk_carry, kept)
                 if self.keeps and name == "B":
                     return self._run_input_pass(example, operands, chunk_carry)
                 if self.keeps:
-                    kept = {n: b[work.residual] for n, b in residuals.items()}
                     return self._run_weight_pass(example, operands, chunk_carry, kept)
                 parts = "W" if name == "W" else "I" if self.schedule.has_weight_passes else "IW"
                 return self._run_backward(
@@ -633,7 +696,11 @@ class PipelineLoop:
             outputs, chunk_carry = switch_on_index(
                 branch, [lambda s=s: run_example(s) for s in self._examples]
             )
-            return (outputs if self.keeps else self._replicate(outputs)), dataclasses.replace(
+            if self.stores and name == "F":
+                outputs = self._replicate(outputs[0]), outputs[1]
+            elif not self.keeps:
+                outputs = self._replicate(outputs)
+            return outputs, dataclasses.replace(
                 chunk_carry,
                 weights=_update_chunk(carry.weights, chunk_carry.weights, chunk),
                 written=_update_chunk(carry.written, chunk_carry.written, chunk),
@@ -641,11 +708,29 @@ class PipelineLoop:
 
         def skip(carry: LoopCarry) -> tuple[PyTree, LoopCarry]:
             zeros = self.edge.make_zeros(floats=name != "F")
+            if self.stores and name == "F":
+                return (zeros, self._residuals.make_zeros()), carry
             if self.keeps and name != "F":
                 return ((zeros, self._residuals.make_zeros()) if name == "B" else ()), carry
             return zeros, carry
 
         return lax.cond(work.micro_batch >= 0, run, skip, carry)
+
+    def _exchange(
+        self, buffers: Buffers, pairs: list[tuple[int, int]], direction: int, sends: jax.Array
+    ) -> Buffers:
+        """Send buffers to neighbors if any device has something to send in the tick."""
+        if not pairs:
+            return buffers
+
+        def permute() -> Buffers:
+            return {n: lax.ppermute(b, self.over, pairs) for n, b in buffers.items()}
+
+        has_sends = self.columns.has_sends[direction]
+        if has_sends.all():
+            return permute()
+        with mark_executions(int(has_sends.sum()), len(has_sends)):
+            return lax.cond(sends, permute, lambda: buffers)
 
     def _replicate(self, buffers: Buffers) -> Buffers:
         """Replicate sent buffers, because a later gather would be a collective inside a conditional."""
@@ -670,9 +755,3 @@ def _store_slot(slots: Buffers, values: Buffers, slot: jax.Array) -> Buffers:
 
 def _add_buffers(buffers: Buffers, more: Buffers) -> Buffers:
     return {n: b + more[n].astype(b.dtype) for n, b in buffers.items()}
-
-
-def _permute(buffers: Buffers, over: str, pairs: list[tuple[int, int]]) -> Buffers:
-    if not pairs:
-        return buffers
-    return {n: lax.ppermute(b, over, pairs) for n, b in buffers.items()}

@@ -33,6 +33,12 @@ class Pipeline:
         number is the stages of a device), "zero_bubble", or a custom table, given as text such as
         "0F0,0B0\n1F0,1B0" or as the path of a .csv file.
       balance: "auto", or a list with the number of layers of each stage.
+      keep: Values that a stage keeps of a micro-batch until its backward pass. "inputs" keeps the
+        input of the stage, and computes the stage again. "residuals" keeps all values that the
+        backward pass reads, and computes nothing twice.
+
+    Raises:
+      ValueError: If `keep` is another value.
 
     Example:
       >>> import meshflow as tf
@@ -43,6 +49,10 @@ class Pipeline:
     over: str = "stage"
     schedule: Any = "1f1b"
     balance: str | Sequence[int] = "auto"
+    keep: str = "inputs"
+
+    def __post_init__(self) -> None:
+        _check_choice("Pipeline: keep", self.keep, ("inputs", "residuals"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +94,9 @@ class ParallelOptions:
         activations are read by the backward pass of their layer. A dictionary restricts it:
         `{"optimizer": folder}` leaves other offloaded values in the host's memory. Each process has
         its own files, so the folder may differ between processes.
+      deferred_batch_norm: Whether the moving averages of batch normalization are updated once for a
+        batch, with the statistics of all its micro-batches; otherwise once for each micro-batch.
+        Micro-batches are normalized by their own statistics in both cases.
       compress: Format in which the devices that share a batch exchange gradients: "int8" or "1bit".
         The rounding error is added to the gradients of the next step.
       compress_after: Number of updates before compression starts. `tf.keras.optimizers.OneBitAdam`
@@ -109,6 +122,7 @@ class ParallelOptions:
     sequence: str | None = None
     offload: str | Sequence[str] | Mapping[str, str | Sequence[str]] = ()
     offload_to: StrPath | Mapping[str, StrPath] | None = None
+    deferred_batch_norm: bool = False
     compress: str | None = None
     compress_after: int = 0
 
@@ -142,6 +156,10 @@ class ParallelOptions:
             raise InvalidValueError(
                 f"stack={self.stack!r}: expected None, True or False. Only recomputed layers, and those of zero=3, are "
                 f"stacked, but recompute={self.recompute!r} and zero={self.zero}."
+            )
+        if not isinstance(self.deferred_batch_norm, bool):
+            raise InvalidValueError(
+                f"deferred_batch_norm must be True or False, got {self.deferred_batch_norm!r}."
             )
         _check_choice("sequence", self.sequence, (None, *_SEQUENCE_MODES))
         _check_choice("compress", self.compress, (None, *_COMPRESSION_FORMATS))
@@ -280,6 +298,19 @@ class ParallelOptions:
             or self.compress
             or "activations" in self.offload_patterns
         )
+
+    def get_loss_options(self, is_compiled: bool) -> dict[str, Any]:
+        """Return the fields that have an effect only if the strategy computes the gradients.
+
+        Args:
+          is_compiled: Whether the step is compiled, so that layers can be recomputed in any case.
+        """
+        names = {"micro_batches", "stack", "pipeline", "compress", "deferred_batch_norm"}
+        if self.recompute == "gathers" or not is_compiled:
+            names.add("recompute")
+        options = {n: v for n, v in self.get_non_defaults().items() if n in names}
+        patterns = self.offload_patterns.get("activations")
+        return options | ({"offload": {"activations": patterns}} if patterns else {})
 
     def get_non_defaults(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults."""

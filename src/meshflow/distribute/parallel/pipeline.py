@@ -7,6 +7,7 @@ under `jax.shard_map`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -131,6 +132,7 @@ class PipelinedStep:
         gradients, outputs = outputs[:count], outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
         self.traced.assign_variables(state)
+        self.shares.finish()
         noted, predictions = self._rebuild_results(results)
         used_gradients = [g if self._capture_indices[n] else None for n, g in enumerate(gradients)]
         return RegionResult(noted, used_gradients, predictions)
@@ -154,6 +156,7 @@ class PipelinedStep:
         return avals[len(avals) - len(self.traced.captures) :]
 
     def _build_loop(self, keeps: bool = True) -> PipelineLoop:
+        """Return the loop of the stages, without residuals if it must not keep any."""
         captures, written = (
             self.traced.captures,
             {id(v): k for k, v in enumerate(self.traced.writes)},
@@ -186,6 +189,7 @@ class PipelinedStep:
             self.shares.count,
             bool(self.strategy.rule_dimensions),
             keeps,
+            keeps and self.strategy.options.pipeline_options.keep == "residuals",
             self.strategy.scratch,
         )
 
@@ -214,6 +218,7 @@ class PipelinedStep:
             schedule.ticks,
             schedule.compute_bubble(),
             schedule.count_held_inputs(),
+            "residuals" if loop.stores else "inputs",
             loop.num_programs,
             loop.edge.count_bytes(),
             loop.sent_bytes,
@@ -224,8 +229,15 @@ class PipelinedStep:
     def _check_collectives(self) -> None:
         """Raise an error if XLA would exchange data with devices that run another stage."""
         refused = self._find_refused_collective()
-        if refused is not None and self.loop.keeps:
-            # Stages may shard the residuals of weight passes differently, so the loop must not keep residuals.
+        if refused is not None and (self.loop.keeps or self.loop.stores):
+            # Stages may shard residuals differently, so the loop must not keep any.
+            if self.loop.stores:
+                warnings.warn(
+                    f"Pipeline: keep='residuals' has no effect with the rules {self.strategy.rules}: the stages split "
+                    f"residuals differently, so that devices would exchange {refused.shape} ({refused.kind}) in the "
+                    "middle of a stage. The stages keep their inputs.",
+                    stacklevel=2,
+                )
             self.loop = self._build_loop(keeps=False)
             refused = self._find_refused_collective()
         if refused is not None:
@@ -467,6 +479,17 @@ def check_pipeline(options: ParallelOptions, mesh: Mesh) -> None:
         raise InvalidValueError(
             f"Pipeline: the schedule {spec!r} has no backward passes, and cannot train."
         )
+    if options.pipeline_options.keep == "residuals":
+        if "activations" in options.offload_patterns:
+            raise InvalidValueError(
+                "Pipeline: keep='residuals' stores the activations of the micro-batches in flight on the devices, so "
+                "offload='activations' cannot move them. Use keep='inputs', or leave that out."
+            )
+        if resolve_schedule(spec, devices, options.micro_batches).has_weight_passes:
+            raise InvalidValueError(
+                f"Pipeline: keep='residuals' has no effect on the schedule {spec!r}, which has weight passes. Use another "
+                "schedule, such as '1f1b', or keep='inputs'."
+            )
     if options.recompute == "gathers":
         raise InvalidValueError(
             "recompute='gathers' with a pipeline: a step gathers the weights of its stages once, outside of the "

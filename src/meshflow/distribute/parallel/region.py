@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -28,6 +29,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, VariableAggregation
@@ -57,7 +59,7 @@ class PartitionedBatch:
     """A global batch and its partition into shares.
 
     Attributes:
-      leaves: Tensors of the batch.
+      leaves: Tensors of the batch, without strings, which the host has replaced by other tensors.
       structure: Structure of the batch, with None for elements that are not tensors.
       divided: Whether devices take different examples. Otherwise each device computes all of them.
       micro_batches: Number of parts that the examples of a device are split into.
@@ -69,9 +71,16 @@ class PartitionedBatch:
     micro_batches: int
 
     def rebuild(self, leaves: Sequence[Any]) -> PyTree:
-        """Return the structure of the batch with other leaves."""
+        """Return the structure of the batch with the leaves of a share, and empty strings."""
         supply = iter(leaves)
-        return nest.map_structure(lambda v: None if v is None else next(supply), self.structure)
+        rows = next((leaf.shape[0] for leaf in leaves if leaf.ndim), 1)
+
+        def get_leaf(value: Any) -> Any:
+            if value is None or not _is_text(value):
+                return None if value is None else next(supply)
+            return Tensor(np.full((rows, *value.shape[1:]), b"", object))
+
+        return nest.map_structure(get_leaf, self.structure)
 
 
 def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> PartitionedBatch:
@@ -89,7 +98,9 @@ def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> Partitio
     Returns:
       The partitioned batch.
     """
-    leaves = [convert_to_tensor(v) for v in nest.flatten(batch) if v is not None]
+    leaves = [
+        convert_to_tensor(v) for v in nest.flatten(batch) if v is not None and not _is_text(v)
+    ]
     sizes = {leaf.shape[0] for leaf in leaves if leaf.ndim}
     divided = all(size % devices == 0 for size in sizes)
     local = {size // devices if divided else size for size in sizes}
@@ -97,6 +108,10 @@ def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> Partitio
     while any(size % count for size in local):
         count += 1
     return PartitionedBatch(leaves, batch, divided, count)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype is string
 
 
 def warn_about_remainders(strategy: RegionStrategy, batch: PartitionedBatch, devices: int) -> None:
@@ -150,6 +165,7 @@ def compute_region_gradients(
         slot.assign(value)
     gradients, state, results = region.split_outputs(outputs[: len(outputs) - len(errors)])
     traced.assign_variables(state)
+    shares.finish()
     _, _, noted, predictions = traced.rebuild_result([None, *results])
     return RegionResult(
         noted, gradients, predictions, squares, shares.num_row_parts * shares.micro_batches
@@ -179,6 +195,7 @@ def trace_share(
     def share(*leaves: Any) -> Any:
         # The function may be traced twice.
         shares.totals.clear()
+        shares.finishers.clear()
         with shares_scope(shares), gather_weights_on_read(shares, program):
             loss, noted, predictions = program.run(*batch.rebuild(leaves))
         return loss, [t.value for t in shares.totals], noted, predictions

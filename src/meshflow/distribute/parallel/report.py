@@ -39,12 +39,12 @@ class PipelineReport:
       micro_batches: Number of micro-batches of a step.
       ticks: Number of ticks; the loop of the compiled step has as many iterations.
       bubble: Fraction of the time in which devices are idle if all stages take equally long.
-      held: Largest number of micro-batches for which a device keeps inputs.
+      held: Largest number of micro-batches for which a device keeps inputs or residuals.
+      keep: Which of both, "inputs" or "residuals".
       programs: Number of different programs among the stages.
       edge: Bytes of the buffers that are sent to the next stage in a tick.
       sent: Bytes that a device sends to its neighbors in a step.
-      held_bytes: Bytes of the inputs and gradients that a device keeps, and of the residuals of
-        separate weight passes.
+      held_bytes: Bytes of the inputs, gradients and residuals that a device keeps.
       packed: Bytes of the weights of the largest stage, which every device allocates in a step.
     """
 
@@ -54,6 +54,7 @@ class PipelineReport:
     ticks: int
     bubble: float
     held: int
+    keep: str
     programs: int
     edge: int
     sent: int
@@ -74,7 +75,7 @@ class PipelineReport:
         ]
         lines.append(
             f"pipeline over {self.over!r}: {self.micro_batches} micro-batches in {self.ticks} ticks, bubble "
-            f"{self.bubble:.3f}, {self.held} inputs kept ({self.held_bytes:,} bytes), {self.programs} different programs"
+            f"{self.bubble:.3f}, {self.held} {self.keep} kept ({self.held_bytes:,} bytes), {self.programs} different programs"
         )
         lines.append(
             f"{self.edge:,} bytes to the next stage in a tick, {self.sent:,} bytes sent to neighbours in a step, "

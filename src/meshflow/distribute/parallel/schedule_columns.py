@@ -23,7 +23,7 @@ class WorkColumns(NamedTuple):
       chunk: Index among the device's stages.
       input: Slot of the stage's input.
       gradient: Slot of the gradient of the stage's output.
-      residual: Slot of the residuals that a backward pass keeps for the weight pass.
+      residual: Slot of the residuals that a forward or backward pass keeps for a later pass.
     """
 
     micro_batch: np.ndarray
@@ -45,9 +45,11 @@ class ScheduleColumns(NamedTuple):
         stage after the tick. The slot with index `inputs` is never read; it takes values that are
         not needed.
       keep_gradient: The same for gradients that arrive from the next stage.
+      has_sends: bool [2, ticks], whether any device sends values to the next stage after the tick,
+        and whether any sends gradients to the previous one.
       inputs: Number of slots for inputs on each device.
       gradients: Number of slots for gradients.
-      residuals: Number of slots for residuals of weight passes.
+      residuals: Number of slots for residuals.
     """
 
     forward: WorkColumns
@@ -55,6 +57,7 @@ class ScheduleColumns(NamedTuple):
     weights: WorkColumns
     keep_input: np.ndarray
     keep_gradient: np.ndarray
+    has_sends: np.ndarray
     inputs: int
     gradients: int
     residuals: int
@@ -81,15 +84,18 @@ def _color_intervals(
     return slots, count
 
 
-def _assign_residual_slots(schedule: Schedule) -> tuple[dict[_StageAndMicroBatch, int], int]:
-    """Assign slots to the residuals that live from backward passes to weight passes."""
+def _assign_residual_slots(
+    schedule: Schedule, first: str, last: str
+) -> tuple[dict[_StageAndMicroBatch, int], int]:
+    """Assign slots to the residuals that live from passes of one kind to those of another."""
     ticks = schedule.map_ticks()
     lifetimes: list[list[tuple[int, int, _StageAndMicroBatch]]] = [
         [] for _ in range(schedule.devices)
     ]
     for action, tick in ticks.items():
-        if action.kind == "B":
-            ends = ticks[action._replace(kind="W")]
+        # The last stage runs its forward pass in its backward pass.
+        if action.kind == first and not (first == "F" and action.stage == schedule.stages - 1):
+            ends = ticks[action._replace(kind=last)]
             key = action.stage, action.micro_batch
             lifetimes[action.stage % schedule.devices].append((tick, ends, key))
     return _assign_slots(lifetimes)
@@ -109,7 +115,7 @@ def _assign_slots(
 
 
 def _assign_buffer_slots(
-    schedule: Schedule, gradients: bool, keeps_residuals: bool
+    schedule: Schedule, gradients: bool, keeps_residuals: bool, stores_residuals: bool
 ) -> tuple[dict[_StageAndMicroBatch, int], int]:
     """Assign slots to inputs, or to gradients, by (stage, micro-batch)."""
     ticks = schedule.map_ticks()
@@ -121,6 +127,8 @@ def _assign_buffer_slots(
         # Weight passes read residuals if backward passes keep them; otherwise they read the input
         # and the gradient again.
         ends = ticks[Action("B", stage, i)] if keeps_residuals else last_use
+        if stores_residuals and not gradients and stage < last:
+            ends = ticks[Action("F", stage, i)]
         if gradients:
             if stage == last or Action("B", stage + 1, i) not in ticks:
                 continue
@@ -131,19 +139,23 @@ def _assign_buffer_slots(
     return _assign_slots(lifetimes)
 
 
-def build_columns(schedule: Schedule, keeps: bool = False) -> ScheduleColumns:
+def build_columns(schedule: Schedule, keeps: bool = False, stores: bool = False) -> ScheduleColumns:
     """Convert a schedule into columns.
 
     Args:
       schedule: The schedule.
       keeps: Whether backward passes keep residuals for weight passes, instead of recomputing them.
+      stores: Whether forward passes store residuals for backward passes.
 
     Returns:
       The columns.
     """
-    inputs, input_count = _assign_buffer_slots(schedule, False, keeps)
-    gradients, gradient_count = _assign_buffer_slots(schedule, True, keeps)
-    residuals, residual_count = _assign_residual_slots(schedule) if keeps else ({}, 0)
+    inputs, input_count = _assign_buffer_slots(schedule, False, keeps, stores)
+    gradients, gradient_count = _assign_buffer_slots(schedule, True, keeps, stores)
+    residuals: dict[_StageAndMicroBatch, int] = {}
+    residual_count = 0
+    if keeps or stores:
+        residuals, residual_count = _assign_residual_slots(schedule, *("BW" if keeps else "FB"))
     shape = schedule.ticks, schedule.devices
     # Use only as many lanes of weight passes as the busiest tick needs.
     used = (schedule.table[:, :, LANES.index("W") :, 0] >= 0).sum(axis=2)
@@ -187,6 +199,7 @@ def build_columns(schedule: Schedule, keeps: bool = False) -> ScheduleColumns:
         work["W"],
         keep_input,
         keep_gradient,
+        np.stack([(keep_input < input_count).any(1), (keep_gradient < gradient_count).any(1)]),
         input_count,
         gradient_count,
         residual_count,

@@ -29,7 +29,14 @@ from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import extract_program, find_output_dependencies, select_variables
 
-__all__ = ["FORM_PRIMITIVES", "PipelineProgram", "StageProgram", "cut_stages", "is_cheap"]
+__all__ = [
+    "FORM_PRIMITIVES",
+    "PipelineProgram",
+    "StageProgram",
+    "cut_stages",
+    "is_cheap",
+    "to_shape_struct",
+]
 
 # Primitives with a negligible cost per element.
 _CHEAP_NAMES = """
@@ -305,10 +312,11 @@ class StageProgram:
     text: str
 
 
-def _to_shape_struct(v: Any) -> jax.ShapeDtypeStruct:
+def to_shape_struct(v: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of a value that is sent or kept; keys of random numbers raise an error."""
     if jax.dtypes.issubdtype(v.aval.dtype, jax.dtypes.extended):
         raise InvalidValueError(
-            f"Pipeline: a value of type {v.aval} would have to be sent from stage to stage, but only arrays of numbers can be sent."
+            f"Pipeline: a value of type {v.aval} would have to be sent from stage to stage or kept, which is possible for arrays of numbers only."
         )
     return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
 
@@ -371,8 +379,8 @@ def _build_stage(
     digest = "".join(f"{c.dtype}{np.asarray(c).tobytes()!r}" for c in closed.consts)
     return StageProgram(
         closed,
-        tuple(map(_to_shape_struct, arrives)),
-        tuple(map(_to_shape_struct, sends)),
+        tuple(map(to_shape_struct, arrives)),
+        tuple(map(to_shape_struct, sends)),
         tuple(arguments),
         tuple(captures),
         tuple(i for i, _ in results),

@@ -359,7 +359,7 @@ class MeshStrategy(Strategy):
           ...     model.compile("sgd", "mse")
           >>> report = strategy.explain(model, tf.ones([4, 4]), tf.ones([4, 1]))
           >>> report.pipeline.ticks, report.step.sent("collective-permute")
-          (4, 256)
+          (4, 128)
         """
         # The module that explains compiled steps is in a higher layer, so it is reached through the
         # public package.

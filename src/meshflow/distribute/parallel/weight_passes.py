@@ -1,6 +1,9 @@
-"""Separation of a stage's backward pass into an input pass and a weight pass (zero bubble).
+"""Separation of a stage's passes into two programs, the second of which runs later.
 
-The first part computes the gradients of the stage's inputs, which other stages wait for. The second
+`split_at_gradients` separates the forward pass from the backward pass, which then reads residuals
+instead of computing the stage again.
+
+`split_backward` separates an input pass from a weight pass (zero bubble). The first part computes the gradients of the stage's inputs, which other stages wait for. The second
 part computes products that contribute only to gradients of weights, from values (*residuals*) that
 the first part keeps, such as a layer's inputs and the gradients of its outputs. No product is
 computed twice.
@@ -15,7 +18,12 @@ from typing import Any
 
 import jax
 
-from meshflow.distribute.parallel.stage_programs import FORM_PRIMITIVES, count_bytes, is_cheap
+from meshflow.distribute.parallel.stage_programs import (
+    FORM_PRIMITIVES,
+    count_bytes,
+    is_cheap,
+    to_shape_struct,
+)
 from meshflow.environment.jax_internals import jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, JaxprEqn, Var
 from meshflow.passes.jaxprs import (
@@ -26,7 +34,7 @@ from meshflow.passes.jaxprs import (
     select_variables,
 )
 
-__all__ = ["SplitBackward", "split_backward"]
+__all__ = ["SplitBackward", "split_at_gradients", "split_backward"]
 
 _PRODUCT_PRIMITIVES = ("dot_general", "conv_general_dilated")
 # Gradients are small if each has at most this fraction of all gradients' bytes. The value is a choice, not a measurement.
@@ -98,6 +106,29 @@ def split_backward(
     return _BackwardCutter(closed, available, count).cut()
 
 
+def split_at_gradients(
+    function: Callable[..., Sequence[Any]],
+    operands: Sequence[jax.Array | jax.ShapeDtypeStruct],
+    available: Sequence[bool],
+    late: Sequence[int],
+    count: int,
+) -> SplitBackward:
+    """Split a forward and backward pass where it first reads the gradients of its results.
+
+    Args:
+      function: Function of the operands that returns a flat list.
+      operands: Arrays, or their shapes and dtypes.
+      available: For each operand, whether it is available when the second part runs.
+      late: Indices of the operands that are available only then.
+      count: Number of results of the forward pass at the beginning of the list.
+
+    Returns:
+      The two programs; the second one computes all other results.
+    """
+    closed = inline_calls(jax.make_jaxpr(function)(*operands))
+    return _BackwardCutter(closed, available, count).cut_at(late)
+
+
 class _BackwardCutter:
     """Analysis of the equations of a backward pass.
 
@@ -132,9 +163,53 @@ class _BackwardCutter:
         ]
         late = sorted([*products, *waiting])
         early = [i for i in range(len(gradients)) if i not in late]
-        late_outputs = [gradients[i] for i in late]
         second, frontier = self._collect_deferred([gradients[i] for i in products], later)
         read = dict.fromkeys([*frontier, *(gradients[i] for i in waiting)])
+        return self._make_programs(
+            [*required, *(gradients[i] for i in early)], early, late, second, list(read)
+        )
+
+    def cut_at(self, late: Sequence[int]) -> SplitBackward:
+        """Cut where values first depend on some operands."""
+        required, rest = self.jaxpr.outvars[: self.count], self.jaxpr.outvars[self.count :]
+        dependent = {self.jaxpr.invars[i] for i in late}
+        second: set[int] = set()
+        needed = self._find_producers(rest)
+        for n, eqn in enumerate(self.eqns):
+            if any(v in dependent for v in select_variables(eqn.invars)):
+                dependent.update(eqn.outvars)
+                second.update({n} & needed)
+        inputs = [v for n in sorted(second) for v in select_variables(self.eqns[n].invars)]
+        read = {v for v in [*inputs, *select_variables(rest)] if v not in dependent}
+        # A value that follows cheaply from others, or from one that is not larger, is recomputed.
+        for n in reversed(range(len(self.eqns))):
+            eqn = self.eqns[n]
+            if not is_cheap(eqn) or not any(v in read - self.available for v in eqn.outvars):
+                continue
+            sources = {v for v in select_variables(eqn.invars) if v not in self.available}
+            size = sum(count_bytes(v.aval) for v in eqn.outvars if v in read)
+            is_smaller = len(sources) == 1 and sum(count_bytes(v.aval) for v in sources) <= size
+            if sources <= read or is_smaller:
+                second.add(n)
+                read = (read | set(select_variables(eqn.invars))) - set(eqn.outvars)
+        values = [
+            *self.jaxpr.constvars,
+            *self.jaxpr.invars,
+            *(v for e in self.eqns for v in e.outvars),
+        ]
+        ordered = [v for v in values if v in read]
+        return self._make_programs(required, [], list(range(len(rest))), second, ordered)
+
+    def _make_programs(
+        self,
+        first_outputs: Sequence[Atom],
+        early: Sequence[int],
+        late: Sequence[int],
+        second: set[int],
+        read: Sequence[Var],
+    ) -> SplitBackward:
+        """Build both programs from the equations of the second one, and the values that these read."""
+        late_outputs = [self.jaxpr.outvars[self.count + i] for i in late]
         residuals = [v for v in read if v not in self.available]
         # Values that follow from available operands are recomputed.
         recomputed = self._find_producers([v for v in read if v in self.available])
@@ -143,7 +218,7 @@ class _BackwardCutter:
             for i, v in enumerate(self.jaxpr.invars)
             if v in self.available and self._is_read(v, [*recomputed, *second], late_outputs)
         ]
-        first_out = [*required, *(gradients[i] for i in early), *residuals]
+        first_out = [*first_outputs, *residuals]
         return SplitBackward(
             self._build_program(self.jaxpr.invars, first_out, self._find_producers(first_out)),
             self._build_program(
@@ -154,7 +229,7 @@ class _BackwardCutter:
             tuple(early),
             tuple(late),
             tuple(at_hand),
-            tuple(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in residuals),
+            tuple(map(to_shape_struct, residuals)),
         )
 
     def _is_computed(self, atom: Atom) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,7 @@ from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.rematerialization import FetchChain, HostMemory, ResidualStorage
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor, TensorLike, read_tensor
-from meshflow.core.variables.variable import get_value_shape
+from meshflow.core.variables.variable import VariableAggregation, get_value_shape
 from meshflow.placement.layout import list_spec_dimensions
 
 if TYPE_CHECKING:
@@ -26,15 +26,51 @@ __all__ = [
     "BatchShares",
     "GatheredWeight",
     "LocalPart",
+    "Rematerialization",
+    "current_rematerialization",
     "current_shares",
     "get_captured_variable",
+    "rematerialization_scope",
     "shares_scope",
 ]
 
 _Capture = TypeVar("_Capture")
 
 
-class BatchShares:
+class Rematerialization:
+    """Rematerialization of layers by the options of a strategy.
+
+    Args:
+      strategy: The strategy.
+
+    Attributes:
+      totals: Means over all shares that the trace has requested.
+      in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
+      unit_trace: Trace of this layer.
+      released: Ids of the sharded weights that layers gather for each pass and release after it.
+      gathers: Order in which layers gather weights.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        self.totals: list[ShareTotal] = []
+        self.in_rematerialized_layer = False
+        self.unit_trace: Any = None
+        self.released: set[int] = set()
+        self.gathers = FetchChain()
+
+    @property
+    def recompute(self) -> str | Callable[..., Any] | None:
+        """Return the option `recompute` of `ParallelOptions`, as far as it concerns values in layers."""
+        recompute = self.strategy.options.recompute
+        return None if recompute == "gathers" else recompute
+
+    def get_residual_storage(self, layer: str) -> ResidualStorage | None:
+        """Return the storage for the residuals of a layer, or None if they remain on the device."""
+        return None
+
+
+class BatchShares(Rematerialization):
     """Partition of a batch into shares while a region computes the loss and gradients.
 
     The loss of the batch is the mean of the losses of the shares. A mean over rows is therefore
@@ -49,13 +85,9 @@ class BatchShares:
 
     Attributes:
       metric_values: Pairs (metric, value) of means that are updated with the value of the full batch.
-      totals: Means over all shares that the trace has requested.
-      in_rematerialized_layer: Whether the trace is inside a layer that is rematerialized as a unit.
-      unit_trace: Trace of this layer.
-      released: Ids of the sharded weights that layers gather for each pass and release after it.
       copies_kernels: Whether products of split sequences may take copies of kernels; see
         `get_weight_copies`.
-      gathers: Order in which layers gather weights.
+      finishers: Functions that run after the shares, with the values of their sums over the batch.
     """
 
     def __init__(
@@ -66,18 +98,14 @@ class BatchShares:
         micro_batches: int,
         divided: bool = True,
     ) -> None:
-        self.strategy = strategy
+        super().__init__(strategy)
         self.axes = tuple(axes)
         self.sizes = tuple(sizes)
         self.micro_batches = micro_batches
         self.splits_rows = divided
         self.metric_values: list[tuple[object, TensorLike]] = []
-        self.totals: list[ShareTotal] = []
-        self.in_rematerialized_layer = False
-        self.unit_trace: Any = None
-        self.released: set[int] = set()
         self.copies_kernels = False
-        self.gathers = FetchChain()
+        self.finishers: list[Callable[[], None]] = []
         self._local_parts: dict[int, LocalPart] = {}
         self._gathered_weights: dict[int, GatheredWeight] = {}
         self._weight_copies: dict[int, WeightCopies] = {}
@@ -117,6 +145,34 @@ class BatchShares:
         self.totals.append(total)
         return read_tensor(total)
 
+    def sum_over_batch(
+        self, values: dict[str, Tensor], finish: Callable[[dict[str, Tensor]], None]
+    ) -> None:
+        """Sum values over all shares of a batch, and use the sums after the last one.
+
+        Args:
+          values: Values of a share by name.
+          finish: Function of the sums.
+        """
+        sums = {name: BatchSum(name, value) for name, value in values.items()}
+
+        def run() -> None:
+            totals = {name: cell.total for name, cell in sums.items() if cell.total is not None}
+            if len(totals) == len(sums):
+                finish(totals)
+
+        self.finishers.append(run)
+
+    def finish(self) -> None:
+        """Use the sums over the batch, after the region has assigned them."""
+        for finisher in self.finishers:
+            finisher()
+
+    @property
+    def defers_statistics(self) -> bool:
+        """Return the option `deferred_batch_norm` of `ParallelOptions`."""
+        return self.strategy.options.deferred_batch_norm
+
     def get_local_part(self, variable: Variable) -> Tensor:
         """Return this device's part of a weight that is split over batch dimensions, such as experts.
 
@@ -153,7 +209,7 @@ class BatchShares:
         return read_tensor(copies)
 
     @property
-    def recompute(self) -> str | bool:
+    def recompute(self) -> str | Callable[..., Any] | None:
         """Return the option `recompute` of `ParallelOptions`."""
         return self.strategy.options.recompute
 
@@ -179,6 +235,38 @@ class ShareTotal:
         if _current.shares is not None and context.trace is not None:
             return context.trace.read(self)
         return Tensor(np.zeros(self._shape, self.dtype.dtype))
+
+
+class BatchSum:
+    """Placeholder that a trace writes for a sum over all shares; the region assigns it afterwards.
+
+    Args:
+      name: Name for messages.
+      value: Summand of the share that is being traced.
+
+    Attributes:
+      total: The sum, or None before the region has run.
+    """
+
+    _write_only = False
+    aggregation = VariableAggregation.SUM
+
+    def __init__(self, name: str, value: Tensor) -> None:
+        self.name, self.dtype, self._shape = name, value.dtype, value.shape
+        self.total: Tensor | None = None
+        assert context.trace is not None
+        context.trace.write(self, context.trace.read(self) + value)
+
+    def _as_tensor(self) -> Tensor:
+        if _current.shares is not None and context.trace is not None:
+            return context.trace.read(self)
+        return Tensor(np.zeros(tuple(self._shape), self.dtype.dtype))
+
+    def _write(self, value: Tensor) -> None:
+        if _current.shares is not None and context.trace is not None:
+            context.trace.write(self, value)
+        else:
+            self.total = value
 
 
 class LocalPart:
@@ -254,6 +342,7 @@ _mean = Op("mean_over_devices", lambda o, s: jax.lax.pmean(o[0], s[0]), is_folda
 class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.shares: BatchShares | None = None
+        self.rematerialization: Rematerialization | None = None
 
 
 _current = _ThreadState()
@@ -262,6 +351,21 @@ _current = _ThreadState()
 def current_shares() -> BatchShares | None:
     """Return the shares of the region that is being traced, or None."""
     return _current.shares
+
+
+def current_rematerialization() -> Rematerialization | None:
+    """Return the rematerialization of the layers that are traced: of the region, or of `rematerialization_scope`."""
+    return _current.shares or _current.rematerialization
+
+
+@contextmanager
+def rematerialization_scope(strategy: Any) -> Iterator[None]:
+    """Rematerialize the layers that are called outside of a region, by the options of a strategy."""
+    saved, _current.rematerialization = _current.rematerialization, Rematerialization(strategy)
+    try:
+        yield
+    finally:
+        _current.rematerialization = saved
 
 
 @contextmanager

@@ -238,8 +238,8 @@ class BatchNormalization(_ScaleAndShiftLayer):
         rank = len(x.shape)
         reduced = [i for i in range(rank) if i not in self._axes]
         if training and self.trainable:
-            mean, variance = self._compute_batch_statistics(x, reduced, mask)
-            self._update_moving_averages(x, mean, variance, reduced)
+            mean, variance, count = self._compute_batch_statistics(x, reduced, mask)
+            self._update_moving_averages(x, mean, variance, count, reduced)
         else:
             mean, variance = self.moving_mean.value(), self.moving_variance.value()
         mean, variance, beta, gamma = (
@@ -259,7 +259,8 @@ class BatchNormalization(_ScaleAndShiftLayer):
 
     def _compute_batch_statistics(
         self, x: Tensor, reduced: list[int], mask: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, TensorLike]:
+        """Return the mean, the variance, and the number of elements of this device."""
         keepdims = len(self._axes) > 1
         if mask is None:
             count: Any = self._count_reduced(x, reduced)
@@ -272,10 +273,10 @@ class BatchNormalization(_ScaleAndShiftLayer):
             mean, variance = nn.weighted_moments(x, reduced, weights, keepdims=keepdims)
         shares = current_shares()
         if shares is not None:
-            return _combine_devices(shares, mean, variance, count)
+            return (*_combine_devices(shares, mean, variance, count), count)
         replica = get_spanning_context() if self.synchronized else None
         if replica is None:
-            return mean, variance
+            return mean, variance, count
         # The mean of a replica without examples is NaN; its weight is 0.
         sums = [
             math.multiply_no_nan(m, count * array.ones_like(m))
@@ -285,20 +286,53 @@ class BatchNormalization(_ScaleAndShiftLayer):
             "sum", [*sums, count * array.ones_like(mean)]
         )
         mean = total / all_count
-        return mean, squares / all_count - mean * mean
+        return mean, squares / all_count - mean * mean, count
 
     def _update_moving_averages(
-        self, x: Tensor, mean: Tensor, variance: Tensor, reduced: list[int]
+        self, x: Tensor, mean: Tensor, variance: Tensor, count: TensorLike, reduced: list[int]
     ) -> None:
-        if len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1:
-            shares = current_shares()
-            count = self._count_reduced(x, reduced) * (
-                shares.num_row_parts if shares is not None else 1
+        shares = current_shares()
+        is_corrected = len(x.shape) == 4 and self._fused is not False and len(self._axes) == 1
+        if shares is not None and shares.defers_statistics:
+            self._defer_update(shares, mean, variance, count, is_corrected)
+            return
+        if is_corrected:
+            variance = _correct_variance(
+                variance,
+                self._count_reduced(x, reduced)
+                * (shares.num_row_parts if shares is not None else 1),
             )
-            degrees_of_freedom = (
-                max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
+        self._move_averages(mean, variance)
+
+    def _defer_update(
+        self,
+        shares: BatchShares,
+        mean: Tensor,
+        variance: Tensor,
+        count: TensorLike,
+        is_corrected: bool,
+    ) -> None:
+        """Update the moving averages with the statistics of all shares of a batch."""
+        # Squares of differences from a value near the mean cancel less than squares of the elements.
+        center = self.moving_mean.value()
+        weight = count * array.ones_like(mean)
+        values = {
+            "count": weight,
+            "mean": math.multiply_no_nan(mean, weight),
+            "squares": math.multiply_no_nan(variance + math.square(mean - center), weight),
+        }
+
+        def finish(sums: dict[str, Tensor]) -> None:
+            count = sums["count"]
+            mean = sums["mean"] / count
+            variance = sums["squares"] / count - math.square(mean - self.moving_mean)
+            self._move_averages(
+                mean, _correct_variance(variance, count) if is_corrected else variance
             )
-            variance = variance * (count / degrees_of_freedom)
+
+        shares.sum_over_batch({n: array.stop_gradient(v) for n, v in values.items()}, finish)
+
+    def _move_averages(self, mean: Tensor, variance: Tensor) -> None:
         for moving, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             change = (moving.value() - math.cast(value, moving.dtype)) * (1.0 - self.momentum)
             moving.assign_sub(array.stop_gradient(change))
@@ -325,6 +359,12 @@ class BatchNormalization(_ScaleAndShiftLayer):
             ),
             **({"synchronized": True} if self.synchronized else {}),
         }
+
+
+def _correct_variance(variance: Tensor, count: float | Tensor) -> Tensor:
+    """Return the unbiased variance of a number of elements."""
+    rest = max(count - 1, 1) if isinstance(count, float) else math.maximum(count - 1, 1.0)
+    return variance * (count / rest)
 
 
 def _combine_devices(

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -136,7 +137,7 @@ class RNN(Layer):
     def _make_states(self, batch: int | None) -> None:
         if batch is None:
             raise ValueError(
-                "If a RNN is stateful, it needs to know its batch size. Specify the batch size of your input "
+                f"{type(self).__name__}(name={self.name!r}): If a RNN is stateful, it needs to know its batch size. Specify the batch size of your input "
                 "tensors: with a Sequential model, pass `batch_input_shape` to the first layer; with the "
                 "functional API, pass `batch_shape` to `Input`."
             )
@@ -305,9 +306,19 @@ class RNN(Layer):
             flat = [convert_to_tensor(s, dtype_hint=hint) for s in nest.flatten(initial_state)]
         elif self.stateful:
             flat = [v.value() for v in self.states]
+            self._check_batch_size(nest.flatten(inputs)[0].shape, flat[0].shape)
         else:
             flat = nest.flatten(self.get_initial_state(inputs))
         return list(nest.pack_sequence_as(self._state_sizes, flat))
+
+    def _check_batch_size(self, shape: TensorShape, state_shape: TensorShape) -> None:
+        rows = shape[1 if self.time_major else 0]
+        if rows is not None and rows != state_shape[0]:
+            raise InvalidArgumentError(
+                f"{type(self).__name__}(name={self.name!r}): expected {state_shape[0]} rows, the batch size of the states "
+                f"of this stateful layer, got {rows}. Pass batches of this size, or use stateful=False. The options "
+                "zero, micro_batches and pipeline of a MeshStrategy split batches; with a stateful layer, use rules only."
+            )
 
     def _prepare_step(
         self, inputs: PyTree, first: PyTree, constants: Sequence[Tensor] | None, training: Any

@@ -98,7 +98,7 @@ def test_formulas_of_states_in_parts(equal, options, sent, weights, slots):
 def test_formulas_of_a_pipeline(equal):
     found = costs(equal).estimate(PlanChoice(1, stage=4, micro_batches=8))
     edge = 4 * WIDTH * BATCH // 8
-    assert found.sent["neighbours"] == (8 + 2 * 4 - 2) * 2 * edge
+    assert found.sent["neighbours"] == (8 + 4 - 2) * 2 * edge
     assert found.bubble == 3 / 11
     assert found.held["weights"] == ALL // 4
     assert found.sent["weights"] == found.sent["gradients"] == part(KERNEL + BIAS)

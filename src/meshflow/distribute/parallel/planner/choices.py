@@ -44,6 +44,7 @@ class PlanChoice:
         "ulysses", which split only sequences.
       experts: Whether experts are split over the devices that share a batch.
       keeps_weights: Whether `zero=3` keeps gathered weights from the forward to the backward pass.
+      keep: As in `Pipeline`.
     """
 
     data: int
@@ -57,6 +58,7 @@ class PlanChoice:
     names: tuple[str, ...] = ()
     experts: bool = False
     keeps_weights: bool = False
+    keep: str = "inputs"
 
     @property
     def devices(self) -> int:
@@ -101,10 +103,18 @@ class PlanChoice:
         if self.micro_batches > 1:
             options["micro_batches"] = self.micro_batches
         if self.stage > 1:
-            options["pipeline"] = "stage"
+            is_default = self.keep == "inputs"
+            options["pipeline"] = "stage" if is_default else Pipeline("stage", keep=self.keep)
         if self.offload:
             options["offload"] = self.offload
         return options
+
+    @property
+    def flat_options(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, with those of the pipeline, for tables and JSON."""
+        if self.keep == "inputs":
+            return self.options
+        return self.options | {"pipeline": "stage", "keep": self.keep}
 
     def to_script_lines(self) -> list[str]:
         """Return the lines of a script that create the strategy."""
@@ -120,12 +130,13 @@ class PlanChoice:
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
         extra = ["experts"] if self.experts else []
-        return ", ".join(
-            [sizes, *extra, *(f"{n}={_format_literal(v)}" for n, v in self.options.items())]
-        )
+        options = [f"{n}={_format_literal(v)}" for n, v in self.flat_options.items()]
+        return ", ".join([sizes, *extra, *options])
 
 
 def _format_literal(value: object) -> str:
+    if isinstance(value, Pipeline):
+        return f'tf.distribute.Pipeline("{value.over}", keep="{value.keep}")'
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, tuple):
@@ -163,14 +174,17 @@ def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoic
         for recompute, keeps in ((None, False), ("layer", False), *[(None, True)] * can_keep):
             for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
-                    yield dataclasses.replace(
-                        base,
-                        micro_batches=count,
-                        recompute=recompute,
-                        keeps_weights=keeps,
-                        experts=experts,
-                        offload=offload,
-                    )
+                    is_fixed = base.stage == 1 or "activations" in offload
+                    for keep in ("inputs",) if is_fixed else ("inputs", "residuals"):
+                        yield dataclasses.replace(
+                            base,
+                            micro_batches=count,
+                            recompute=recompute,
+                            keeps_weights=keeps,
+                            experts=experts,
+                            offload=offload,
+                            keep=keep,
+                        )
 
 
 def _list_sequence_modes(

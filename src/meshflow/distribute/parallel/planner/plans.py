@@ -189,7 +189,7 @@ class Plan:
         description = {
             "mesh": c.choice.mesh,
             "rules": c.choice.rules,
-            "options": c.choice.options,
+            "options": c.choice.flat_options,
             "memory": c.estimate.memory,
             "held": dict(c.estimate.held),
             "sent": c.estimate.bytes,

@@ -299,6 +299,7 @@ def convert_to_choice(
         experts=bool(experts),
         keeps_weights=options.max_live_parameters is not None
         and options.max_live_parameters >= profile.parameters,
+        keep=options.pipeline_options.keep if pipelined else "inputs",
     )
 
 

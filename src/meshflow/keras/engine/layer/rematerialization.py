@@ -16,7 +16,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.values import nest
 from meshflow.core.values.tensor import Tensor
 from meshflow.distribute.parallel.weight_reads import make_weight_fetch
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.distribute.replicas.shares import Rematerialization, current_rematerialization
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 
@@ -27,25 +27,25 @@ def run_call(
     layer: Any, call: Callable[..., Any], inputs: PyTree, args: tuple, kwargs: dict
 ) -> PyTree:
     """Run the `call` method of a layer, rematerialized or with gathered weights if the strategy requests it."""
-    shares = current_shares()
-    if shares is None or shares.in_rematerialized_layer or not _is_unit(layer, shares):
+    scope = current_rematerialization()
+    if scope is None or scope.in_rematerialized_layer or not _is_unit(layer, scope):
         return call(inputs, *args, **kwargs)
     # Pipeline stages cannot be cut within a rematerialized layer.
     labels: Any = context.label_layer
-    shares.in_rematerialized_layer = True
+    scope.in_rematerialized_layer = True
     try:
         with contextlib.nullcontext() if labels is None else labels(layer, whole=True):
-            return _run_recomputed(layer, shares, call, inputs, args, kwargs)
+            return _run_recomputed(layer, scope, call, inputs, args, kwargs)
     finally:
-        shares.in_rematerialized_layer = False
+        scope.in_rematerialized_layer = False
 
 
-def _is_unit(layer: Any, shares: BatchShares) -> bool:
+def _is_unit(layer: Any, scope: Rematerialization) -> bool:
     """Check whether a layer is rematerialized, or gathers its weights, as a unit."""
-    keeps_activations = shares.recompute in (None, "gathers")
-    if not keeps_activations or shares.get_residual_storage(layer.name) is not None:
+    keeps_activations = scope.recompute in (None, "gathers")
+    if not keeps_activations or scope.get_residual_storage(layer.name) is not None:
         return _is_recomputation_unit(layer)
-    return bool(shares.released) and _reads_own_weights(layer)
+    return bool(scope.released) and _reads_own_weights(layer)
 
 
 def _reads_own_weights(layer: Any) -> bool:
@@ -76,7 +76,7 @@ def _is_recomputation_unit(layer: Any) -> bool:
 
 def _run_recomputed(
     layer: Any,
-    shares: BatchShares,
+    scope: Rematerialization,
     call: Callable[..., Any],
     inputs: PyTree,
     args: tuple,
@@ -87,7 +87,7 @@ def _run_recomputed(
     parts = list(flatten_layers(layer))
 
     def run(arguments: PyTree) -> PyTree:
-        shares.unit_trace = context.trace
+        scope.unit_trace = context.trace
         for tensor, mask in zip(nest.flatten(arguments), masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask
@@ -100,12 +100,12 @@ def _run_recomputed(
         for part, n in zip(parts, before, strict=True):
             del part._losses[n:]
         output_masks = [getattr(t, "_keras_mask", None) for t in nest.flatten(outputs)]
-        return (outputs, output_masks, added), [total.value for total in shares.totals[first:]]
+        return (outputs, output_masks, added), [total.value for total in scope.totals[first:]]
 
-    first = len(shares.totals)
-    (outputs, output_masks, added), values = _make_transform(layer, shares)(run)(inputs)
+    first = len(scope.totals)
+    (outputs, output_masks, added), values = _make_transform(layer, scope)(run)(inputs)
     # The means over all shares need these values before they compute any layer.
-    for total, value in zip(shares.totals[first:], values, strict=True):
+    for total, value in zip(scope.totals[first:], values, strict=True):
         total.value = value
     for tensor, mask in zip(nest.flatten(outputs), output_masks, strict=True):
         if mask is not None and isinstance(tensor, Tensor):
@@ -115,13 +115,13 @@ def _run_recomputed(
     return outputs
 
 
-def _make_transform(layer: Any, shares: BatchShares) -> Callable[..., Any]:
-    waiting = shares.get_residual_storage(layer.name)
-    if shares.recompute == "layer":
+def _make_transform(layer: Any, scope: Rematerialization) -> Callable[..., Any]:
+    waiting = scope.get_residual_storage(layer.name)
+    if scope.recompute == "layer":
         form = make_recompute_transform(waiting)
     else:
-        policy = shares.recompute if callable(shares.recompute) else None
-        prefetch_size = shares.strategy.options.prefetch_bucket_size
+        policy = scope.recompute if callable(scope.recompute) else None
+        prefetch_size = scope.strategy.options.prefetch_bucket_size
         form = make_policy_transform(policy, waiting, prefetch_size)
-    fetch = functools.partial(make_weight_fetch, shares.strategy)
-    return lambda run: wrap_traced(run, form, True, fetch, shares.gathers)
+    fetch = functools.partial(make_weight_fetch, scope.strategy)
+    return lambda run: wrap_traced(run, form, True, fetch, scope.gathers)

@@ -35,6 +35,7 @@ __all__ = [
     "get_current_strategy",
     "model_scope",
     "place_step",
+    "warn_about_unused_layouts",
 ]
 
 
@@ -56,18 +57,29 @@ def place_step(model: Any, step: CompiledStep) -> CompiledStep:
             step.make_trace_scope = lambda: _single_replica_scope(strategy)
         if hasattr(strategy, "register_training"):
             strategy.register_training(model)
-        if model.built and hasattr(strategy, "warn_of_unused"):
-            strategy.warn_of_unused()
+        if model.built:
+            warn_about_unused_layouts(model)
         return step
     mesh = next((v.layout.mesh for v in _list_variables(model) if v.layout is not None), None)
     if mesh is not None:
         step.place_batch = BatchPlacer(
             mesh, next((n for n in mesh.dim_names if n in BATCH_DIMENSIONS), None)
         )
-        for layer in flatten_layers(model):
-            if getattr(layer, "_layout_map", None) is not None:
-                layer._layout_map.warn_of_unused()
+        warn_about_unused_layouts(model)
     return step
+
+
+def warn_about_unused_layouts(model: Any) -> None:
+    """Warn about rules and keys of layout maps that match no weight of a built model, once for each.
+
+    Args:
+      model: The model.
+    """
+    maps = [getattr(layer, "_layout_map", None) for layer in flatten_layers(model)]
+    for rules in (find_strategy(model), *maps):
+        warn = getattr(rules, "warn_of_unused", None)
+        if warn is not None:
+            warn()
 
 
 def _make_placer(strategy: Any, model: Any) -> Callable[[PyTree], PyTree]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,7 +30,7 @@ from meshflow.keras.engine.training.sparse_batches import (
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
 
-__all__ = ["HostPreprocessingStep", "needs_host"]
+__all__ = ["HostPreprocessingStep", "HostValues", "get_host_values", "needs_host", "runs_on_host"]
 
 
 def needs_host(model: Any) -> bool:
@@ -46,10 +47,11 @@ def needs_host(model: Any) -> bool:
 
 def _has_host_layer(layer: Any) -> bool:
     """Check whether a layer or one of its sublayers needs concrete values."""
-    return any(map(_runs_on_host, flatten_layers(layer)))
+    return any(map(runs_on_host, flatten_layers(layer)))
 
 
-def _runs_on_host(layer: object) -> bool:
+def runs_on_host(layer: object) -> bool:
+    """Check whether a layer needs concrete values."""
     return bool(getattr(layer, "runs_on_host", False))
 
 
@@ -192,6 +194,26 @@ class FeaturesPart:
             yield
 
 
+class HostValues(NamedTuple):
+    """The results of a host part for the batch of a compiled step.
+
+    Attributes:
+      part: The part.
+      values: Its results, which have a row for each example.
+    """
+
+    part: HostPart | FeaturesPart
+    values: list[Any]
+
+
+_current: ContextVar[HostValues | None] = ContextVar("host_values", default=None)
+
+
+def get_host_values() -> HostValues | None:
+    """Return the results of the host part of the step that is being traced, or None."""
+    return _current.get()
+
+
 class _TextPlaceholder:
     """Placeholder for strings in a batch of a compiled step; only their shape is known."""
 
@@ -250,6 +272,10 @@ class HostPreprocessingStep:
 
     def _run_rest(self, arguments: tuple[PyTree, PyTree]) -> Any:
         values, batch = arguments
-        part: Any = self._part
-        with part.substitute_values(list(values)):
-            return self._function(nest.map_structure(_restore_text, batch))
+        assert self._part is not None
+        token = _current.set(HostValues(self._part, list(values)))
+        try:
+            with self._part.substitute_values(list(values)):
+                return self._function(nest.map_structure(_restore_text, batch))
+        finally:
+            _current.reset(token)

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
-from meshflow.core.values.dtypes import float32
+from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult
-from meshflow.distribute.replicas.shares import BatchShares, current_shares
+from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
+from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.training.global_batch import find_strategy
+from meshflow.keras.engine.training.host_preprocessing import get_host_values, runs_on_host
 from meshflow.ops import math
 
 __all__ = [
     "ModelProgram",
-    "check_delegation",
     "compute_loss_and_gradients",
     "delegates_gradients",
     "evaluate_batch",
     "find_gradient_strategy",
     "predict_batch",
+    "warn_about_own_gradients",
 ]
 
 _is_probing: ContextVar[bool] = ContextVar("asked", default=False)
+# Models that need values in Python, so that a strategy computes their steps by layouts only; models
+# about which a warning was issued.
+_layout_models: weakref.WeakSet[Any] = weakref.WeakSet()
+_warned_models: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class GradientStrategy(Protocol):
@@ -80,14 +91,28 @@ def delegates_gradients(model: Any, batch: PyTree) -> bool:
     return False
 
 
-def find_gradient_strategy(model: Any) -> GradientStrategy | None:
-    """Return the model's strategy if it computes the gradients, otherwise None."""
+def find_gradient_strategy(model: Any, batch: PyTree = None) -> GradientStrategy | None:
+    """Return the model's strategy if it computes the gradients of a batch, otherwise None."""
     if _is_probing.get():
         raise _GradientsDelegated
+    if model in _layout_models:
+        return None
     strategy: Any = find_strategy(model)
     needs_shares = _measures_shares(model) and getattr(strategy, "divides_batches", False)
     computes_gradients = needs_shares or getattr(strategy, "computes_gradients", False)
-    return strategy if computes_gradients else None
+    if not computes_gradients:
+        return None
+    has_text = any(getattr(v, "dtype", None) is string for v in nest.flatten(batch))
+    if has_text and get_host_values() is None:
+        layer = next((v.name for v in flatten_layers(model) if runs_on_host(v)), model.name)
+        _warn_about_options(
+            model,
+            strategy,
+            f"the layer {layer!r} of {model.name!r} computes with strings, which no device can, in the middle of the model",
+            "Call the layer in the dataset's map, or make a functional or Sequential model, the host part of which runs first",
+        )
+        return None
+    return strategy
 
 
 def _measures_shares(model: Any) -> bool:
@@ -112,6 +137,7 @@ class ModelProgram:
         self.training = training
         self.metrics: list[Any] = []
         self.needs_gradient_norms = training and _measures_shares(model)
+        self._host = get_host_values()
 
     @property
     def variables(self) -> Sequence[Variable]:
@@ -121,10 +147,25 @@ class ModelProgram:
         """
         return self.model.trainable_variables
 
+    def bind_inputs(self, x: PyTree) -> PyTree:
+        """Return inputs for `run` with the results of the host part, which are split by rows, too."""
+        return x if self._host is None else (self._host.values, x)
+
     def run(self, x: PyTree, y: PyTree, sample_weight: PyTree) -> tuple[Any, list[Any], PyTree]:
-        """Compute the loss, the recorded values, and the predictions with masks; see `LossProgram`."""
+        """Compute the loss, the recorded values, and the predictions with masks; see `LossProgram`.
+
+        Args:
+          x: Inputs of `bind_inputs`.
+          y: Targets.
+          sample_weight: Weights of the examples.
+        """
+        scope: AbstractContextManager[None] = nullcontext()
+        if self._host is not None:
+            values, x = x
+            scope = self._host.part.substitute_values(values)
         try:
-            y_pred = self.forward(x)
+            with scope:
+                y_pred = self.forward(x)
             loss, noted = self.compute_loss(x, y, y_pred, sample_weight)
         finally:
             # The collected losses are tensors of this trace.
@@ -196,13 +237,30 @@ def compute_loss_and_gradients(
     """
     _GradientCalls.count += 1
     program = ModelProgram(model)
-    result = strategy.compute_gradients(program, x, y, sample_weight)
+    with _fall_back_if_value_needed(model, strategy):
+        result = strategy.compute_gradients(program, program.bind_inputs(x), y, sample_weight)
     y_pred = _collect_predictions(program, result, x)
     unscale = getattr(model.optimizer, "get_unscaled_gradients", lambda gradients: gradients)
     if result.squared_norms is not None:
         (squares,) = unscale(unscale([result.squared_norms]))
         model.optimizer._set_share_norms(squares, result.num_shares)
     return y_pred, list(zip(unscale(result.gradients), program.variables, strict=True))
+
+
+@contextmanager
+def _fall_back_if_value_needed(model: Any, strategy: GradientStrategy) -> Iterator[None]:
+    """Compute a model by layouts from now on if its Python needs values of a split batch."""
+    try:
+        yield
+    except ValueNeededError as error:
+        _layout_models.add(model)
+        _warn_about_options(
+            model,
+            strategy,
+            f"{model.name!r} needs a value of the batch in Python ({error})",
+            "Use ops of tf there",
+        )
+        raise
 
 
 class _PredictionProgram(ModelProgram):
@@ -223,24 +281,26 @@ def evaluate_batch(model: Any, x: PyTree, y: PyTree, sample_weight: PyTree) -> P
       y: Targets.
       sample_weight: Weights of the examples.
     """
-    strategy = find_gradient_strategy(model)
+    strategy = find_gradient_strategy(model, x)
     if y is None or strategy is None or not getattr(strategy, "computes_predictions", False):
         y_pred = predict_batch(model, x)
         model.compute_loss(x, y, y_pred, sample_weight)
         return y_pred
     program = ModelProgram(model, training=False)
-    return _collect_predictions(
-        program, strategy.compute_predictions(program, x, y, sample_weight), x
-    )
+    with _fall_back_if_value_needed(model, strategy):
+        result = strategy.compute_predictions(program, program.bind_inputs(x), y, sample_weight)
+    return _collect_predictions(program, result, x)
 
 
 def predict_batch(model: Any, x: PyTree) -> PyTree:
     """Predict a global batch."""
-    strategy = find_gradient_strategy(model)
+    strategy = find_gradient_strategy(model, x)
     if strategy is None or not getattr(strategy, "computes_predictions", False):
         return model(x, training=False)
     program = _PredictionProgram(model, training=False)
-    return _collect_predictions(program, strategy.compute_predictions(program, x, None, None), x)
+    with _fall_back_if_value_needed(model, strategy):
+        result = strategy.compute_predictions(program, program.bind_inputs(x), None, None)
+    return _collect_predictions(program, result, x)
 
 
 def _collect_predictions(program: ModelProgram, result: RegionResult, x: PyTree) -> PyTree:
@@ -261,21 +321,50 @@ class _GradientCalls:
     count = 0
 
 
-def check_delegation(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
-    """Wrap a training step so that it must delegate loss and gradients to a strategy that computes them."""
+def warn_about_own_gradients(model: Any, step: Callable[[PyTree], Any]) -> Callable[[PyTree], Any]:
+    """Wrap a training step so that it warns about options without effect on gradients of its own.
+
+    XLA then partitions the step by the layouts of the weights, as it does a custom training loop.
+    """
 
     @functools.wraps(step)
     def run(data: PyTree) -> Any:
-        before = _GradientCalls.count
-        result = convert_if_enabled(step)(data)
-        strategy = find_gradient_strategy(model)
+        before, had_fallen_back = _GradientCalls.count, model in _layout_models
+        own_strategy: Any = find_strategy(model)
+        # Layers that need values run op by op, and cannot be traced for rematerialization.
+        is_traced = context.trace is not None and getattr(own_strategy, "computes_gradients", False)
+        scope = rematerialization_scope(own_strategy) if is_traced else nullcontext()
+        try:
+            with scope:
+                result = convert_if_enabled(step)(data)
+        except ValueNeededError:
+            if context.trace is not None or had_fallen_back or model not in _layout_models:
+                # A compiled step runs again, op by op.
+                raise
+            result = step(data)
+        strategy = find_gradient_strategy(model, data)
         if strategy is not None and _GradientCalls.count == before:
-            raise ValueError(
-                f"{type(model).__name__}.train_step computes gradients itself, but the options "
-                f"{strategy.options.get_non_defaults()} of the MeshStrategy require the loss, which they split over devices and "
-                "micro-batches. Override compute_loss(x, y, y_pred, sample_weight) instead, call "
-                "super().train_step(data), or leave these options out."
+            _warn_about_options(
+                model,
+                strategy,
+                f"{type(model).__name__}.train_step computes gradients itself",
+                "Override compute_loss(x, y, y_pred, sample_weight) instead, or call super().train_step(data)",
+                is_compiled=context.trace is not None,
             )
         return result
 
     return run
+
+
+def _warn_about_options(
+    model: Any, strategy: GradientStrategy, reason: str, advice: str, is_compiled: bool = False
+) -> None:
+    """Warn once that options have no effect, because the strategy does not compute the gradients of a model."""
+    options = strategy.options.get_loss_options(is_compiled)
+    if options and model not in _warned_models:
+        _warned_models.add(model)
+        warnings.warn(
+            f"MeshStrategy: {reason}, so the options {options} have no effect: they split the loss. The step is "
+            f"partitioned by the layouts of the weights only, as a custom training loop. {advice}.",
+            stacklevel=2,
+        )

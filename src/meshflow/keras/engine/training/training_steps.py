@@ -19,17 +19,20 @@ from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree, overridable
 from meshflow.keras.engine.training.compile_utils import LossesContainer, MetricsContainer
 from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
-from meshflow.keras.engine.training.global_batch import place_step
+from meshflow.keras.engine.training.global_batch import (
+    place_step,
+    warn_about_unused_layouts,
+)
 from meshflow.keras.engine.training.host_preprocessing import HostPreprocessingStep, needs_host
 from meshflow.keras.engine.training.pure_steps import bind_state, takes_state
 from meshflow.keras.engine.training.region_step import (
     ModelProgram,
-    check_delegation,
     compute_loss_and_gradients,
     delegates_gradients,
     evaluate_batch,
     find_gradient_strategy,
     predict_batch,
+    warn_about_own_gradients,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
 from meshflow.keras.metrics import Metric
@@ -103,7 +106,7 @@ class TrainingSteps:
           [4.0]
         """
         x, y, sample_weight = unpack_x_y_sample_weight(data)
-        strategy = find_gradient_strategy(self)
+        strategy = find_gradient_strategy(self, x)
         if strategy is not None:
             y_pred, pairs = compute_loss_and_gradients(self, strategy, x, y, sample_weight)
             self.optimizer.apply_gradients(pairs)
@@ -269,7 +272,7 @@ class TrainingSteps:
         step = getattr(self, f"{kind}_step")
         if takes_state(step):
             step = bind_state(self, step, kind)
-        return check_delegation(self, step) if kind == "train" else step
+        return warn_about_own_gradients(self, step) if kind == "train" else step
 
     def _make_step(self, kind: str) -> HostPreprocessingStep | CompiledStep:
         """Create a compiled step that is not cached."""
@@ -302,11 +305,15 @@ class TrainingSteps:
         """Wrap a step so that no tensors of its trace remain in `losses`."""
 
         def run(batch: PyTree) -> Any:
+            has_layouts = self.built
             try:
                 with self._compiled_trainable_scope(kind):
                     return convert_if_enabled(function)(_unpack_single_input(batch))
             finally:
                 self._clear_losses()
+                if not has_layouts and self._has_built_layers():
+                    # The first call has created the weights, and with them their layouts.
+                    warn_about_unused_layouts(self)
 
         return run
 
