@@ -56,7 +56,7 @@ struct Sizes {
 struct Arrays {
   const char *q, *k, *v, *out, *gradient;
   const float *bias;
-  const uint8_t* mask;
+  const uint8_t *mask, *queries;
   const uint64_t* key;
   float *high, *total;
   char *result[3];
@@ -252,14 +252,15 @@ struct Head {
   const Sizes& s;
   int64_t batch, head;
   const float* bias;
-  const uint8_t* mask;
+  const uint8_t *mask, *queries;
   Random random;
   bool drops;
 
   Head(const Sizes& s, const Arrays& x, int64_t batch, int64_t head)
-      : s(s), batch(batch), head(head), bias(x.bias), mask(x.mask), random{}, drops(x.key) {
+      : s(s), batch(batch), head(head), bias(x.bias), mask(x.mask), queries(x.queries), random{}, drops(x.key) {
     if (bias) bias += batch * s.bias[0] + head * s.bias[1];
     if (mask) mask += batch * s.mask[0] + head * s.mask[1];
+    if (queries) queries += batch * s.queries;
     if (drops) random = {x.key[0], x.key[1], x.key[2]};
   }
 
@@ -270,7 +271,7 @@ struct Head {
   bool hides(int64_t query, int64_t rows, int64_t key) const { return s.causal && key > query + rows - 1; }
 
   bool is_plain(int64_t query, int64_t key, int64_t count) const {
-    return !bias && !mask && count == kKeys && !(s.causal && key + count - 1 > query);
+    return !bias && !mask && !queries && count == kKeys && !(s.causal && key + count - 1 > query);
   }
 
   // Scales and masks sixteen scores from `key`; lanes outside of `lanes` become minus infinity. Sets `hidden` to the
@@ -280,6 +281,7 @@ struct Head {
     if (bias) x = _mm512_add_ps(x, _mm512_maskz_loadu_ps(lanes, bias + query * s.bias[2] + key));
     __mmask16 masked = 0, later = 0;
     if (mask) masked = _mm_cmpeq_epi8_mask(_mm_maskz_loadu_epi8(lanes, mask + query * s.mask[2] + key), _mm_setzero_si128());
+    if (queries && !queries[query]) masked = 0xffff;
     if (s.causal) later = ~first_lanes(query + 1 - key);
     __m512 fill = _mm512_set1_ps(s.fill);
     *hidden = masked | later;
@@ -645,9 +647,9 @@ float read_float(Reader& reader) {
 }
 
 // Descriptor: backward; batch, queries, keys, heads, sizes of keys and values; causal, masking; scale, fill value and
-// factor of dropout as bits of floats; whether there are a bias, a mask and a key of dropout; strides of the bias and
-// the mask; threshold and bits of dropout. From queries, keys, values, and those of the bias (float32), the mask
-// (bool) and the key (int64 [3]) that exist: the values, and the maximum of each row of scores and the logarithm of
+// factor of dropout as bits of floats; whether there are a bias, a mask, a mask of queries and a key of dropout; strides of
+// the bias and the mask; threshold and bits of dropout. From queries, keys, values, and those of the bias (float32), the
+// mask, the mask of queries [batch, queries] (bool) and the key (int64 [3]) that exist: the values, and the maximum of each row of scores and the logarithm of
 // the sum of its exponentials relative to it, [batch, heads, queries]. From the same, these results and a gradient of
 // the values: gradients of queries, keys and values.
 ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi::Span<const int64_t> descriptor) {
@@ -659,11 +661,11 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
       if ((*size = reader.next()) < 1) return wrong("a size is not positive");
     s.causal = reader.next(), s.masking = reader.next();
     s.scale = read_float(reader), s.fill = read_float(reader), s.factor = read_float(reader);
-    bool biased = reader.next(), masked = reader.next(), drops = reader.next();
+    bool biased = reader.next(), masked = reader.next(), hides = reader.next(), drops = reader.next();
     for (int64_t& stride : s.bias) stride = reader.next();
     for (int64_t& stride : s.mask) stride = reader.next();
     s.threshold = reader.next(), s.bits = reader.next();
-    size_t count = 3 + biased + masked + drops + 4 * backward, at = 0;
+    size_t count = 3 + biased + masked + hides + drops + 4 * backward, at = 0;
     if (arguments.size() != count || results.size() != 3) return wrong("the descriptor has another number of operands");
     auto type = arguments.get<ffi::AnyBuffer>(0).value().element_type();
     if (type != ffi::DataType::F32 && type != ffi::DataType::BF16) return wrong("the queries are neither float32 nor bfloat16");
@@ -683,6 +685,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
     x.q = take(type, rows * s.size), x.k = take(type, key_rows * s.size), x.v = take(type, key_rows * s.values);
     if (biased) x.bias = reinterpret_cast<const float*>(take(ffi::DataType::F32, extent(s.bias)));
     if (masked) x.mask = reinterpret_cast<const uint8_t*>(take(ffi::DataType::PRED, extent(s.mask)));
+    if (hides) x.queries = reinterpret_cast<const uint8_t*>(take(ffi::DataType::PRED, s.batch * s.queries));
     if (drops) x.key = reinterpret_cast<const uint64_t*>(take(ffi::DataType::S64, 3));
     auto give = [&](int i, ffi::DataType expected, int64_t least) {
       return check(*results.get<ffi::AnyBuffer>(i).value(), expected, least);

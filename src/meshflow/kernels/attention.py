@@ -67,6 +67,7 @@ class AttentionOperands(NamedTuple):
       value: [b, s, n, h of values].
       bias: Floats [b or 1, n or 1, t or 1, s or 1] that are added to the scores, or None.
       mask: bool of such a shape, True where a query attends to a key, or None.
+      query_mask: bool [b or 1, t], False for queries to which all keys are masked, or None.
       noise_key: int64 [3], state of the random generator of dropout, or None.
     """
 
@@ -75,6 +76,7 @@ class AttentionOperands(NamedTuple):
     value: Array
     bias: Array | None = None
     mask: Array | None = None
+    query_mask: Array | None = None
     noise_key: Array | None = None
 
 
@@ -128,11 +130,13 @@ def attend(
     Returns:
       [b, t, n, h of values].
     """
-    bias, mask = operands.bias, operands.mask
+    bias, mask, queries = operands.bias, operands.mask, operands.query_mask
     keys = operands.key.shape[1]
     extend = lambda x: None if x is None else jnp.broadcast_to(x, (*x.shape[:3], keys))
     bias = None if bias is None else extend(bias.astype(jnp.float32))
-    return _attend(options, operands._replace(bias=bias, mask=extend(mask)))
+    if queries is not None:
+        queries = jnp.broadcast_to(queries, operands.query.shape[:2])
+    return _attend(options, operands._replace(bias=bias, mask=extend(mask), query_mask=queries))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -183,7 +187,9 @@ def _compute_scores(
     scores = scores * np.float32(options.scale)
     if block.bias is not None:
         scores = scores + block.bias
-    hidden = [] if block.mask is None else [~block.mask]
+    masks = [block.mask, None if block.query_mask is None else block.query_mask[:, None, :, None]]
+    visible = [m for m in masks if m is not None]
+    hidden = [~functools.reduce(jnp.logical_and, visible)] if visible else []
     if options.is_causal:
         rows, columns = (lax.broadcasted_iota(np.int32, scores.shape, axis) for axis in (2, 3))
         hidden.append(columns > rows + start)
@@ -302,7 +308,10 @@ class _RowBlocks:
         """Pad the queries, and the bias and the mask that depend on them."""
         pad = lambda x: x if x is None or x.shape[2] == 1 else self.pad(x, 2)
         return operands._replace(
-            query=self.pad(operands.query, 1), bias=pad(operands.bias), mask=pad(operands.mask)
+            query=self.pad(operands.query, 1),
+            bias=pad(operands.bias),
+            mask=pad(operands.mask),
+            query_mask=None if operands.query_mask is None else self.pad(operands.query_mask, 1),
         )
 
     def take_operands(self, padded: AttentionOperands, start: Array) -> AttentionOperands:
@@ -311,6 +320,7 @@ class _RowBlocks:
             query=lax.dynamic_slice_in_dim(padded.query, start, self.rows, 1),
             bias=self.take(padded.bias, 2, start),
             mask=self.take(padded.mask, 2, start),
+            query_mask=self.take(padded.query_mask, 1, start),
         )
 
     def join(self, blocks: Array, axis: int) -> Array:

@@ -533,7 +533,9 @@ class Attention(BaseDenseAttention):
             return None
         query = query if self.scale is None else query * self.scale
         query, key, value = (array.expand_dims(x, 2) for x in (query, key, value))
-        outputs = compute_blockwise_attention(self, query, key, value, *args)
+        outputs = compute_blockwise_attention(
+            self, query, key, value, *args, masking="add_each"
+        )
         return None if outputs is None else array.squeeze(outputs, 2)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention without a full matrix of scores: by cuDNN, in blocks, or over sharded sequences."""
+"""Attention without a full matrix of scores: by cuDNN, in tiles, in blocks, or over sharded sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from meshflow.distribute.parallel.blockwise import AttentionOptions
 from meshflow.distribute.parallel.sequence_attention import SequenceSharding
 from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
 from meshflow.distribute.strategy import get_strategy, has_strategy
-from meshflow.kernels import flash_attention
+from meshflow.kernels import attention, flash_attention
+from meshflow.kernels.attention import AttentionOperands, ScoreOptions
 from meshflow.ops import array, math
 from meshflow.ops.random import count_counters
 
@@ -55,6 +56,7 @@ def compute_blockwise_attention(
     causal: bool,
     training: Any,
     return_scores: bool,
+    masking: str = "add",
 ) -> Tensor | None:
     """Compute attention without a full matrix of scores, if it is possible and useful.
 
@@ -68,6 +70,7 @@ def compute_blockwise_attention(
       causal: Whether queries attend only to keys at the same or earlier positions.
       training: Whether to apply dropout.
       return_scores: Whether the caller requires the attention weights.
+      masking: How scores are masked; see `kernels.attention.ScoreOptions`.
 
     Returns:
       The outputs [b, t, n, h], or None if the layer has to compute the scores.
@@ -77,28 +80,58 @@ def compute_blockwise_attention(
     """
     sequences = find_sequence_sharding()
     dropout = layer._dropout_layer
-    obstacle = _find_obstacle(layer, dropout.rate, masks, training, return_scores)
-    if sequences is None:
-        has_dropout = bool(dropout.rate) and training is not None and training is not False
+    rate = 0.0 if training is None or training is False else float(dropout.rate)
+    obstacle = _find_obstacle(layer, rate, training, return_scores)
+    if sequences is None and not obstacle:
         specs = _to_shape_struct(q), _to_shape_struct(k), _to_shape_struct(v)
-        usable = flash_attention.is_usable(*specs, bool(masks))
-        if usable and not obstacle and not has_dropout:
+        if attention.is_worthwhile(*specs):
+            options = ScoreOptions(1.0, causal, masking, -1e9, rate if training else 0.0, q.dtype.name)
+            return _attend_in_tiles(layer, q, k, v, masks, queries, options)
+    if any(len(m.shape) > 3 for m in masks):
+        obstacle = obstacle or "an attention_mask for each head"
+    if sequences is None:
+        if obstacle:
+            return None
+        if flash_attention.is_usable(*specs, bool(masks)) and not rate:
             return apply(_cudnn_attention_op, (q, k, v, _combine_masks(masks, q, k)), (causal,))
         sizes = q.shape[1], k.shape[1]
         # Lengths are symbolic while a shape-polymorphic function is exported.
-        exceeds_limit = all(isinstance(n, int) for n in sizes) and sizes[0] * sizes[1] > MAX_SCORES
-        if not exceeds_limit or obstacle:
+        if not all(isinstance(n, int) for n in sizes) or sizes[0] * sizes[1] <= MAX_SCORES:
             return None
     elif obstacle:
         raise ValueError(
             f"{type(layer).__name__} {layer.name}: {obstacle} needs the scores of whole sequences, but the strategy "
             f"splits them over devices (sequence={sequences.option_value!r}). Remove one of the two options."
         )
-    rate = float(dropout.rate) if training else 0.0
+    rate = rate if training else 0.0
     key = dropout._stream.next_key(count_counters(*q.shape)) if rate else None
     options = AttentionOptions(causal, rate)
     mask = _combine_masks(masks, q, k)
     return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (options, sequences))
+
+
+def _attend_in_tiles(
+    layer: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masks: Sequence[Tensor],
+    queries: Tensor | None,
+    options: ScoreOptions,
+) -> Tensor:
+    """Compute attention in tiles of the scores; the arguments are those of the caller."""
+    key = None
+    if options.rate:
+        (b, t, n, _), s = q.shape, k.shape[1]
+        # The key is that of an array of weights.
+        count = count_counters(*(1 if size is None else size for size in (b, n, t, s)))
+        key = layer._dropout_layer._stream.draw_op_key(count, f"uniform {options.noise}")
+    mask = functools.reduce(math.logical_and, masks) if masks else None
+    if mask is not None:
+        # Masks without an axis of heads apply to all of them.
+        while len(mask.shape) < 4:
+            mask = array.expand_dims(mask, -3)
+    return apply(_tiled_attention_op, (q, k, v, None, mask, queries, key), (options,))
 
 
 def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
@@ -107,13 +140,11 @@ def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
 
 
 def _find_obstacle(
-    layer: Any, dropout_rate: float, masks: Sequence[Tensor], training: Any, return_scores: bool
+    layer: Any, dropout_rate: float, training: Any, return_scores: bool
 ) -> str:
     """Return the name of the option that requires all scores, or ""."""
     if return_scores:
         return "return_attention_scores=True"
-    if any(len(m.shape) > 3 for m in masks):
-        return "an attention_mask for each head"
     if layer.dtype_policy.uses_float8:
         return "the policy mixed_float8"
     if isinstance(training, Tensor) and dropout_rate:
@@ -146,6 +177,13 @@ def _attend_by_cudnn(
 _cudnn_attention_op = Op(
     "attention_by_cudnn",
     lambda operands, static: _attend_by_cudnn(static, *operands),
+    is_foldable=False,
+)
+
+
+_tiled_attention_op = Op(
+    "attention_in_tiles",
+    lambda operands, static: attention.attend(AttentionOperands(*operands), *static),
     is_foldable=False,
 )
 
