@@ -28,7 +28,7 @@ from meshflow.kernels.composite_primitives import infer_results, move_batch_axes
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-__all__ = ["AttentionOperands", "ScoreOptions", "attend", "is_worthwhile", "register"]
+__all__ = ["AttentionOperands", "ScoreOptions", "attend", "broadcast_masks", "compute_with_residuals", "differentiate", "is_worthwhile", "register"]
 
 # Scores of a head from which tiles are faster than XLA's products of matrices.
 MIN_SCORES = 1 << 18
@@ -130,23 +130,53 @@ def attend(
     Returns:
       [b, t, n, h of values].
     """
+    return _attend(options, broadcast_masks(operands))
+
+
+def broadcast_masks(operands: AttentionOperands) -> AttentionOperands:
+    """Broadcast the bias and the mask over the keys, and the mask of queries over examples."""
     bias, mask, queries = operands.bias, operands.mask, operands.query_mask
     keys = operands.key.shape[1]
     extend = lambda x: None if x is None else jnp.broadcast_to(x, (*x.shape[:3], keys))
     bias = None if bias is None else extend(bias.astype(jnp.float32))
     if queries is not None:
         queries = jnp.broadcast_to(queries, operands.query.shape[:2])
-    return _attend(options, operands._replace(bias=bias, mask=extend(mask), query_mask=queries))
+    return operands._replace(bias=bias, mask=extend(mask), query_mask=queries)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(options: ScoreOptions, operands: AttentionOperands) -> Array:
-    return _bind_attention(options, operands)[0]
+    return compute_with_residuals(options, operands)[0]
 
 
-def _bind_attention(options: ScoreOptions, operands: AttentionOperands) -> Any:
+def compute_with_residuals(options: ScoreOptions, operands: AttentionOperands) -> list[Array]:
+    """Compute attention and the residuals of its gradient, without a derivative.
+
+    Args:
+      options: Static options.
+      operands: Arrays after `broadcast_masks`.
+
+    Returns:
+      Values [b, t, n, h of values], and maximum scores and the logarithms of the sums of
+      exponentials relative to these [b, n, t].
+    """
     names, arrays = _select_arrays(operands)
     return attention_p.bind(*arrays, options=options, names=names)
+
+
+def differentiate(
+    options: ScoreOptions, operands: AttentionOperands, results: Sequence[Array], gradient: Array
+) -> list[Array]:
+    """Compute the gradients of queries, keys and values.
+
+    Args:
+      options: Static options.
+      operands: Arrays after `broadcast_masks`.
+      results: Results of `compute_with_residuals`.
+      gradient: Gradient of the values [b, t, n, h of values].
+    """
+    names, arrays = _select_arrays(operands)
+    return gradient_p.bind(*arrays, *results, gradient, options=options, names=names)
 
 
 def _select_arrays(operands: AttentionOperands) -> tuple[tuple[str, ...], list[Array]]:
@@ -168,7 +198,7 @@ def _differentiate(
             options, AttentionOperands(q, k, v, bias, *operands[4:]), operands, 0
         )[0]
         return jax.jvp(compute, operands[:4], (*query_key_value, changes.bias))
-    results = _bind_attention(options, operands)
+    results = compute_with_residuals(options, operands)
     names, arrays = _select_arrays(operands)
     tangent = tangent_p.bind(*arrays, *results, *query_key_value, options=options, names=names)
     return results[0], tangent
