@@ -36,8 +36,8 @@ using meshflow::Worker;
 
 constexpr int64_t kLanes = 16, kPanel = 64;  // floats of a vector; columns of a packed panel
 constexpr int64_t kRows = 96, kKeys = 128;   // queries and keys of a tile
-constexpr int64_t kSpan = 8 * kRows;         // queries of a task of the forward pass
-constexpr int64_t kTasks = 16;               // tasks of the backward pass, if there are fewer heads
+constexpr int64_t kSpan = 8 * kRows;         // maximum number of queries of a task of the forward pass
+constexpr int64_t kTasks = 16;               // tasks, if there are fewer heads
 
 int64_t up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -324,23 +324,30 @@ class Memory {
   int64_t used_ = 0;
 };
 
+// Queries of a task of the forward pass: each task packs all keys, but there must be enough tasks.
+int64_t choose_span(const Sizes& s) {
+  int64_t parts = (kTasks + s.batch * s.heads - 1) / (s.batch * s.heads);
+  return std::min(kSpan, up((s.queries + parts - 1) / parts, kRows));
+}
+
 template <typename T, bool pairs>
 struct Forward {
   using Pack = Packing<T, pairs>;
   using Product = std::conditional_t<pairs, PairProduct, FloatProduct>;
 
   const Sizes& s;
-  int64_t units, width;
+  int64_t span, units, width;
   float *q, *rows, *k, *v, *scores, *sums, *high, *total;
 
-  Forward(const Sizes& s, Memory memory, int64_t* needed = nullptr) : s(s), units(Pack::units(s.size)), width(up(s.values, kLanes)) {
-    q = memory.take(kSpan * units);
+  Forward(const Sizes& s, Memory memory, int64_t* needed = nullptr)
+      : s(s), span(choose_span(s)), units(Pack::units(s.size)), width(up(s.values, kLanes)) {
+    q = memory.take(span * units);
     rows = memory.take(kKeys * units);
     k = memory.take(kKeys * units);
     v = memory.take(Pack::units(kKeys) * width);
     scores = memory.take(kRows * kKeys);
-    sums = memory.take(kSpan * width);
-    high = memory.take(kSpan), total = memory.take(kSpan);
+    sums = memory.take(span * width);
+    high = memory.take(span), total = memory.take(span);
     if (needed) *needed = memory.used();
   }
 
@@ -389,7 +396,7 @@ struct Forward {
 
   FOR_FLOATS void run(const Arrays& x, int64_t batch, int64_t n, int64_t first) {
     Head head(s, x, batch, n);
-    const int64_t span = std::min(kSpan, s.queries - first), stride = s.heads * s.size, v_stride = s.heads * s.values;
+    const int64_t span = std::min(this->span, s.queries - first), stride = s.heads * s.size, v_stride = s.heads * s.values;
     auto of = [](const char* array, int64_t offset) { return reinterpret_cast<const T*>(array) + offset; };
     Pack::rows(of(x.q, head.offset(first) * s.size), stride, span, s.size, q, units);
     std::fill(sums, sums + span * width, 0.0f);
@@ -606,13 +613,13 @@ int64_t count_floats(const Sizes& s) {
 template <typename T, bool pairs>
 void attend(const Sizes& s, const Arrays& x) {
   using Pass = Forward<T, pairs>;
-  int64_t spans = (s.queries + kSpan - 1) / kSpan, floats = count_floats<Pass>(s);
+  int64_t length = choose_span(s), spans = (s.queries + length - 1) / length, floats = count_floats<Pass>(s);
   float* memory = reinterpret_cast<float*>(Worker::get().scratch(omp_get_max_threads() * floats * 4));
   // The spans with the most keys start first.
 #pragma omp parallel for schedule(dynamic)
   for (int64_t i = 0; i < s.batch * s.heads * spans; ++i) {
     int64_t head = i % (s.batch * s.heads), span = spans - 1 - i / (s.batch * s.heads);
-    Pass(s, Memory(memory + omp_get_thread_num() * floats)).run(x, head / s.heads, head % s.heads, span * kSpan);
+    Pass(s, Memory(memory + omp_get_thread_num() * floats)).run(x, head / s.heads, head % s.heads, span * length);
   }
 }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +28,13 @@ from meshflow.kernels.composite_primitives import infer_results, move_batch_axes
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-__all__ = ["AttentionOperands", "ScoreOptions", "attend", "broadcast_masks", "compute_with_residuals", "differentiate", "is_worthwhile", "register"]
+__all__ = ["AttentionOperands", "ScoreOptions", "attend", "attend_in_blocks", "are_long", "broadcast_masks", "compute_with_residuals", "differentiate", "is_worthwhile", "register"]
 
-# Scores of a head from which tiles are faster than XLA's products of matrices.
-MIN_SCORES = 1 << 18
+# Scores of a head from which tiles are faster than XLA's products of matrices, and queries and keys
+# from which packing them is worthwhile.
+MIN_SCORES, MIN_LENGTH = 1 << 14, 64
+# Scores of a head from which memory matters more than time if there is no handler.
+MIN_UNTILED_SCORES = 1 << 20
 # Maximum number of scores that the form in blocks of queries holds: 16 MB of float32.
 MAX_BLOCK_SCORES = 1 << 22
 _MASKINGS = ("add", "add_each", "replace")
@@ -105,15 +108,24 @@ class _Hooks:
 
 def is_worthwhile(query: Aval | Array, key: Aval | Array, value: Aval | Array) -> bool:
     """Check whether tiles are the faster form for arrays of [b, t, n, h] on the default device."""
-    shapes = [(a.shape, np.dtype(a.dtype)) for a in (query, key, value)]
-    if jax.default_backend() != "cpu" or not all(
-        isinstance(n, int) and n for shape, _ in shapes for n in shape
-    ):
+    names = {np.dtype(a.dtype).name for a in (query, key, value)}
+    lengths = query.shape[1], key.shape[1]
+    # Numbers of examples may be symbolic.
+    is_static = all(isinstance(n, int) for n in lengths)
+    if jax.default_backend() != "cpu" or names not in ({"float32"}, {"bfloat16"}) or not is_static:
         return False
-    (_, dtype), *others = shapes
-    has_same_dtype = all(d == dtype for _, d in others)
-    is_supported = dtype.name in ("float32", "bfloat16") and has_same_dtype
-    return is_supported and query.shape[1] * key.shape[1] >= MIN_SCORES
+    return are_long(*lengths)
+
+
+def are_long(queries: int, keys: int) -> bool:
+    """Check whether sequences are so long that tiles are the faster form on CPUs."""
+    min_scores = MIN_SCORES if _has_handler() else MIN_UNTILED_SCORES
+    return min(queries, keys) >= MIN_LENGTH and queries * keys >= min_scores
+
+
+def _has_handler() -> bool:
+    loaded = library.load()
+    return loaded is not None and loaded.has_handler(library.ATTENTION) and loaded.supports("AVX512")
 
 
 def attend(
@@ -207,14 +219,22 @@ def _differentiate(
 _attend.defjvp(_differentiate, symbolic_zeros=True)
 
 
+def _compute_products(query: Array, key: Array) -> Array:
+    return jnp.einsum("btnh,bsnh->bnts", query, key, preferred_element_type=np.float32)
+
+
+# A function of queries [b, t, n, h] and keys [b, s, n, h] that returns scores [b, n, t, s].
+ScoreFunction: TypeAlias = Callable[[Array, Array], Array]
+
+
 def _compute_scores(
-    options: ScoreOptions, block: AttentionOperands, start: Array | int
+    options: ScoreOptions,
+    block: AttentionOperands,
+    start: Array | int,
+    compute_products: ScoreFunction = _compute_products,
 ) -> tuple[Array, Array | None]:
     """Return the scores of a block of queries [b, n, t, s], and which are masked."""
-    scores = jnp.einsum(
-        "btnh,bsnh->bnts", block.query, block.key, preferred_element_type=np.float32
-    )
-    scores = scores * np.float32(options.scale)
+    scores = compute_products(block.query, block.key) * np.float32(options.scale)
     if block.bias is not None:
         scores = scores + block.bias
     masks = [block.mask, None if block.query_mask is None else block.query_mask[:, None, :, None]]
@@ -253,10 +273,14 @@ def _compute_factor(options: ScoreOptions) -> np.float32:
 
 
 def _attend_rows(
-    options: ScoreOptions, block: AttentionOperands, full: AttentionOperands, start: Array | int
+    options: ScoreOptions,
+    block: AttentionOperands,
+    full: AttentionOperands,
+    start: Array | int,
+    compute_products: ScoreFunction = _compute_products,
 ) -> list[Array]:
     """Compute attention of a block of queries from `start`."""
-    scores, _ = _compute_scores(options, block, start)
+    scores, _ = _compute_scores(options, block, start, compute_products)
     high = lax.stop_gradient(scores.max(-1))
     weights = jnp.exp(scores - high[..., None])
     total = weights.sum(-1)
@@ -306,13 +330,18 @@ def _restore_operands(
     return operands, list(arrays[len(names) :])
 
 
-def _split_rows(operands: AttentionOperands) -> int | None:
-    """Return the number of queries of a block, or None if one block has all."""
+def _split_rows(operands: AttentionOperands, score_size: int = 1) -> int | None:
+    """Return the number of queries of a block, or None if one block has all.
+
+    Args:
+      operands: The operands.
+      score_size: Number of values from which a score is computed.
+    """
     b, t, n, _ = operands.query.shape
     s = operands.key.shape[1]
     if not all(isinstance(size, int) for size in (b, t, n, s)):
         return None
-    rows = max(16, MAX_BLOCK_SCORES // (b * n * s))
+    rows = max(16, MAX_BLOCK_SCORES // (b * n * s * score_size))
     return None if rows >= t else rows
 
 
@@ -374,6 +403,36 @@ def _compute_attention(*arrays: Array, options: ScoreOptions, names: Sequence[st
     starts = jnp.arange(blocks.num_blocks, dtype=np.int32) * rows
     results = lax.map(attend_block, starts)
     return [blocks.join(x, axis) for x, axis in zip(results, (1, 2, 2), strict=True)]
+
+
+def attend_in_blocks(
+    operands: AttentionOperands, options: ScoreOptions, compute_scores: ScoreFunction
+) -> Array:
+    """Compute attention with other scores than products, in blocks of queries.
+
+    A block has all features of the pairs of its queries and the keys; the gradient computes them
+    again.
+
+    Args:
+      operands: Arrays.
+      options: Static options.
+      compute_scores: Returns the scores before scale and masks.
+
+    Returns:
+      [b, t, n, h of values].
+    """
+    operands = broadcast_masks(operands)
+    rows = _split_rows(operands, operands.query.shape[3]) or operands.query.shape[1]
+    blocks = _RowBlocks(operands.query.shape[1], rows)
+    padded = blocks.pad_operands(operands)
+
+    @jax.checkpoint
+    def attend_block(start: Array) -> Array:
+        block = blocks.take_operands(padded, start)
+        return _attend_rows(options, block, operands, start, compute_scores)[0]
+
+    starts = jnp.arange(blocks.num_blocks, dtype=np.int32) * rows
+    return blocks.join(lax.map(attend_block, starts), 1)
 
 
 def _compute_gradient(*arrays: Array, options: ScoreOptions, names: Sequence[str]) -> list[Array]:
@@ -452,12 +511,9 @@ def _choose_handler(
     operands: Any
     operands, rest = _restore_operands(names, avals)  # type: ignore[arg-type]
     (b, t, n, h), (_, s, _, values) = operands.query.shape, operands.value.shape
-    loaded = library.load()
     dtypes = {np.dtype(a.dtype).name for a in (*operands[:3], results[0])}
     if (
-        loaded is None
-        or not loaded.has_handler(library.ATTENTION)
-        or not loaded.supports("AVX512")
+        not _has_handler()
         or dtypes not in ({"float32"}, {"bfloat16"})
         or not all(isinstance(n, int) and n for n in (b, t, s, n, h, values))
     ):

@@ -73,7 +73,7 @@ def _find_long_softmaxes(eqn: JaxprEqn) -> list[tuple[int, ...]]:
 
 def _is_long(shape: tuple[Any, ...]) -> bool:
     is_static = len(shape) in (2, 3, 4) and all(isinstance(n, int) for n in shape)
-    return is_static and shape[-1] * shape[-2] >= attention.MIN_SCORES
+    return is_static and attention.are_long(*shape[-2:])
 
 
 def _inline_calls(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel import sequence_attention
 from meshflow.distribute.parallel.blockwise import AttentionOptions
 from meshflow.distribute.parallel.sequence_attention import SequenceSharding
@@ -21,10 +25,12 @@ from meshflow.kernels.attention import AttentionOperands, ScoreOptions
 from meshflow.ops import array, math
 from meshflow.ops.random import count_counters
 
-__all__ = ["compute_blockwise_attention", "find_sequence_sharding"]
+__all__ = ["attend_additively", "compute_blockwise_attention", "find_sequence_sharding"]
 
 # Maximum number of scores for each example and head that are held at once: 64 MB of float32.
 MAX_SCORES = 1 << 24
+# Maximum number of features of pairs of queries and keys that are held at once.
+MAX_PAIR_FEATURES = 1 << 24
 
 
 def find_sequence_sharding() -> SequenceSharding | None:
@@ -120,18 +126,96 @@ def _attend_in_tiles(
     options: ScoreOptions,
 ) -> Tensor:
     """Compute attention in tiles of the scores; the arguments are those of the caller."""
-    key = None
-    if options.rate:
-        (b, t, n, _), s = q.shape, k.shape[1]
-        # The key is that of an array of weights.
-        count = count_counters(*(1 if size is None else size for size in (b, n, t, s)))
-        key = layer._dropout_layer._stream.draw_op_key(count, f"uniform {options.noise}")
-    mask = functools.reduce(math.logical_and, masks) if masks else None
-    if mask is not None:
-        # Masks without an axis of heads apply to all of them.
-        while len(mask.shape) < 4:
-            mask = array.expand_dims(mask, -3)
-    return apply(_tiled_attention_op, (q, k, v, None, mask, queries, key), (options,))
+    key = _draw_noise_key(layer, q, k, options)
+    return apply(
+        _tiled_attention_op, (q, k, v, None, _to_rank4(masks), queries, key), (options,)
+    )
+
+
+def _draw_noise_key(layer: Any, q: Tensor, k: Tensor, options: ScoreOptions) -> Tensor | None:
+    """Draw the key of dropout of an array of all weights, or return None without dropout."""
+    if not options.rate:
+        return None
+    (b, t, n, _), s = q.shape, k.shape[1]
+    count = count_counters(*(1 if size is None else size for size in (b, n, t, s)))
+    return layer._dropout_layer._stream.draw_op_key(count, f"uniform {options.noise}")
+
+
+def _to_rank4(masks: Sequence[Tensor]) -> Tensor | None:
+    """Combine masks; those without an axis of heads apply to all of them."""
+    if not masks:
+        return None
+    mask = functools.reduce(math.logical_and, masks)
+    while len(mask.shape) < 4:
+        mask = array.expand_dims(mask, -3)
+    return mask
+
+
+def attend_additively(
+    layer: Any,
+    operands: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    causal: bool,
+    training: Any,
+    return_scores: bool,
+    factors: Sequence[Variable | None],
+) -> Tensor | None:
+    """Compute attention by sums of queries and keys in blocks of queries, if it is useful.
+
+    Args:
+      layer: The layer, with its `_dropout_layer`.
+      operands: Queries [b, t, h], keys [b, s, h] and values [b, s, h of values].
+      masks: Bool tensors that broadcast to [b, t, s].
+      causal: Whether queries attend only to keys at the same or earlier positions.
+      training: Whether to apply dropout.
+      return_scores: Whether the caller requires the attention weights.
+      factors: Factors of the sums and of their hyperbolic tangents, or None.
+
+    Returns:
+      The outputs [b, t, h of values], or None if the layer has to compute the scores.
+    """
+    query, key, _ = operands
+    rate = 0.0 if training is None or training is False else float(layer._dropout_layer.rate)
+    sizes = (*query.shape, key.shape[1])
+    if (
+        any(len(x.shape) != 3 for x in operands)
+        or not all(isinstance(n, int) for n in sizes)
+        or prod(sizes) <= MAX_PAIR_FEATURES
+        or _find_obstacle(layer, rate, training, return_scores)
+    ):
+        return None
+    noise = query.dtype.name
+    options = ScoreOptions(1.0, causal, "add_each", -1e9, rate if training else 0.0, noise)
+    q, k, v = (array.expand_dims(x, 2) for x in operands)
+    noise_key = _draw_noise_key(layer, q, k, options)
+    inputs = (q, k, v, _to_rank4(masks), noise_key, *(None if f is None else f.value() for f in factors))
+    return array.squeeze(apply(_additive_attention_op, inputs, (options,)), 2)
+
+
+def _attend_to_sums(
+    options: ScoreOptions,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None,
+    noise_key: jax.Array | None,
+    inner: jax.Array | None,
+    outer: jax.Array | None,
+) -> jax.Array:
+    def compute_scores(query: jax.Array, key: jax.Array) -> jax.Array:
+        sums = query.transpose(0, 2, 1, 3)[:, :, :, None] + key.transpose(0, 2, 1, 3)[:, :, None]
+        features = jnp.tanh(sums if inner is None else sums * inner)
+        return (features if outer is None else features * outer).sum(-1, dtype=np.float32)
+
+    operands = AttentionOperands(q, k, v, None, mask, None, noise_key)
+    return attention.attend_in_blocks(operands, options, compute_scores)
+
+
+_additive_attention_op = Op(
+    "additive_attention_in_blocks",
+    lambda operands, static: _attend_to_sums(*static, *operands),
+    is_foldable=False,
+)
 
 
 def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
