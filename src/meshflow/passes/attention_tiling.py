@@ -13,6 +13,7 @@ operations therefore does not matter, nor which terms the derivative of a softma
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from meshflow.environment.jax_internals import dce_jaxpr, jex_core
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.kernels import attention
 from meshflow.kernels.attention import AttentionOperands, ScoreOptions
+from meshflow.kernels.library import Aval
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 from meshflow.passes.sub_jaxprs import CALLS, find_call_body
 
@@ -173,18 +175,19 @@ class _Matrix(NamedTuple):
 
     Attributes:
       root: The variable, before transpositions.
-      order: Its axes in the order batch axes, rows, features.
+      order: Its axes: batch axes of more than one element in the order of the scores, rows,
+        features. Axes with one element have no identity.
     """
 
     root: Var
     order: tuple[int, ...]
 
-    def read(self, array: Array) -> Array:
-        """Return [b, t, n, h]."""
-        array = array.transpose(self.order)
-        array = array.reshape((1,) * (4 - array.ndim) + array.shape)
-        # Without heads, the only batch axis is that of the examples.
-        return array.swapaxes(1, 2) if len(self.order) == 4 else array.transpose(1, 2, 0, 3)
+    def read(self, array: Array, batch: tuple[int, ...]) -> Array:
+        """Return [b, t, n, h], given the sizes of the batch axes."""
+        rest = [i for i in range(array.ndim) if i not in self.order]
+        array = array.transpose(*rest, *self.order)
+        b, n = (*batch, 1, 1)[:2]
+        return array.reshape(b, n, *array.shape[-2:]).swapaxes(1, 2)
 
 
 class _Product(NamedTuple):
@@ -193,7 +196,7 @@ class _Product(NamedTuple):
     Attributes:
       index: Index of its equation.
       kind: "values", or the operand whose gradient it is: "query", "key" or "value".
-      order: For each axis of the result, its axis in [batch axes, rows, features].
+      order: For each axis of the result, its axis in [batch axes, rows, features], or `_CONSTANT`.
     """
 
     index: int
@@ -254,6 +257,9 @@ class _AttentionMatch:
         _require(_is_long(shape))
         self._rank = len(shape)
         self._shape = shape
+        # Axes of the scores; those with one element have no identity.
+        self._axes = tuple(_CONSTANT if n == 1 else i for i, n in enumerate(shape))
+        self._batch_axes = [a for a in self._axes[:-2] if a != _CONSTANT]
         # Indices of the equations that the primitives replace.
         self._replaced: set[int] = set()
         self._values: dict[Var, _Value] = {}
@@ -274,8 +280,7 @@ class _AttentionMatch:
         self._match_scores()
         start = self._indices[id(self._exponential)]
         self._replaced.add(start)
-        axes = tuple(range(self._rank))
-        self._values[self._exponential.outvars[0]] = _Value(axes, {_EXPONENTIAL: 1.0})
+        self._values[self._exponential.outvars[0]] = _Value(self._axes, {_EXPONENTIAL: 1.0})
         for i in range(start + 1, len(self._eqns)):
             self._interpret(i)
         _require(any(p.kind == "values" for p in self._products))
@@ -326,7 +331,7 @@ class _AttentionMatch:
 
     def _match_chain(self, scores: Atom) -> None:
         """Match scales, biases and masks backwards, from the softmax to the product."""
-        axes = tuple(range(self._rank))
+        axes = self._axes
         while True:
             scores = self._skip(scores)
             eqn = self._produce(scores)
@@ -335,6 +340,9 @@ class _AttentionMatch:
             if name == "transpose":
                 axes = self._undo_transpose(axes, eqn.params["permutation"])
                 scores = operands[0]
+            elif name in ("squeeze", "reshape", "broadcast_in_dim"):
+                (scores,) = operands
+                axes = self._move_axes(axes, get_aval(eqn.outvars[0]), get_aval(scores))
             elif name in ("mul", "div") and any(map(_is_scalar, operands)):
                 scalar = next(a for a in operands if _is_scalar(a))
                 _require(name == "mul" or scalar is operands[1])
@@ -354,6 +362,13 @@ class _AttentionMatch:
     def _undo_transpose(axes: tuple[int, ...], permutation: Sequence[int]) -> tuple[int, ...]:
         """Return the axes of the operand of a transposition, given those of its result."""
         return tuple(axes[list(permutation).index(i)] for i in range(len(axes)))
+
+    @staticmethod
+    def _move_axes(axes: tuple[int, ...], old: Aval, new: Aval) -> tuple[int, ...]:
+        """Return the axes after axes of one element were inserted or removed."""
+        kept = iter([a for a, n in zip(axes, old.shape, strict=True) if n != 1])
+        _require([n for n in old.shape if n != 1] == [n for n in new.shape if n != 1])
+        return tuple(_CONSTANT if n == 1 else next(kept) for n in new.shape)
 
     def _depends_on_product(self, atom: Atom) -> bool:
         """Check whether a value is computed from a product by elementwise equations of one size."""
@@ -425,39 +440,38 @@ class _AttentionMatch:
 
     def _match_score_product(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> None:
         self._scale = float(np.float32(self._scale))
-        for i, matrix in enumerate(self._find_matrices(eqn, axes)):
-            _require(matrix is not None)
-            row = self._find_free_axis(eqn, axes, i)
-            self._matrices["query" if row == self._rank - 2 else "key"] = matrix  # type: ignore[assignment]
-        _require(set(self._matrices) == {"query", "key"})
-
-    def _find_free_axis(self, eqn: JaxprEqn, axes: tuple[int, ...], index: int) -> int:
-        """Return the axis of the scores to which the rows of an operand of a product belong."""
-        (_, _), (batch, _) = eqn.params["dimension_numbers"]
-        _require(len(axes) == len(batch) + 2)
-        return axes[len(batch) + index]
-
-    def _find_matrices(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> list[_Matrix | None]:
-        """Return the operands of a product with a result that has these axes."""
         contract, batch = eqn.params["dimension_numbers"]
         _require(len(axes) == len(batch[0]) + 2)
-        return [
-            self._find_matrix(eqn.invars[i], dict(zip(axes, batch[i], strict=False)), contract[i])
-            for i in range(2)
-        ]
+        for i, row in enumerate(axes[-2:]):
+            matrix = self._find_matrix(eqn.invars[i], axes[:-2], batch[i], contract[i])
+            self._matrices["query" if row == self._rank - 2 else "key"] = matrix
+        _require(set(self._matrices) == {"query", "key"})
 
     def _find_matrix(
-        self, atom: Atom, batch: dict[int, int], contracted: Sequence[int], sums_rows: bool = False
-    ) -> _Matrix | None:
-        """Describe an operand of a product, given its axis for each batch axis of the scores."""
-        rank = len(get_aval(atom).shape)
-        _require(len(contracted) == 1 and rank == self._rank and not isinstance(atom, Literal))
-        batch_order = [batch.get(i, _CONSTANT) for i in range(self._rank - 2)]
-        _require(_CONSTANT not in batch_order)
-        (free,) = set(range(rank)) - {*batch_order, *contracted}
-        pair = (contracted[0], free) if sums_rows else (free, contracted[0])
-        order = [*batch_order, *pair]
-        while (producer := self._producers.get(atom)) is not None:  # type: ignore[arg-type]
+        self,
+        atom: Atom,
+        batch_axes: Sequence[int],
+        batch: Sequence[int],
+        contracted: Sequence[int],
+        sums_rows: bool = False,
+    ) -> _Matrix:
+        """Describe an operand of a product.
+
+        Args:
+          atom: The operand.
+          batch_axes: For each batch axis of the product, its axis of the scores.
+          batch: These axes of the operand.
+          contracted: Its axes that are summed.
+          sums_rows: Whether these are rows instead of features.
+        """
+        _require(sorted(a for a in batch_axes if a != _CONSTANT) == self._batch_axes)
+        _require(len(contracted) == 1 and not isinstance(atom, Literal))
+        free = set(range(get_aval(atom).ndim)) - {*batch, *contracted}
+        _require(len(free) == 1)
+        pair = (*contracted, *free) if sums_rows else (*free, *contracted)
+        positions = dict(zip(batch_axes, batch, strict=True))
+        order = [*(positions[a] for a in self._batch_axes), *pair]
+        while (producer := self._producers.get(atom)) is not None:
             if producer.primitive.name != "transpose":
                 break
             order = [producer.params["permutation"][i] for i in order]
@@ -540,18 +554,14 @@ class _AttentionMatch:
                 result[int(i)] = axis
             return _Value(tuple(result), polynomial)
         if name in ("reshape", "squeeze", "expand_dims"):
-            sizes = get_aval(eqn.outvars[0]).shape
-            kept = [a for a in axes if a != _CONSTANT]
-            old = [n for n in get_aval(eqn.invars[0]).shape if n != 1]
-            _require(old == [n for n in sizes if n != 1] and len(kept) == len(old))
-            rest = iter(kept)
-            return _Value(tuple(_CONSTANT if n == 1 else next(rest) for n in sizes), polynomial)
+            avals = get_aval(eqn.invars[0]), get_aval(eqn.outvars[0])
+            return _Value(self._move_axes(axes, *avals), polynomial)
         if name == "reduce_sum":
             for i in params["axes"]:
                 if axes[i] == self._rank - 1:
                     polynomial = _sum_over_keys(polynomial)
                 else:
-                    _require(axes[i] == _CONSTANT and get_aval(eqn.invars[0]).shape[i] == 1)
+                    _require(get_aval(eqn.invars[0]).shape[i] == 1)
             kept_axes = [a for i, a in enumerate(axes) if i not in params["axes"]]
             return _Value(tuple(kept_axes), polynomial)
         return None
@@ -575,7 +585,7 @@ class _AttentionMatch:
             known = {id(m): hides for m, _, hides in self._masks}
             source = predicate
             if id(source) not in known and not isinstance(source, Literal):
-                source = self._find_source(source, tuple(range(self._rank)))[0]
+                source = self._find_source(source, self._axes)[0]
             _require(id(source) in known)
             zero, kept = (if_true, if_false) if known[id(source)] else (if_false, if_true)
             _require(self._read_constant(zero) == 0)
@@ -600,7 +610,7 @@ class _AttentionMatch:
         noise = aval.dtype.name
         self._noise = producer.invars[0], float(rate.val), noise  # type: ignore[union-attr]
         self._replaced |= {index, self._indices[id(producer)]}
-        self._values[eqn.outvars[0]] = _Value(tuple(range(self._rank)), {_KEPT: 1.0})
+        self._values[eqn.outvars[0]] = _Value(self._axes, {_KEPT: 1.0})
 
     def _is_related(self, eqn: JaxprEqn) -> bool:
         """Check whether an equation reads a value, or a function of one that follows."""
@@ -620,24 +630,24 @@ class _AttentionMatch:
         if "value" not in self._matrices or get_aval(eqn.outvars[0]).size != math.prod(self._shape):
             return
         contract, batch = eqn.params["dimension_numbers"]
-        value = self._matrices["value"]
-        for i in range(2):
-            order = list(range(self._rank - 2))
-            for batch_order in _permute(order):
-                positions = {axis: batch[i][k] for k, axis in enumerate(batch_order)}
-                try:
-                    found = self._find_matrix(eqn.invars[i], positions, contract[i])
-                    other = {axis: batch[1 - i][k] for k, axis in enumerate(batch_order)}
-                    gradient = self._find_matrix(eqn.invars[1 - i], other, contract[1 - i])
-                except _MismatchError:
-                    continue
-                if found != value:
-                    continue
-                _require(self._matrices.setdefault("gradient", gradient) == gradient)  # type: ignore[arg-type]
-                rows = [self._rank - 1, self._rank - 2] if i == 0 else [self._rank - 2, self._rank - 1]
-                self._values[eqn.outvars[0]] = _Value((*batch_order, *rows), {_Term(change=1): 1.0})
-                self._replaced.add(index)
-                return
+        sizes = [get_aval(eqn.invars[0]).shape[i] for i in batch[0]]
+        for i, permuted in itertools.product(range(2), itertools.permutations(self._batch_axes)):
+            rest = iter(permuted)
+            batch_axes = [_CONSTANT if n == 1 else next(rest, _CONSTANT) for n in sizes]
+            try:
+                found, gradient = (
+                    self._find_matrix(eqn.invars[k], batch_axes, batch[k], contract[k])
+                    for k in (i, 1 - i)
+                )
+            except _MismatchError:
+                continue
+            if found != self._matrices["value"]:
+                continue
+            _require(self._matrices.setdefault("gradient", gradient) == gradient)
+            rows = [self._rank - 1, self._rank - 2] if i == 0 else [self._rank - 2, self._rank - 1]
+            self._values[eqn.outvars[0]] = _Value((*batch_axes, *rows), {_Term(change=1): 1.0})
+            self._replaced.add(index)
+            return
 
     def _match_product(self, index: int, eqn: JaxprEqn) -> None:
         """Match a product of weights or of gradients of scores with a matrix."""
@@ -646,20 +656,21 @@ class _AttentionMatch:
         )
         value = self._values[eqn.invars[side]]  # type: ignore[index]
         contract, batch = eqn.params["dimension_numbers"]
-        _require(len(contract[side]) == 1 and len(batch[side]) == self._rank - 2)
+        _require(len(contract[side]) == 1)
         summed = value.axes[contract[side][0]]
         batch_axes = [value.axes[i] for i in batch[side]]
-        _require(sorted(batch_axes) == list(range(self._rank - 2)))
         over_keys = summed == self._rank - 1
         _require(over_keys or summed == self._rank - 2)
-        positions = dict(zip(batch_axes, batch[1 - side], strict=True))
-        matrix = self._find_matrix(eqn.invars[1 - side], positions, contract[1 - side], True)
+        other = 1 - side
+        matrix = self._find_matrix(
+            eqn.invars[other], batch_axes, batch[other], contract[other], sums_rows=True
+        )
         kind = self._classify(value.polynomial, over_keys)
         if kind == "values" and "value" not in self._matrices:
-            self._matrices["value"] = matrix  # type: ignore[assignment]
+            self._matrices["value"] = matrix
         expected = {"values": "value", "value": "gradient", "query": "key", "key": "query"}[kind]
         if kind == "value" and "gradient" not in self._matrices:
-            self._matrices["gradient"] = matrix  # type: ignore[assignment]
+            self._matrices["gradient"] = matrix
         _require(self._matrices.get(expected) == matrix)
         _require(all(p.kind != kind for p in self._products))
         rows, features = self._rank - 2, self._rank - 1
@@ -694,7 +705,7 @@ class _AttentionMatch:
 
     def _replace(self) -> list[JaxprEqn]:
         names = ("query", "key", "value")
-        matrices = self._matrices
+        matrices, batch = self._matrices, self._shape[:-2]
         dtypes = {get_aval(matrices[n].root).dtype.name for n in names}
         _require(len(dtypes) == 1 and dtypes <= {"float32", "bfloat16"})
         key, rate, noise = self._noise or (None, 0.0, "float32")
@@ -709,7 +720,7 @@ class _AttentionMatch:
         atoms: list[Any] = [*sources, *extras, *noise_keys]
 
         def make_operands(arrays: Sequence[Array]) -> AttentionOperands:
-            q, k, v = (matrices[n].read(a) for n, a in zip(names, arrays, strict=False))
+            q, k, v = (matrices[n].read(a, batch) for n, a in zip(names, arrays, strict=False))
             rest = list(arrays[3:])
             biases = [self._align(rest.pop(0), axes) for _, axes in self._biases]
             masks = [
@@ -728,10 +739,12 @@ class _AttentionMatch:
 
         def restore(result: Array, product: _Product) -> Array:
             """Return [b, t, n, h] in the layout of the product that it replaces."""
-            array = result.swapaxes(1, 2) if self._rank == 4 else result[:, :, 0]
-            array = array[0] if self._rank == 2 else array
             aval = get_aval(self._eqns[product.index].outvars[0])
-            return array.transpose(product.order).astype(aval.dtype)
+            array = result.swapaxes(1, 2)
+            array = array.reshape(*batch, *array.shape[2:])
+            present = [i for i in product.order if i != _CONSTANT]
+            rest = [i for i in range(self._rank) if i not in present]
+            return array.transpose(*rest, *present).reshape(aval.shape).astype(aval.dtype)
 
         def attend(*arrays: Array) -> list[Array]:
             results = attention.compute_with_residuals(options, make_operands(arrays))
@@ -743,7 +756,7 @@ class _AttentionMatch:
                 options,
                 make_operands(operands),
                 (out, high, total),
-                matrices["gradient"].read(gradient).astype(out.dtype),
+                matrices["gradient"].read(gradient, batch).astype(out.dtype),
             )
             return [restore(changes[names.index(p.kind)], p) for p in gradients]
 
@@ -773,11 +786,6 @@ class _AttentionMatch:
         shape = [next(sizes) if i in present else 1 for i in range(self._rank)]
         full = [1] * (3 - self._rank) + shape if self._rank < 4 else shape
         return array.reshape([full[0], 1, *full[1:]] if self._rank < 4 else full)
-
-
-def _permute(order: Sequence[int]) -> list[list[int]]:
-    """Return the permutations of at most two axes."""
-    return [list(order)] if len(order) < 2 else [list(order), list(reversed(order))]
 
 
 def _select_one(items: Iterable[Any]) -> list[Any]:
