@@ -23,12 +23,23 @@ from jax.custom_derivatives import SymbolicZero
 
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
-from meshflow.kernels import flash_attention, library, lowerings
+from meshflow.kernels import library, lowerings
 from meshflow.kernels.composite_primitives import infer_results, move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
-__all__ = ["AttentionOperands", "ScoreOptions", "attend", "attend_in_blocks", "are_long", "broadcast_masks", "compute_with_residuals", "differentiate", "is_worthwhile", "register"]
+__all__ = [
+    "AttentionOperands",
+    "ScoreOptions",
+    "are_long",
+    "attend",
+    "attend_in_blocks",
+    "broadcast_masks",
+    "compute_with_residuals",
+    "differentiate",
+    "is_worthwhile",
+    "register",
+]
 
 # Scores of a head from which tiles are faster than XLA's products of matrices, and queries and keys
 # from which packing them is worthwhile.
@@ -125,19 +136,19 @@ def are_long(queries: int, keys: int) -> bool:
 
 def _has_handler() -> bool:
     loaded = library.load()
-    return loaded is not None and loaded.has_handler(library.ATTENTION) and loaded.supports("AVX512")
+    return (
+        loaded is not None and loaded.has_handler(library.ATTENTION) and loaded.supports("AVX512")
+    )
 
 
-def attend(
-    operands: AttentionOperands, options: ScoreOptions = ScoreOptions()
-) -> Array:
+def attend(options: ScoreOptions, operands: AttentionOperands) -> Array:
     """Compute attention without an array of all scores.
 
     Scores and sums are float32.
 
     Args:
-      operands: Arrays; float32 or bfloat16.
       options: Static options.
+      operands: Arrays; float32 or bfloat16.
 
     Returns:
       [b, t, n, h of values].
@@ -261,7 +272,9 @@ def _draw_factors(
         return None
     (b, rows, n, _), t, s = block.query.shape, full.query.shape[1], block.key.shape[1]
     positions = [lax.broadcasted_iota(np.uint64, (b, n, rows, s), axis) for axis in range(4)]
-    row = (positions[0] * n + positions[1]) * t + positions[2] + jnp.asarray(start).astype(np.uint64)
+    row = (
+        (positions[0] * n + positions[1]) * t + positions[2] + jnp.asarray(start).astype(np.uint64)
+    )
     uniform = _Hooks.draw_uniform_at(block.noise_key, row * s + positions[3], options.noise)
     is_kept = uniform >= jnp.asarray(options.rate, options.noise)
     return jnp.where(is_kept, _compute_factor(options), np.float32(0))
@@ -406,7 +419,7 @@ def _compute_attention(*arrays: Array, options: ScoreOptions, names: Sequence[st
 
 
 def attend_in_blocks(
-    operands: AttentionOperands, options: ScoreOptions, compute_scores: ScoreFunction
+    options: ScoreOptions, operands: AttentionOperands, compute_scores: ScoreFunction
 ) -> Array:
     """Compute attention with other scores than products, in blocks of queries.
 
@@ -414,8 +427,8 @@ def attend_in_blocks(
     again.
 
     Args:
-      operands: Arrays.
       options: Static options.
+      operands: Arrays.
       compute_scores: Returns the scores before scale and masks.
 
     Returns:
@@ -474,9 +487,7 @@ def _transpose_tangent(ct: Any, *arrays: Any, **parameters: Any) -> list[Any]:
     else:
         gradients = gradient_p.bind(*arrays[:-3], ct, **parameters)
     pairs = zip(gradients, tangents, strict=True)
-    return [None] * (len(arrays) - 3) + [
-        g if ad.is_undefined_primal(t) else None for g, t in pairs
-    ]
+    return [None] * (len(arrays) - 3) + [g if ad.is_undefined_primal(t) else None for g, t in pairs]
 
 
 def _batch(
@@ -503,9 +514,7 @@ def _batch(
     return ([split(x) for x in results], [0] * len(results)) if multiple else (split(results), 0)
 
 
-def _choose_handler(
-    avals: Avals, results: Avals, parameters: dict[str, Any]
-) -> HandlerCall | None:
+def _choose_handler(avals: Avals, results: Avals, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that calls the handler, or None to use the equations."""
     options, names = parameters["options"], parameters["names"]
     operands: Any
@@ -518,9 +527,7 @@ def _choose_handler(
         or not all(isinstance(n, int) and n for n in (b, t, s, n, h, values))
     ):
         return None
-    strides = [
-        stride for x in (operands.bias, operands.mask) for stride in _find_strides(x)
-    ]
+    strides = [stride for x in (operands.bias, operands.mask) for stride in _find_strides(x)]
     to_bits = lambda x: int(np.float32(x).view(np.uint32))
     bits = jnp.finfo(options.noise).nmant
     # Random numbers are multiples of the smallest one.

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.jax_internals import dce_jaxpr, jex_core
+from meshflow.environment.inner_jaxprs import to_open_jaxpr
+from meshflow.environment.jax_internals import dce_jaxpr
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from meshflow.kernels import attention
 from meshflow.kernels.attention import AttentionOperands, ScoreOptions
@@ -127,7 +127,7 @@ class _Term(NamedTuple):
     Attributes:
       exponential: Power of the exponentials of the scores.
       total: Power of their sums over the keys.
-      change: Power of the gradient of the weights.
+      change: Which gradient of weights is a factor; 0 without one.
       kept: Power of the mask of dropout, 0 or 1.
       visible: Power of the mask of the scores, 0 or 1.
       sums: Sums of terms over the keys.
@@ -142,6 +142,7 @@ class _Term(NamedTuple):
 
     def times(self, other: _Term) -> _Term:
         """Return the product."""
+        _require(not (self.change and other.change))
         return _Term(
             self.exponential + other.exponential,
             self.total + other.total,
@@ -270,6 +271,8 @@ class _AttentionMatch:
         self._masks: list[tuple[Var, tuple[int, ...], bool]] = []
         self._noise: tuple[Atom, float, str] | None = None
         self._matrices: dict[str, _Matrix] = {}
+        # Gradients of values that are multiplied by the values, maybe those of another attention.
+        self._gradients: list[_Matrix] = []
 
     def rewrite(self) -> list[JaxprEqn]:
         """Return the equations with the primitives.
@@ -279,10 +282,13 @@ class _AttentionMatch:
         """
         self._match_scores()
         start = self._indices[id(self._exponential)]
-        self._replaced.add(start)
         self._values[self._exponential.outvars[0]] = _Value(self._axes, {_EXPONENTIAL: 1.0})
         for i in range(start + 1, len(self._eqns)):
-            self._interpret(i)
+            try:
+                self._interpret(i)
+            except _MismatchError:
+                # The equation is not replaced. If it reads the scores, they must stay.
+                continue
         _require(any(p.kind == "values" for p in self._products))
         self._check_readers()
         return self._replace()
@@ -379,7 +385,8 @@ class _AttentionMatch:
             same = [
                 a
                 for a in eqn.invars
-                if not isinstance(a, Literal) and get_aval(a).size == get_aval(atom).size
+                if not isinstance(a, Literal)
+                and get_aval(a).size == get_aval(atom).size
                 and np.dtype(get_aval(a).dtype).kind == np.dtype(get_aval(atom).dtype).kind
             ]
             if not same or len(eqn.outvars) != 1:
@@ -391,9 +398,7 @@ class _AttentionMatch:
 
     def _match_bias(self, eqn: JaxprEqn, axes: tuple[int, ...]) -> Atom:
         size = get_aval(eqn.outvars[0]).size
-        full = [
-            a for a in eqn.invars if get_aval(a).size == size and self._depends_on_product(a)
-        ]
+        full = [a for a in eqn.invars if get_aval(a).size == size and self._depends_on_product(a)]
         _require(len(full) == 1)
         (bias,) = [a for a in eqn.invars if a is not full[0]]
         _require(not isinstance(bias, Literal))
@@ -418,7 +423,10 @@ class _AttentionMatch:
         """Return the number of which an array consists, or None."""
         while not isinstance(atom, Literal):
             eqn = self._producers.get(atom)
-            if eqn is None or eqn.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
+            if eqn is None or eqn.primitive.name not in (
+                "broadcast_in_dim",
+                "convert_element_type",
+            ):
                 return None
             atom = eqn.invars[0]
         return float(atom.val) if np.ndim(atom.val) == 0 else None
@@ -432,9 +440,7 @@ class _AttentionMatch:
         if eqn is not None and eqn.primitive.name == "broadcast_in_dim":
             source = eqn.invars[0]
             if not isinstance(source, Literal):
-                pairs = zip(
-                    eqn.params["broadcast_dimensions"], get_aval(source).shape, strict=True
-                )
+                pairs = zip(eqn.params["broadcast_dimensions"], get_aval(source).shape, strict=True)
                 return source, tuple(_CONSTANT if n == 1 else axes[int(i)] for i, n in pairs)
         return atom, axes
 
@@ -487,16 +493,15 @@ class _AttentionMatch:
             if is_read:
                 self._match_product(index, eqn)
             else:
-                self._match_weight_gradient(index, eqn)
+                self._match_weight_gradient(eqn)
             return
         if name == "ge" and not is_read:
-            self._match_dropout(index, eqn)
+            self._match_dropout(eqn)
             return
         if not is_read or len(eqn.outvars) != 1:
             return
         value = self._compute(eqn)
         if value is not None:
-            self._replaced.add(index)
             self._values[eqn.outvars[0]] = value
 
     def _read(self, atom: Atom) -> _Value | None:
@@ -595,7 +600,7 @@ class _AttentionMatch:
             raise _MismatchError
         return _Value(value.axes, _multiply(value.polynomial, {gate: 1.0}))
 
-    def _match_dropout(self, index: int, eqn: JaxprEqn) -> None:
+    def _match_dropout(self, eqn: JaxprEqn) -> None:
         """Match the comparison of random numbers with a rate."""
         uniform, rate = eqn.invars
         producer = None if isinstance(uniform, Literal) else self._producers.get(uniform)
@@ -609,7 +614,7 @@ class _AttentionMatch:
         _require(self._noise is None)
         noise = aval.dtype.name
         self._noise = producer.invars[0], float(rate.val), noise  # type: ignore[union-attr]
-        self._replaced |= {index, self._indices[id(producer)]}
+        self._mark(producer)
         self._values[eqn.outvars[0]] = _Value(self._axes, {_KEPT: 1.0})
 
     def _is_related(self, eqn: JaxprEqn) -> bool:
@@ -625,7 +630,7 @@ class _AttentionMatch:
             not isinstance(a, Literal) and a in self._values for a in eqn.invars
         )
 
-    def _match_weight_gradient(self, index: int, eqn: JaxprEqn) -> None:
+    def _match_weight_gradient(self, eqn: JaxprEqn) -> None:
         """Match the product of a gradient of the values with the values."""
         if "value" not in self._matrices or get_aval(eqn.outvars[0]).size != math.prod(self._shape):
             return
@@ -643,10 +648,10 @@ class _AttentionMatch:
                 continue
             if found != self._matrices["value"]:
                 continue
-            _require(self._matrices.setdefault("gradient", gradient) == gradient)
+            self._gradients.append(gradient)
+            change = _Term(change=len(self._gradients))
             rows = [self._rank - 1, self._rank - 2] if i == 0 else [self._rank - 2, self._rank - 1]
-            self._values[eqn.outvars[0]] = _Value((*batch_axes, *rows), {_Term(change=1): 1.0})
-            self._replaced.add(index)
+            self._values[eqn.outvars[0]] = _Value((*batch_axes, *rows), {change: 1.0})
             return
 
     def _match_product(self, index: int, eqn: JaxprEqn) -> None:
@@ -666,17 +671,14 @@ class _AttentionMatch:
             eqn.invars[other], batch_axes, batch[other], contract[other], sums_rows=True
         )
         kind = self._classify(value.polynomial, over_keys)
-        if kind == "values" and "value" not in self._matrices:
-            self._matrices["value"] = matrix
         expected = {"values": "value", "value": "gradient", "query": "key", "key": "query"}[kind]
-        if kind == "value" and "gradient" not in self._matrices:
-            self._matrices["gradient"] = matrix
-        _require(self._matrices.get(expected) == matrix)
+        if kind in ("values", "value"):
+            self._matrices.setdefault(expected, matrix)
+        _require(self._matrices[expected] == matrix)
         _require(all(p.kind != kind for p in self._products))
         rows, features = self._rank - 2, self._rank - 1
         free = [rows, features] if side == 0 else [features, rows]
         self._products.append(_Product(index, kind, (*batch_axes, *free)))
-        self._replaced.add(index)
 
     def _classify(self, polynomial: _Polynomial, over_keys: bool) -> str:
         """Return the kind of a product with a polynomial."""
@@ -687,19 +689,32 @@ class _AttentionMatch:
         if set(polynomial) == {weights}:
             _require(is_close(polynomial[weights], factor))
             return "values" if over_keys else "value"
-        visible = int(bool(self._masks))
-        change = _Term(exponential=1, total=-1, change=1, kept=kept, visible=visible)
-        inner = _Term(exponential=1, change=1, kept=kept)
+        visible, terms = int(bool(self._masks)), set(polynomial)
+        (change, source) = max((t.change, t) for t in terms)
+        inner = _Term(exponential=1, change=change, kept=kept)
         slope = _Term(exponential=1, total=-2, visible=visible, sums=(inner,))
-        _require(set(polynomial) == {change, slope})
+        _require(change and source == inner._replace(total=-1, visible=visible))
+        _require(terms == {source, slope})
+        gradient = self._gradients[change - 1]
+        _require(self._matrices.setdefault("gradient", gradient) == gradient)
         expected = self._scale * factor
-        _require(is_close(polynomial[change], expected) and is_close(polynomial[slope], -expected))
+        _require(is_close(polynomial[source], expected) and is_close(polynomial[slope], -expected))
         return "query" if over_keys else "key"
 
     def _check_readers(self) -> None:
         """Check that no other equation reads the values that are no longer computed."""
         products = {p.index for p in self._products}
-        for i in self._replaced - products:
+        stack = [a for i in products for a in self._eqns[i].invars]
+        while stack:
+            atom = stack.pop()
+            if not isinstance(atom, Literal) and atom in self._values:
+                eqn = self._producers[atom]
+                if self._indices[id(eqn)] not in self._replaced:
+                    self._mark(eqn)
+                    stack += eqn.invars
+        matched = set(self._replaced)
+        self._replaced |= products
+        for i in matched:
             for v in self._eqns[i].outvars:
                 _require(set(self._consumers.get(v, [])) <= self._replaced)
 

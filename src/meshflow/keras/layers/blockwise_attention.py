@@ -91,7 +91,9 @@ def compute_blockwise_attention(
     if sequences is None and not obstacle:
         specs = _to_shape_struct(q), _to_shape_struct(k), _to_shape_struct(v)
         if attention.is_worthwhile(*specs):
-            options = ScoreOptions(1.0, causal, masking, -1e9, rate if training else 0.0, q.dtype.name)
+            options = ScoreOptions(
+                1.0, causal, masking, -1e9, rate if training else 0.0, q.dtype.name
+            )
             return _attend_in_tiles(layer, q, k, v, masks, queries, options)
     if any(len(m.shape) > 3 for m in masks):
         obstacle = obstacle or "an attention_mask for each head"
@@ -127,9 +129,7 @@ def _attend_in_tiles(
 ) -> Tensor:
     """Compute attention in tiles of the scores; the arguments are those of the caller."""
     key = _draw_noise_key(layer, q, k, options)
-    return apply(
-        _tiled_attention_op, (q, k, v, None, _to_rank4(masks), queries, key), (options,)
-    )
+    return apply(_tiled_attention_op, (q, k, v, None, _to_rank4(masks), queries, key), (options,))
 
 
 def _draw_noise_key(layer: Any, q: Tensor, k: Tensor, options: ScoreOptions) -> Tensor | None:
@@ -188,7 +188,14 @@ def attend_additively(
     options = ScoreOptions(1.0, causal, "add_each", -1e9, rate if training else 0.0, noise)
     q, k, v = (array.expand_dims(x, 2) for x in operands)
     noise_key = _draw_noise_key(layer, q, k, options)
-    inputs = (q, k, v, _to_rank4(masks), noise_key, *(None if f is None else f.value() for f in factors))
+    inputs = (
+        q,
+        k,
+        v,
+        _to_rank4(masks),
+        noise_key,
+        *(None if f is None else f.value() for f in factors),
+    )
     return array.squeeze(apply(_additive_attention_op, inputs, (options,)), 2)
 
 
@@ -208,7 +215,7 @@ def _attend_to_sums(
         return (features if outer is None else features * outer).sum(-1, dtype=np.float32)
 
     operands = AttentionOperands(q, k, v, None, mask, None, noise_key)
-    return attention.attend_in_blocks(operands, options, compute_scores)
+    return attention.attend_in_blocks(options, operands, compute_scores)
 
 
 _additive_attention_op = Op(
@@ -223,9 +230,7 @@ def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.array.shape), tensor.array.dtype)
 
 
-def _find_obstacle(
-    layer: Any, dropout_rate: float, training: Any, return_scores: bool
-) -> str:
+def _find_obstacle(layer: Any, dropout_rate: float, training: Any, return_scores: bool) -> str:
     """Return the name of the option that requires all scores, or ""."""
     if return_scores:
         return "return_attention_scores=True"
@@ -267,7 +272,7 @@ _cudnn_attention_op = Op(
 
 _tiled_attention_op = Op(
     "attention_in_tiles",
-    lambda operands, static: attention.attend(AttentionOperands(*operands), *static),
+    lambda operands, static: attention.attend(*static, AttentionOperands(*operands)),
     is_foldable=False,
 )
 

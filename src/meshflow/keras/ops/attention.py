@@ -64,7 +64,7 @@ def _attention(
         options = tiled_attention.ScoreOptions(float(scale), is_causal, "replace", fill)
         masks = _expand_to_rank4(bias), _expand_to_rank4(mask)
         operands = tiled_attention.AttentionOperands(query, key, value, *masks)
-        return tiled_attention.attend(operands, options)
+        return tiled_attention.attend(options, operands)
     return _compute_attention(query, key, value, bias, mask, scale, is_causal, cap)
 
 
@@ -73,7 +73,9 @@ def _repeat_heads(
 ) -> tuple[jax.Array, jax.Array]:
     """Repeat the heads of keys and values for the queries of their groups."""
     groups = query.shape[2] // key.shape[2]
-    return (key, value) if groups == 1 else (jnp.repeat(key, groups, 2), jnp.repeat(value, groups, 2))
+    return (
+        (key, value) if groups == 1 else (jnp.repeat(key, groups, 2), jnp.repeat(value, groups, 2))
+    )
 
 
 def _expand_to_rank4(array: jax.Array | None) -> jax.Array | None:
