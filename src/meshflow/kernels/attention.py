@@ -23,7 +23,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
-from meshflow.kernels import library, lowerings
+from meshflow.kernels import flash_attention, library, lowerings
 from meshflow.kernels.composite_primitives import infer_results, move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
@@ -131,7 +131,8 @@ def is_worthwhile(query: Aval | Array, key: Aval | Array, value: Aval | Array) -
 def are_long(queries: int, keys: int) -> bool:
     """Check whether sequences are so long that tiles are the faster form on CPUs."""
     min_scores = MIN_SCORES if _has_handler() else MIN_UNTILED_SCORES
-    return min(queries, keys) >= MIN_LENGTH and queries * keys >= min_scores
+    is_long = min(queries, keys) >= MIN_LENGTH and queries * keys >= min_scores
+    return is_long and flash_attention.is_enabled()
 
 
 def _has_handler() -> bool:
