@@ -165,7 +165,7 @@ def broadcast_masks(operands: AttentionOperands) -> AttentionOperands:
     bias = None if bias is None else extend(bias.astype(jnp.float32))
     if queries is not None:
         queries = jnp.broadcast_to(queries, operands.query.shape[:2])
-    return operands._replace(bias=bias, mask=extend(mask), query_mask=queries)
+    return AttentionOperands(*operands[:3], bias, extend(mask), queries, operands.noise_key)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -204,7 +204,8 @@ def differentiate(
 
 
 def _select_arrays(operands: AttentionOperands) -> tuple[tuple[str, ...], list[Array]]:
-    pairs = [(n, a) for n, a in operands._asdict().items() if a is not None]
+    fields = zip(AttentionOperands.__annotations__, operands, strict=True)
+    pairs = [(n, a) for n, a in fields if a is not None]
     return tuple(n for n, _ in pairs), [a for _, a in pairs]
 
 
@@ -340,7 +341,7 @@ def _restore_operands(
     names: Sequence[str], arrays: Sequence[Array]
 ) -> tuple[AttentionOperands, list[Array]]:
     """Return the operands, and the arrays that follow them."""
-    operands = AttentionOperands(**dict(zip(names, arrays, strict=False)))  # type: ignore[arg-type]
+    operands = AttentionOperands(**dict(zip(names, arrays, strict=False)))
     return operands, list(arrays[len(names) :])
 
 
@@ -380,20 +381,22 @@ class _RowBlocks:
     def pad_operands(self, operands: AttentionOperands) -> AttentionOperands:
         """Pad the queries, and the bias and the mask that depend on them."""
         pad = lambda x: x if x is None or x.shape[2] == 1 else self.pad(x, 2)
-        return operands._replace(
-            query=self.pad(operands.query, 1),
-            bias=pad(operands.bias),
-            mask=pad(operands.mask),
-            query_mask=None if operands.query_mask is None else self.pad(operands.query_mask, 1),
+        queries = operands.query_mask
+        return AttentionOperands(
+            *(self.pad(operands.query, 1), operands.key, operands.value),
+            *(pad(operands.bias), pad(operands.mask)),
+            None if queries is None else self.pad(queries, 1),
+            operands.noise_key,
         )
 
     def take_operands(self, padded: AttentionOperands, start: Array) -> AttentionOperands:
         """Take a block of padded operands."""
-        return padded._replace(
-            query=lax.dynamic_slice_in_dim(padded.query, start, self.rows, 1),
-            bias=self.take(padded.bias, 2, start),
-            mask=self.take(padded.mask, 2, start),
-            query_mask=self.take(padded.query_mask, 1, start),
+        query = lax.dynamic_slice_in_dim(padded.query, start, self.rows, 1)
+        return AttentionOperands(
+            *(query, padded.key, padded.value),
+            *(self.take(padded.bias, 2, start), self.take(padded.mask, 2, start)),
+            self.take(padded.query_mask, 1, start),
+            padded.noise_key,
         )
 
     def join(self, blocks: Array, axis: int) -> Array:

@@ -88,7 +88,10 @@ def _inline_calls(
       names: Replacements of variables, which is changed.
       shapes: The shapes.
     """
-    read = lambda a: a if isinstance(a, Literal) else names.get(a, a)
+
+    def read(atom: Atom) -> Atom:
+        return atom if isinstance(atom, Literal) else names.get(atom, atom)
+
     for eqn in eqns:
         eqn = eqn.replace(invars=[read(a) for a in eqn.invars])
         body = find_call_body(eqn) if eqn.primitive.name in CALLS else None
@@ -195,12 +198,12 @@ class _Product(NamedTuple):
     """A product of an array of the size of the scores and a matrix.
 
     Attributes:
-      index: Index of its equation.
+      eqn_index: Index of its equation.
       kind: "values", or the operand whose gradient it is: "query", "key" or "value".
       order: For each axis of the result, its axis in [batch axes, rows, features], or `_CONSTANT`.
     """
 
-    index: int
+    eqn_index: int
     kind: str
     order: tuple[int, ...]
 
@@ -224,7 +227,7 @@ def _add(a: _Polynomial, b: _Polynomial, sign: float = 1) -> _Polynomial:
 def _sum_over_keys(polynomial: _Polynomial) -> _Polynomial:
     result: _Polynomial = {}
     for term, x in polynomial.items():
-        inner = term._replace(total=0, sums=())
+        inner = _Term(term.exponential, 0, term.change, term.kept, term.visible)
         outer = _Term(total=term.total, sums=term.sums)
         _require(inner != _ONE)
         total = _Term(total=1) if inner == _EXPONENTIAL else _Term(sums=(inner,))
@@ -659,7 +662,7 @@ class _AttentionMatch:
         (side,) = _select_one(
             i for i, a in enumerate(eqn.invars) if not isinstance(a, Literal) and a in self._values
         )
-        value = self._values[eqn.invars[side]]  # type: ignore[index]
+        value = self._values[eqn.invars[side]]
         contract, batch = eqn.params["dimension_numbers"]
         _require(len(contract[side]) == 1)
         summed = value.axes[contract[side][0]]
@@ -693,7 +696,7 @@ class _AttentionMatch:
         (change, source) = max((t.change, t) for t in terms)
         inner = _Term(exponential=1, change=change, kept=kept)
         slope = _Term(exponential=1, total=-2, visible=visible, sums=(inner,))
-        _require(change and source == inner._replace(total=-1, visible=visible))
+        _require(change and source == _Term(1, -1, change, kept, visible))
         _require(terms == {source, slope})
         gradient = self._gradients[change - 1]
         _require(self._matrices.setdefault("gradient", gradient) == gradient)
@@ -703,7 +706,7 @@ class _AttentionMatch:
 
     def _check_readers(self) -> None:
         """Check that no other equation reads the values that are no longer computed."""
-        products = {p.index for p in self._products}
+        products = {p.eqn_index for p in self._products}
         stack = [a for i in products for a in self._eqns[i].invars]
         while stack:
             atom = stack.pop()
@@ -754,7 +757,7 @@ class _AttentionMatch:
 
         def restore(result: Array, product: _Product) -> Array:
             """Return [b, t, n, h] in the layout of the product that it replaces."""
-            aval = get_aval(self._eqns[product.index].outvars[0])
+            aval = get_aval(self._eqns[product.eqn_index].outvars[0])
             array = result.swapaxes(1, 2)
             array = array.reshape(*batch, *array.shape[2:])
             present = [i for i in product.order if i != _CONSTANT]
@@ -777,12 +780,14 @@ class _AttentionMatch:
 
         inserted: dict[int, list[JaxprEqn]] = {}
         results = _trace(attend, atoms)
-        inserted[forward.index] = _splice(results, atoms, [self._eqns[forward.index].outvars[0]])
+        inserted[forward.eqn_index] = _splice(
+            results, atoms, [self._eqns[forward.eqn_index].outvars[0]]
+        )
         if gradients:
             residuals = list(results.jaxpr.outvars[1:])
             operands = [*atoms, *residuals, matrices["gradient"].root]
-            outputs = [self._eqns[p.index].outvars[0] for p in gradients]
-            first = min(p.index for p in gradients)
+            outputs = [self._eqns[p.eqn_index].outvars[0] for p in gradients]
+            first = min(p.eqn_index for p in gradients)
             inserted[first] = _splice(_trace(differentiate, operands), operands, outputs)
         eqns: list[JaxprEqn] = []
         for i, eqn in enumerate(self._eqns):

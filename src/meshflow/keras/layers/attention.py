@@ -534,14 +534,15 @@ class Attention(BaseDenseAttention):
     ) -> Tensor | None:
         if self.score_mode == "concat":
             factors = self.scale, self.concat_score_weight
-            return attend_additively(self, (query, key, value), *args, factors=factors)
+            return attend_additively(self, (query, key, value), factors, *args)
         if not len(query.shape) == len(value.shape) == 3:
             return None
         query = query if self.scale is None else query * self.scale
-        masks, *options = args
+        masks, causal, training, return_scores = args
         query, key, value = (array.expand_dims(x, 2) for x in (query, key, value))
         outputs = compute_blockwise_attention(
-            self, query, key, value, masks, None, *options, masking="add_each"
+            *(self, query, key, value, masks, None, causal, training, return_scores),
+            masking="add_each",
         )
         return None if outputs is None else array.squeeze(outputs, 2)
 
@@ -601,7 +602,7 @@ class AdditiveAttention(BaseDenseAttention):
     def _attend_blockwise(
         self, query: Tensor, key: Tensor, value: Tensor, *args: Any
     ) -> Tensor | None:
-        return attend_additively(self, (query, key, value), *args, factors=(None, self.scale))
+        return attend_additively(self, (query, key, value), (None, self.scale), *args)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         features = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))

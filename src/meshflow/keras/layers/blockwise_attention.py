@@ -113,9 +113,9 @@ def compute_blockwise_attention(
         )
     rate = rate if training else 0.0
     key = dropout._stream.next_key(count_counters(*q.shape)) if rate else None
-    options = AttentionOptions(causal, rate)
+    block_options = AttentionOptions(causal, rate)
     mask = _combine_masks(masks, q, k)
-    return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (options, sequences))
+    return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (block_options, sequences))
 
 
 def _attend_in_tiles(
@@ -154,22 +154,22 @@ def _to_rank4(masks: Sequence[Tensor]) -> Tensor | None:
 def attend_additively(
     layer: Any,
     operands: Sequence[Tensor],
+    factors: Sequence[Variable | None],
     masks: Sequence[Tensor],
     causal: bool,
     training: Any,
     return_scores: bool,
-    factors: Sequence[Variable | None],
 ) -> Tensor | None:
     """Compute attention by sums of queries and keys in blocks of queries, if it is useful.
 
     Args:
       layer: The layer, with its `_dropout_layer`.
       operands: Queries [b, t, h], keys [b, s, h] and values [b, s, h of values].
+      factors: Factors of the sums and of their hyperbolic tangents, or None.
       masks: Bool tensors that broadcast to [b, t, s].
       causal: Whether queries attend only to keys at the same or earlier positions.
       training: Whether to apply dropout.
       return_scores: Whether the caller requires the attention weights.
-      factors: Factors of the sums and of their hyperbolic tangents, or None.
 
     Returns:
       The outputs [b, t, h of values], or None if the layer has to compute the scores.
@@ -272,7 +272,7 @@ _cudnn_attention_op = Op(
 
 _tiled_attention_op = Op(
     "attention_in_tiles",
-    lambda operands, static: attention.attend(*static, AttentionOperands(*operands)),
+    lambda operands, static: attention.attend(static[0], AttentionOperands(*operands)),
     is_foldable=False,
 )
 
