@@ -62,6 +62,17 @@ def register(
     mlir.register_lowering(primitive, lower, platform="cpu")
 
 
+def infer_results(
+    composite: Callable[..., Any], is_multiple: bool, *avals: Any, **parameters: Any
+) -> Any:
+    """Infer the types of the results from those of the equations' results.
+
+    Tracing preserves shardings and other properties.
+    """
+    results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
+    return results if is_multiple else results[0]
+
+
 def move_batch_axes_first(arrays: Sequence[Array], axes: Sequence[int | None]) -> list[Array]:
     """Move the batch axis of a vmapped primitive's operands to the front.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from jax import Array
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composite_primitives import move_batch_axes_first
+from meshflow.kernels.composite_primitives import infer_results, move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -97,14 +97,6 @@ def _batch(
     return results, [0] * len(results) if primitive.multiple_results else 0
 
 
-def _infer_results(
-    composite: Callable[..., Any], multiple: bool, *avals: Any, **parameters: Any
-) -> Any:
-    # Tracing preserves shardings and other properties of the equations' results.
-    results = jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
-    return results if multiple else results[0]
-
-
 def _transpose_tangent(ct: Any, *operands: Any, dtype: np.dtype) -> list[Any]:
     *residuals, t = operands
     if type(ct) is ad.Zero:
@@ -120,7 +112,7 @@ def register() -> None:
         (gradient_p, _compute_gradient),
         (tangent_p, _compute_tangent),
     ):
-        abstract = functools.partial(_infer_results, composite, primitive.multiple_results)
+        abstract = functools.partial(infer_results, composite, primitive.multiple_results)
         choose = _choose_handler if primitive is not tangent_p else lambda *_: None
         register_composite(primitive, composite, abstract, choose)
 

@@ -1,9 +1,9 @@
-"""Attention by cuDNN on NVIDIA GPUs, without writing the scores to memory.
+"""Attention by cuDNN on NVIDIA GPUs, without writing the scores to memory; on CPUs, see `attention`.
 
 The choice is made twice: while a function is traced, for the shapes and the default device, and
 while it is lowered, for the platform. A program traced on a machine with a GPU and exported for
 CPUs therefore uses XLA's code there. `MESHFLOW_ATTENTION=xla` disables cuDNN, which has no
-higher-order gradients.
+higher-order gradients, and tiles on CPUs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def is_usable(query: Aval | Array, key: Aval | Array, value: Aval | Array, has_m
 
 
 def is_enabled() -> bool:
-    """Check whether the environment allows cuDNN attention: MESHFLOW_ATTENTION is not "xla".
+    """Check whether the environment allows fused attention: MESHFLOW_ATTENTION is not "xla".
 
     Raises:
       ValueError: If the variable is not "auto" (the default) or "xla".

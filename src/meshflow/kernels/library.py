@@ -32,10 +32,11 @@ SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
 RENEW = "meshflow_renew"
 BOUNDS_CHECK = "meshflow_bounds_check"
+ATTENTION = "meshflow_attention"
 # All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
-    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, BOUNDS_CHECK),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, BOUNDS_CHECK, ATTENTION),
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"

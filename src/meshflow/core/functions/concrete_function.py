@@ -71,6 +71,7 @@ from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 from meshflow.interpreter import SizeGuardError
+from meshflow.passes.attention_tiling import tile_attention
 
 Lock = contextlib.AbstractContextManager[object]
 
@@ -344,7 +345,7 @@ class ConcreteFunction(SignedFunction):
         """Return the program after the passes: all that precede compilation, or the installed ones."""
         closed = self.traced.closed_jaxpr
         if not compiles:
-            return apply_installed_passes(closed)
+            return tile_attention(apply_installed_passes(closed))
         if self._has_bounds_checks:
             closed = self.early_checks.replace_checks(closed, bool(self._donated))
         return apply_all_passes(closed, self.traced.allows_simplification)

@@ -28,6 +28,7 @@ __all__ = [
     "draw_normal",
     "draw_normals_per_counter",
     "draw_uniform",
+    "draw_uniform_at",
     "draw_uniforms_per_counter",
     "draw_word_pairs",
     "fold_in",
@@ -135,9 +136,8 @@ def make_flat_indices(shape: Sequence[Any]) -> jax.Array:
     return indices
 
 
-def _draw_words(state: jax.Array, shape: Sequence[Any]) -> jax.Array:
-    """Return one word for each element of an array."""
-    index = make_flat_indices(shape)
+def _draw_words(state: jax.Array, index: jax.Array) -> jax.Array:
+    """Return the word of each element, given its index."""
     a, b, c, d = generate_words(state, index >> 2)
     return _select_word(index & 3, a, b, c, d)
 
@@ -190,8 +190,19 @@ def philox_uniform(state: jax.Array, shape: tuple[Any, ...], dtype: DTypeLike) -
     if name == "float64":
         return words_to_float64(*draw_word_pairs(state, make_flat_indices(shape)))
     if name in MANTISSAS:
-        return _word_to_float(_draw_words(state, shape), name)
-    return _word_to_float(_draw_words(state, shape)).astype(dtype)
+        return _word_to_float(_draw_words(state, make_flat_indices(shape)), name)
+    return _word_to_float(_draw_words(state, make_flat_indices(shape))).astype(dtype)
+
+
+def draw_uniform_at(state: jax.Array, index: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """Draw the elements of an array from `draw_uniform` by their row-major indices.
+
+    Args:
+      state: State of the generator, int64 [3].
+      index: Indices, uint64 of any shape.
+      dtype: A floating dtype of at most 32 bits.
+    """
+    return _word_to_float(_draw_words(state, index), jnp.dtype(dtype).name)
 
 
 def draw_bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.Array:
@@ -203,7 +214,7 @@ def draw_bits(state: jax.Array, shape: Sequence[Any], dtype: DTypeLike) -> jax.A
       dtype: An integer dtype.
     """
     if jnp.dtype(dtype).itemsize < 8:
-        return _draw_words(state, shape).astype(dtype)
+        return _draw_words(state, make_flat_indices(shape)).astype(dtype)
     first, second = draw_word_pairs(state, make_flat_indices(shape))
     return (first | second << 32).astype(dtype)
 

@@ -13,6 +13,7 @@ from meshflow.core.runtime import (
     exported_lowerings,
     forks,
     lowering_contexts,
+    philox,
 )
 from meshflow.core.runtime.devices import (
     count_emulated_tpus,
@@ -23,6 +24,7 @@ from meshflow.core.runtime.devices import (
 from meshflow.kernels import (
     adam,
     array_updates,
+    attention,
     cross_entropy,
     epilogues,
     kernel_and_bias_gradient,
@@ -68,6 +70,7 @@ def configure() -> None:
     adam.register()
     array_updates.register()
     table_rows.register()
+    attention.register(philox.draw_uniform_at)
     determinism.enable_from_environment()
     compilation_cache.enable_cache()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import jax
 
 from meshflow.environment.jax_internals import jex_core
+from meshflow.passes.attention_tiling import tile_attention
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
@@ -68,8 +69,9 @@ def apply_all_passes(
     """
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
+    closed = tile_attention(apply_installed_passes(closed))
     closed = fuse_bias_gradients(
-        fuse_epilogues(fold_converts(eliminate_transposes(apply_installed_passes(closed))))
+        fuse_epilogues(fold_converts(eliminate_transposes(closed)))
     )
     if jax.default_backend() == "cpu":
         closed = insert_fusion_boundaries(closed)

@@ -24,7 +24,10 @@ from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product, project_sharded
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.activation import Softmax
-from meshflow.keras.layers.blockwise_attention import compute_blockwise_attention
+from meshflow.keras.layers.blockwise_attention import (
+    attend_additively,
+    compute_blockwise_attention,
+)
 from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import AttentionArguments, ProjectionArguments
 from meshflow.keras.layers.regularization import Dropout
@@ -433,7 +436,7 @@ class BaseDenseAttention(Layer):
         masks = [] if value_mask is None else [array.expand_dims(math.cast(value_mask, "bool"), 1)]
         causal = use_causal_mask or self.causal
         outputs = self._attend_blockwise(
-            query, key, value, masks, None, causal, training, return_attention_scores
+            query, key, value, masks, causal, training, return_attention_scores
         )
         if outputs is not None:
             return self._mask_queries(outputs, mask)
@@ -529,11 +532,18 @@ class Attention(BaseDenseAttention):
     def _attend_blockwise(
         self, query: Tensor, key: Tensor, value: Tensor, *args: Any
     ) -> Tensor | None:
-        if self.score_mode != "dot" or not len(query.shape) == len(value.shape) == 3:
+        if self.score_mode == "concat":
+            factors = self.scale, self.concat_score_weight
+            return attend_additively(self, (query, key, value), factors, *args)
+        if not len(query.shape) == len(value.shape) == 3:
             return None
         query = query if self.scale is None else query * self.scale
+        masks, causal, training, return_scores = args
         query, key, value = (array.expand_dims(x, 2) for x in (query, key, value))
-        outputs = compute_blockwise_attention(self, query, key, value, *args)
+        outputs = compute_blockwise_attention(
+            *(self, query, key, value, masks, None, causal, training, return_scores),
+            masking="add_each",
+        )
         return None if outputs is None else array.squeeze(outputs, 2)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
@@ -588,6 +598,11 @@ class AdditiveAttention(BaseDenseAttention):
         )
         self.scale = add_scale() if self.use_scale else None
         self.built = True
+
+    def _attend_blockwise(
+        self, query: Tensor, key: Tensor, value: Tensor, *args: Any
+    ) -> Tensor | None:
+        return attend_additively(self, (query, key, value), (None, self.scale), *args)
 
     def _calculate_scores(self, query: Tensor, key: Tensor) -> Tensor:
         features = math.tanh(array.expand_dims(query, -2) + array.expand_dims(key, -3))

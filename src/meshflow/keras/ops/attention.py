@@ -14,12 +14,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values import dtypes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.keras.ops.graph_calls import as_single_layer
 from meshflow.keras.ops.promotion import as_tensor, promote
+from meshflow.kernels import attention as tiled_attention
 from meshflow.kernels import flash_attention as cudnn_attention
 from meshflow.ops import casting
 
@@ -56,7 +58,24 @@ def _attention(
             scale,
             is_causal,
         )
+    key, value = _repeat_heads(query, key, value)
+    if flash is not False and cap is None and tiled_attention.is_worthwhile(query, key, value):
+        fill = -0.7 * float(np.finfo(np.float32).max)
+        options = tiled_attention.ScoreOptions(float(scale), is_causal, "replace", fill)
+        masks = _expand_to_rank4(bias), _expand_to_rank4(mask)
+        operands = tiled_attention.AttentionOperands(query, key, value, *masks)
+        return tiled_attention.attend(options, operands)
     return _compute_attention(query, key, value, bias, mask, scale, is_causal, cap)
+
+
+def _repeat_heads(
+    query: jax.Array, key: jax.Array, value: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Repeat the heads of keys and values for the queries of their groups."""
+    groups = query.shape[2] // key.shape[2]
+    return (
+        (key, value) if groups == 1 else (jnp.repeat(key, groups, 2), jnp.repeat(value, groups, 2))
+    )
 
 
 def _expand_to_rank4(array: jax.Array | None) -> jax.Array | None:
@@ -74,8 +93,7 @@ def _compute_attention(
     is_causal: bool,
     cap: float | None,
 ) -> jax.Array:
-    groups = query.shape[2] // key.shape[2]
-    key, value = (jnp.repeat(v, groups, 2) if groups > 1 else v for v in (key, value))
+    key, value = _repeat_heads(query, key, value)
     logits = jnp.einsum("btnh,bsnh->bnts", query, key).astype(
         jnp.promote_types(query.dtype, jnp.float32)
     )
@@ -117,8 +135,9 @@ def dot_product_attention(
       mask: True for the keys to attend to, broadcast to [batch, heads, t, s].
       scale: Scale of the logits; default `1 / sqrt(size)`.
       is_causal: Whether a query attends only to keys up to its own position.
-      flash_attention: False uses XLA's operations. Otherwise cuDNN's fused attention is used if
-        possible, that is, for 16-bit floats on NVIDIA GPUs.
+      flash_attention: False uses XLA's operations. Otherwise cuDNN's fused attention is used for
+        16-bit floats on NVIDIA GPUs, and tiles of the logits for long sequences of float32 or
+        bfloat16 on CPUs, if possible.
       attn_logits_soft_cap: Bound for the absolute values of the logits, applied by tanh.
 
     Returns:
