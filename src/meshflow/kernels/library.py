@@ -31,11 +31,12 @@ SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
 RENEW = "meshflow_renew"
+RECURRENT = "meshflow_recurrent"
 BOUNDS_CHECK = "meshflow_bounds_check"
 # All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
-    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, BOUNDS_CHECK),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, RECURRENT, BOUNDS_CHECK),
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"

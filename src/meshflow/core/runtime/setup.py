@@ -29,6 +29,7 @@ from meshflow.kernels import (
     library,
     lowerings,
     packing,
+    recurrent,
     running_sums,
     table_rows,
 )
@@ -64,6 +65,7 @@ def configure() -> None:
     packing.register()
     cross_entropy.register()
     kernel_and_bias_gradient.register()
+    recurrent.register()
     running_sums.register()
     adam.register()
     array_updates.register()

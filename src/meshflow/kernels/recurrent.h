@@ -1,0 +1,69 @@
+// A recurrent layer over complete sequences, as its loops see it.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cpus.h"
+
+namespace meshflow {
+
+// The order of `KINDS` in recurrent.py. kGru applies the reset gate after the product, kGruBefore before it.
+enum CellKind { kSimple, kLstm, kGru, kGruBefore, kNumKinds };
+
+// Sizes and buffers. Element types are float or bfloat16; optional buffers are null.
+struct RecurrentTask {
+  int64_t kind, batch, steps, units, gates;
+  // Whether the last step is computed first, axes are [time, batch], `y` has all outputs instead of the last,
+  // and the output of a masked step is zero.
+  bool reverse, time_major, sequences, zeroes;
+  const void *recurrent, *bias, *keep;
+  const uint8_t* mask;
+  // Forward. `saved` (the gates), `before` (the states) and `memory` (LSTM: the memory before a step, GRU: the
+  // candidate's product) are for the gradient.
+  const void *x, *h0, *c0;
+  void *y, *h, *c, *saved, *before, *memory;
+  // Gradient. `inner` is that of a GRU's product.
+  const void *dy, *dh, *dc;
+  void *dx, *inner, *dh0, *dc0;
+
+  int64_t row(int64_t b, int64_t t) const { return time_major ? t * batch + b : b * steps + t; }
+  bool has_memory() const { return kind == kLstm || kind == kGru; }
+};
+
+// A barrier of threads that wait for a short time only, so they poll.
+class PollingBarrier {
+ public:
+  explicit PollingBarrier(int count = 1) : count_(count) {}
+  PollingBarrier(const PollingBarrier& other) : count_(other.count_) {}
+  void wait();
+
+ private:
+  int count_;
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int> phase_{0};
+};
+
+// The part of a thread: examples and groups of columns.
+struct RecurrentPart {
+  int64_t first_row, last_row, first_group, last_group;
+  int64_t thread, threads;
+  PollingBarrier *rows, *all;  // of the threads with the same examples; of all threads
+};
+
+// Code for one instruction set.
+struct RecurrentLoops {
+  int64_t width;  // elements of a vector
+  void (*forward)(const RecurrentTask&, const RecurrentPart&, char*);
+  void (*backward)(const RecurrentTask&, const RecurrentPart&, char*);
+};
+
+// Vectors of a group of columns.
+constexpr int64_t kGroup = 4;
+
+// Bytes of memory that the threads share.
+int64_t count_recurrent_bytes(const RecurrentTask& task, int64_t width);
+
+}  // namespace meshflow
