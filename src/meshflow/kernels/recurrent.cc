@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 #include <omp.h>
-#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,16 +23,16 @@
 
 namespace meshflow {
 
-void PollingBarrier::wait() {
-  if (count_ == 1) return;
-  const int phase = phase_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
+void PollingBarrier::wait(int64_t count) {
+  if (count == 1) return;
+  const int64_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
     arrived_.store(0, std::memory_order_relaxed);
     phase_.store(phase + 1, std::memory_order_release);
     return;
   }
-  // Another process may use the core of a thread that has not arrived.
-  for (int polls = 0; phase_.load(std::memory_order_acquire) == phase; ++polls) polls < 4096 ? pause() : (void)sched_yield();
+  // Another thread may use the core of one that has not arrived.
+  for (int polls = 0; phase_.load(std::memory_order_acquire) == phase; ++polls) polls < 4096 ? pause() : (void)usleep(20);
 }
 
 int64_t count_recurrent_bytes(const RecurrentTask& p, int64_t width) {
@@ -90,47 +90,39 @@ RecurrentLoops choose_loops(int64_t kind) {
 }
 
 // Multiply-adds of a step below which threads do not divide its columns, and of a call that one thread computes.
-constexpr int64_t kMinStep = 1 << 16, kMinCall = 1 << 22;
-
-void run_part(const RecurrentTask& task, const RecurrentLoops& loops, bool backward, char* memory, int64_t threads,
-              int64_t thread, int64_t divisions, std::vector<PollingBarrier>& barriers) {
-  const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
-  const int64_t teams = threads / divisions, team = thread / divisions, member = thread % divisions;
-  auto split = [](int64_t count, int64_t parts, int64_t part) { return count * part / parts; };
-  RecurrentPart part{split(task.batch, teams, team), split(task.batch, teams, team + 1),
-                     split(groups, divisions, member), split(groups, divisions, member + 1),
-                     thread, threads, &barriers[1 + team], &barriers[0]};
-  (backward ? loops.backward : loops.forward)(task, part, memory);
-}
+constexpr int64_t kMinStep = 1 << 18, kMinCall = 1 << 22;
+// Weights that one thread packs faster than a team starts.
+constexpr int64_t kMinWeights = 1 << 17;
 
 void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) {
-  const int64_t bytes = count_recurrent_bytes(task, loops.width), step = task.batch * task.units * task.units * task.gates;
-  if (step * task.steps < kMinCall) {
+  const int64_t bytes = count_recurrent_bytes(task, loops.width), weights = task.units * task.units * task.gates;
+  const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
+  const auto compute = backward ? loops.backward : loops.forward;
+  if (weights * task.batch * task.steps < kMinCall) {
     static thread_local Scratch scratch;
-    std::vector<PollingBarrier> barriers(2);
-    return run_part(task, loops, backward, scratch.get(bytes), 1, 0, 1, barriers);
+    char* memory = scratch.get(bytes);
+    loops.pack(task, backward, 0, 1, memory);
+    return compute(task, {0, task.batch, 0, groups, nullptr, 1}, memory);
   }
   Worker::get().run([&] {
     char* memory = Worker::get().scratch(bytes);
-    const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
-    std::unique_ptr<std::vector<PollingBarrier>> barriers;
-    int64_t threads = 1, divisions = 1;
+#pragma omp parallel if (weights >= kMinWeights)
+    loops.pack(task, backward, omp_get_thread_num(), omp_get_num_threads(), memory);
+    std::vector<PollingBarrier> barriers(omp_get_max_threads());
 #pragma omp parallel
     {
-#pragma omp single
-      {
-        const int64_t available = omp_get_num_threads();
-        // Two examples of a tile share the weights that they read.
-        const int64_t teams = std::max<int64_t>(1, std::min(available, (task.batch + 1) / 2));
-        if (step >= kMinStep) divisions = std::max<int64_t>(1, std::min(available / teams, groups));
-        threads = teams * divisions;
-        barriers = std::make_unique<std::vector<PollingBarrier>>();
-        barriers->reserve(teams + 1);
-        barriers->emplace_back(threads);
-        for (int64_t i = 0; i < teams; ++i) barriers->emplace_back(divisions);
-      }
-      if (omp_get_thread_num() < threads)
-        run_part(task, loops, backward, memory, threads, omp_get_thread_num(), divisions, *barriers);
+      const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+      // Two examples of a tile share the weights that they read.
+      const int64_t teams = std::max<int64_t>(1, std::min(threads, (task.batch + 1) / 2));
+      const bool divides = weights * task.batch >= kMinStep;
+      const int64_t divisions = divides ? std::max<int64_t>(1, std::min(threads / teams, groups)) : 1;
+      const int64_t team = thread / divisions, member = thread % divisions;
+      auto split = [](int64_t count, int64_t parts, int64_t part) { return count * part / parts; };
+      if (team < teams)
+        compute(task,
+                {split(task.batch, teams, team), split(task.batch, teams, team + 1), split(groups, divisions, member),
+                 split(groups, divisions, member + 1), &barriers[team], divisions},
+                memory);
     }
   });
 }

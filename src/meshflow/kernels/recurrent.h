@@ -33,29 +33,30 @@ struct RecurrentTask {
   bool has_memory() const { return kind == kLstm || kind == kGru; }
 };
 
-// A barrier of threads that wait for a short time only, so they poll.
+// A barrier of threads that mostly wait for a short time, so they poll.
 class PollingBarrier {
  public:
-  explicit PollingBarrier(int count = 1) : count_(count) {}
-  PollingBarrier(const PollingBarrier& other) : count_(other.count_) {}
-  void wait();
+  void wait(int64_t count);
 
  private:
-  int count_;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> phase_{0};
+  alignas(64) std::atomic<int64_t> arrived_{0};
+  alignas(64) std::atomic<int64_t> phase_{0};
 };
 
 // The part of a thread: examples and groups of columns.
 struct RecurrentPart {
   int64_t first_row, last_row, first_group, last_group;
-  int64_t thread, threads;
-  PollingBarrier *rows, *all;  // of the threads with the same examples; of all threads
+  // The threads with the same examples.
+  PollingBarrier* barrier;
+  int64_t threads;
+
+  void wait() const { barrier->wait(threads); }
 };
 
 // Code for one instruction set.
 struct RecurrentLoops {
   int64_t width;  // elements of a vector
+  void (*pack)(const RecurrentTask&, bool backward, int64_t thread, int64_t threads, char*);
   void (*forward)(const RecurrentTask&, const RecurrentPart&, char*);
   void (*backward)(const RecurrentTask&, const RecurrentPart&, char*);
 };

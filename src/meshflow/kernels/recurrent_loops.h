@@ -9,19 +9,19 @@ typedef float Vector __attribute__((vector_size(WIDTH * 4)));
 typedef uint32_t Bits __attribute__((vector_size(WIDTH * 4)));
 typedef uint16_t Halves __attribute__((vector_size(WIDTH * 2)));
 
-TARGET INLINE Vector fill(float value) { return Vector{} + value; }
+TARGET INLINE Vector fill(float value) { return value - Vector{}; }
 
 // Loads and stores of the first n elements.
 TARGET INLINE Vector load(const float* from, int64_t n = WIDTH) {
   Vector v = {};
-  std::memcpy(&v, from, sizeof v * (n == WIDTH));
-  if (n != WIDTH) for (int64_t i = 0; i < n; ++i) v[i] = from[i];
+  if (n == WIDTH) std::memcpy(&v, from, sizeof v);
+  else for (int64_t i = 0; i < n; ++i) v[i] = from[i];
   return v;
 }
 TARGET INLINE Vector load(const bfloat16* from, int64_t n = WIDTH) {
   Halves h = {};
-  std::memcpy(&h, from, sizeof h * (n == WIDTH));
-  if (n != WIDTH) for (int64_t i = 0; i < n; ++i) h[i] = from[i].bits;
+  if (n == WIDTH) std::memcpy(&h, from, sizeof h);
+  else for (int64_t i = 0; i < n; ++i) h[i] = from[i].bits;
   return (Vector)(__builtin_convertvector(h, Bits) << 16);
 }
 TARGET INLINE Halves round_to_halves(Vector v) {
@@ -46,17 +46,25 @@ TARGET INLINE Exponential exponential(Vector x) {
   const Vector round = fill(12582912.0f);
   Vector shifted = x * 1.44269504f + round, n = shifted - round;
   Vector r = x - n * 0.693145752f - n * 1.42860677e-6f;
-  Vector p = fill(1.98412698e-4f);
-  p = p * r + 1.38888889e-3f;
-  p = p * r + 8.33333377e-3f;
-  p = p * r + 4.16666679e-2f;
-  p = p * r + 1.66666657e-1f;
+  // The polynomial with the smallest maximum error, 3e-9, for |r| <= log(2) / 2.
+  Vector p = fill(1.39517221e-3f);
+  p = p * r + 8.36960133e-3f;
+  p = p * r + 4.16661873e-2f;
+  p = p * r + 1.66665122e-1f;
   p = p * r + 0.5f;
   return {(Vector)(((Bits)shifted + 127) << 23), p * r * r + r};
 }
 TARGET INLINE Vector clamp(Vector x, float limit) {
-  x = x < -limit ? fill(-limit) : x;
-  return x > limit ? fill(limit) : x;
+  const Vector low = fill(-limit), high = fill(limit);
+  // These instructions return their second operand if it is NaN.
+#if defined(MESHFLOW_PORTABLE) || WIDTH == 4
+  x = low > x ? low : x;
+  return high < x ? high : x;
+#elif WIDTH == 8
+  return (Vector)_mm256_min_ps((__m256)high, _mm256_max_ps((__m256)low, (__m256)x));
+#else
+  return (Vector)_mm512_min_ps((__m512)high, _mm512_max_ps((__m512)low, (__m512)x));
+#endif
 }
 TARGET INLINE Vector sigmoid(Vector x) {
   Exponential e = exponential(clamp(-x, 87.0f));
@@ -197,6 +205,33 @@ struct Layout {
   }
 };
 
+// Packs the recurrent weights for products with states or, for the gradient, with gradients of gates: every
+// `threads`-th part of them. A GRU that resets states before their product has the candidate's weights apart.
+template <typename T>
+TARGET void pack_weights(const RecurrentTask& p, bool backward, int64_t thread, int64_t threads, char* memory) {
+  const int64_t units = p.units, row_size = p.gates * units, k = round_up(units, 2), early = p.kind == kGruBefore ? 2 : p.gates;
+  const T* recurrent = static_cast<const T*>(p.recurrent);
+  Layout<T> to(p, memory);
+  const int64_t width = to.width;
+  if (!backward) {
+    for (int64_t block = thread; block < to.blocks; block += threads) {
+      const int64_t u = block * WIDTH, n = std::min<int64_t>(WIDTH, units - u);
+      pack_gates(recurrent + u, units, row_size, n, k, early, to.weights + block * early * k * WIDTH);
+      if (early < p.gates)
+        pack_gates(recurrent + 2 * units + u, units, row_size, n, k, 1, to.weights + (to.blocks * 2 + block) * k * WIDTH);
+    }
+    return;
+  }
+  for (int64_t group = thread; group < to.groups; group += threads) {
+    const int64_t column = group * kGroup * WIDTH, count = std::min(kGroup * WIDTH, units - column);
+    const int64_t vectors = std::min(kGroup, to.blocks - group * kGroup);
+    const T* from = recurrent + column * row_size;
+    pack_units(from, units, row_size, count, width, early, vectors, to.weights + early * width * column);
+    if (early < p.gates)
+      pack_units(from + early * units, units, row_size, count, width, 1, vectors, to.weights + (early * width + column) * width);
+  }
+}
+
 // Calls use(column of the units, number of columns that exist) for the vectors of the thread's columns.
 #define FOR_BLOCKS(block)                                                                                             \
   for (int64_t block = part.first_group * kGroup, u = block * WIDTH; block < part.last_group * kGroup && u < p.units; \
@@ -218,15 +253,19 @@ TARGET INLINE Vector read_keep(const RecurrentTask& p, int64_t b, int64_t u, int
   return p.keep ? load(static_cast<const T*>(p.keep) + b * p.units + u, n) : fill(1);
 }
 
-// Multiplies the thread's rows by packed columns, and calls use(row, its sums).
-template <int max_rows, typename Multiply, typename P, typename Use>
+// Multiplies the thread's rows by packed columns, and calls each use(row, its sums) for the rows of a tile. Two
+// short loops are faster than a long one, because the processor computes several of their iterations at once.
+template <int max_rows, typename Multiply, typename P, typename... Uses>
 TARGET INLINE void multiply_rows(const RecurrentPart& part, int64_t vectors, Multiply multiply, const P* a, int64_t stride,
-                                 const P* b, int64_t k, Use use) {
+                                 const P* b, int64_t k, Uses... uses) {
   alignas(64) float tile[8 * kGroup * WIDTH];
   for (int64_t start = part.first_row; start < part.last_row; start += max_rows) {
     const int64_t count = std::min<int64_t>(max_rows, part.last_row - start);
     multiply(a + start * stride, stride, b, k, tile, count);
-    for (int64_t r = 0; r < count; ++r) use(start + r, tile + r * vectors * WIDTH);
+    auto visit = [&](auto use) LAMBDA {
+      for (int64_t r = 0; r < count; ++r) use(start + r, tile + r * vectors * WIDTH);
+    };
+    (visit(uses), ...);
   }
 }
 
@@ -241,12 +280,6 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
   // A GRU that resets states before their product computes the candidate later.
   constexpr int early = kind == kGruBefore ? 2 : gates;
 
-  for (int64_t block = part.thread; block < to.blocks; block += part.threads) {
-    const int64_t u = block * WIDTH, n = std::min<int64_t>(WIDTH, units - u);
-    pack_gates(recurrent + u, units, row_size, n, k, early, to.weights + block * early * k * WIDTH);
-    if (early < gates)
-      pack_gates(recurrent + 2 * units + u, units, row_size, n, k, 1, to.weights + (to.blocks * 2 + block) * k * WIDTH);
-  }
   find_first_steps(p, part, to);
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
@@ -256,7 +289,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
       if (kind == kLstm) store(to.c + at, load(static_cast<const T*>(p.c0) + b * units + u, n));
       store_part<T>(to.operand[0] + at, p.keep ? h * read_keep<T>(p, b, u, n) : h);
     }
-  part.all->wait();
+  part.wait();
 
   for (int64_t s = 0; s < p.steps; ++s) {
     const int64_t t = p.reverse ? p.steps - 1 - s : s, ahead = p.reverse ? std::max<int64_t>(0, t - 1) : std::min(t + 1, p.steps - 1);
@@ -266,7 +299,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
       // Update gates replace `direct`, reset states are the operand of the candidate.
       FOR_BLOCKS(block) {
         const int64_t n = std::min<int64_t>(WIDTH, units - u);
-        multiply_rows<kTileRows<2>>(part, 2, multiply<2, kTileRows<2>, Part<T>>, from, stride, to.weights + block * 2 * k * WIDTH, k, [&](int64_t b, const float* sum) LAMBDA {
+        multiply_rows<kTileRows<2>>(part, 2, multiply<2, kTileRows<2>, Part<T>>, from, stride, to.weights + block * 2 * k * WIDTH, k, [&](int64_t b, float* sum) LAMBDA {
           const int64_t row = p.row(b, t), at = b * stride + u;
           Vector in[2];
           for (int g = 0; g < 2; ++g) {
@@ -276,10 +309,10 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
           }
           store(to.direct + at, in[0]);
           store_part<T>(to.product + at, in[1] * load(to.h + at) * read_keep<T>(p, b, u, n));
-          if (saved) store(saved + row * row_size + units + u, in[1], n);
+          if (saved) store(saved + row * row_size + u, in[0], n), store(saved + row * row_size + units + u, in[1], n);
         });
       }
-      part.rows->wait();
+      part.wait();
       from = to.product;
     }
     FOR_BLOCKS(block) {
@@ -292,39 +325,46 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
         for (int g = 0; g < 2; ++g) offsets[g] += load(bias + row_size + g * units + u, n);
         inner_offset = load(bias + row_size + 2 * units + u, n);
       }
-      multiply_rows<kTileRows<vectors>>(part, vectors, multiply<vectors, kTileRows<vectors>, Part<T>>, from, stride, weights, k, [&](int64_t b, const float* sum) LAMBDA {
+      multiply_rows<kTileRows<vectors>>(part, vectors, multiply<vectors, kTileRows<vectors>, Part<T>>, from, stride, weights, k, [&](int64_t b, float* sum) LAMBDA {
         const int64_t row = p.row(b, t), at = b * stride + u;
-        const bool is_kept = !p.mask || p.mask[row];
         const T* in = x + row * row_size + u;
         // The next step's row is far away in arrays [batch, time].
         for (int g = 0; g < gates; ++g) __builtin_prefetch(x + p.row(b, ahead) * row_size + g * units + u);
         auto gate = [&](int g, int v) LAMBDA { return load(in + g * units, n) + offsets[g] + load(sum + v * WIDTH); };
         auto save = [&](int g, Vector value) LAMBDA { if (saved) store(saved + row * row_size + g * units + u, value, n); };
         auto save_memory = [&](Vector value) LAMBDA { if (kept) store(kept + row * units + u, value, n); };
-        const Vector old = load(to.h + at);
-        Vector h;
         if constexpr (kind == kSimple) {
-          h = hyperbolic_tangent(gate(0, 0));
-          save(0, h);
+          store(sum, gate(0, 0));
         } else if constexpr (kind == kLstm) {
           const Vector input = sigmoid(gate(0, 0)), forget = sigmoid(gate(1, 1)), candidate = hyperbolic_tangent(gate(2, 2)), output = sigmoid(gate(3, 3));
-          const Vector c = load(to.c + at), new_c = forget * c + input * candidate;
-          h = output * hyperbolic_tangent(new_c);
+          const Vector c = load(to.c + at);
           save(0, input), save(1, forget), save(2, candidate), save(3, output), save_memory(c);
+          store(sum, output), store(sum + WIDTH, forget * c + input * candidate);
+        } else if constexpr (kind == kGru) {
+          const Vector update = sigmoid(gate(0, 0)), reset = sigmoid(gate(1, 1)), inner = load(sum + 2 * WIDTH) + inner_offset;
+          save(0, update), save(1, reset), save_memory(inner);
+          store(sum, update), store(sum + WIDTH, load(in + 2 * units, n) + offsets[2] + reset * inner);
+        } else {
+          store(sum, gate(2, 0));
+        }
+      }, [&](int64_t b, float* sum) LAMBDA {
+        const int64_t row = p.row(b, t), at = b * stride + u;
+        const bool is_kept = !p.mask || p.mask[row];
+        const Vector old = load(to.h + at);
+        auto save = [&](int g, Vector value) LAMBDA { if (saved) store(saved + row * row_size + g * units + u, value, n); };
+        Vector h;
+        if constexpr (kind == kSimple) {
+          h = hyperbolic_tangent(load(sum));
+          save(0, h);
+        } else if constexpr (kind == kLstm) {
+          const Vector new_c = load(sum + WIDTH);
+          h = load(sum) * hyperbolic_tangent(new_c);
           if (is_kept) store(to.c + at, new_c);
         } else {
-          Vector update, candidate;
-          if constexpr (kind == kGru) {
-            update = sigmoid(gate(0, 0));
-            const Vector reset = sigmoid(gate(1, 1)), inner = load(sum + 2 * WIDTH) + inner_offset;
-            candidate = hyperbolic_tangent(load(in + 2 * units, n) + offsets[2] + reset * inner);
-            save(1, reset), save_memory(inner);
-          } else {
-            update = load(to.direct + at);
-            candidate = hyperbolic_tangent(gate(2, 0));
-          }
+          const Vector update = kind == kGru ? load(sum) : load(to.direct + at);
+          const Vector candidate = hyperbolic_tangent(load(kind == kGru ? sum + WIDTH : sum));
           h = update * old + (1.0f - update) * candidate;
-          save(0, update), save(2, candidate);
+          save(2, candidate);
         }
         if (before) store(before + row * units + u, old, n);
         if (!is_kept) h = old;
@@ -335,7 +375,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
         store_part<T>(next + at, p.keep ? h * read_keep<T>(p, b, u, n) : h);
       });
     }
-    part.rows->wait();
+    part.wait();
   }
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
@@ -357,14 +397,6 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
   // A GRU that resets states before their product multiplies the candidate's gradient first.
   constexpr int late = kind == kGruBefore ? 2 : gates;
 
-  for (int64_t group = part.thread; group < to.groups; group += part.threads) {
-    const int64_t column = group * kGroup * WIDTH, count = std::min(kGroup * WIDTH, units - column);
-    const int64_t vectors = std::min(kGroup, to.blocks - group * kGroup);
-    const T* from = recurrent + column * row_size;
-    pack_units(from, units, row_size, count, width, late, vectors, to.weights + late * width * column);
-    if (late < gates)
-      pack_units(from + late * units, units, row_size, count, width, 1, vectors, to.weights + (late * width + column) * width);
-  }
   find_first_steps(p, part, to);
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
@@ -372,7 +404,7 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
       store(to.h + at, load(static_cast<const T*>(p.dh) + b * units + u, n));
       if (kind == kLstm) store(to.c + at, load(static_cast<const T*>(p.dc) + b * units + u, n));
     }
-  part.all->wait();
+  part.wait();
 
   for (int64_t s = p.steps - 1; s >= 0; --s) {
     const int64_t t = p.reverse ? p.steps - 1 - s : s, ahead = p.reverse ? std::min(t + 1, p.steps - 1) : std::max<int64_t>(0, t - 1);
@@ -429,7 +461,7 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
         }
       }
     }
-    part.rows->wait();
+    part.wait();
     // Masked examples have no gradients of gates, so their products are zero.
 #define FOR_GROUPS                                                                   \
   for (int64_t group = part.first_group, vectors = 0;                                \
@@ -439,7 +471,7 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
     if constexpr (kind == kGruBefore) {
       FOR_GROUPS {
         auto product = [&](auto... operands) LAMBDA { multiply_group(vectors, operands...); };
-        multiply_rows<kTileRows<kGroup>>(part, vectors, product, slopes + 2 * width, stride, to.weights + (late * width + group * kGroup * WIDTH) * width, width, [&](int64_t b, const float* sum) LAMBDA {
+        multiply_rows<kTileRows<kGroup>>(part, vectors, product, slopes + 2 * width, stride, to.weights + (late * width + group * kGroup * WIDTH) * width, width, [&](int64_t b, float* sum) LAMBDA {
           const int64_t row = p.row(b, t);
           const bool is_kept = !p.mask || p.mask[row];
           FOR_VECTORS {
@@ -453,11 +485,11 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
           }
         });
       }
-      part.rows->wait();
+      part.wait();
     }
     FOR_GROUPS {
       auto product = [&](auto... operands) LAMBDA { multiply_group(vectors, operands...); };
-      multiply_rows<kTileRows<kGroup>>(part, vectors, product, slopes, stride, to.weights + late * width * group * kGroup * WIDTH, late * width, [&](int64_t b, const float* sum) LAMBDA {
+      multiply_rows<kTileRows<kGroup>>(part, vectors, product, slopes, stride, to.weights + late * width * group * kGroup * WIDTH, late * width, [&](int64_t b, float* sum) LAMBDA {
         const bool is_kept = !p.mask || p.mask[p.row(b, t)];
         FOR_VECTORS {
           const int64_t n = std::min<int64_t>(WIDTH, units - u), at = b * width + u;
@@ -482,10 +514,10 @@ TARGET void backward_loop(const RecurrentTask& p, const RecurrentPart& part, cha
 template <typename T>
 inline RecurrentLoops choose(int64_t kind) {
   constexpr RecurrentLoops table[kNumKinds] = {
-      {WIDTH, forward_loop<kSimple, T>, backward_loop<kSimple, T>},
-      {WIDTH, forward_loop<kLstm, T>, backward_loop<kLstm, T>},
-      {WIDTH, forward_loop<kGru, T>, backward_loop<kGru, T>},
-      {WIDTH, forward_loop<kGruBefore, T>, backward_loop<kGruBefore, T>},
+      {WIDTH, pack_weights<T>, forward_loop<kSimple, T>, backward_loop<kSimple, T>},
+      {WIDTH, pack_weights<T>, forward_loop<kLstm, T>, backward_loop<kLstm, T>},
+      {WIDTH, pack_weights<T>, forward_loop<kGru, T>, backward_loop<kGru, T>},
+      {WIDTH, pack_weights<T>, forward_loop<kGruBefore, T>, backward_loop<kGruBefore, T>},
   };
   return table[kind];
 }
