@@ -317,47 +317,74 @@ def _transpose_tangents(cts: Sequence[Any], *operands: Any, form: RecurrentForm)
     return [None] * len(fixed) + [g if l else None for g, l in zip(gradients, is_linear, strict=True)]
 
 
-def make_descriptor(avals: Avals, form: RecurrentForm, is_gradient: bool, saves: bool) -> list[int] | None:
-    """Return the descriptor of the handler, or None if XLA's code should run.
+def _describe(
+    operands: Sequence[Any], is_gradient: bool, form: RecurrentForm, saves: bool = False
+) -> tuple[list[int], np.dtype] | None:
+    """Return the descriptor of the handler and the dtype of its arrays, or None for other code.
 
     Args:
-      avals: Types of the operands.
-      form: Properties of the layer.
+      operands: Types of the operands.
       is_gradient: Whether the gradient is computed.
+      form: Properties of the layer.
       saves: Whether arrays for the gradient are saved.
     """
-    *_, width = avals[0].shape
-    axes = avals[0].shape[:2][::-1] if form.time_major else avals[0].shape[:2]
-    sizes = [*axes, width // _NUM_GATES[form.kind]]
-    if not all(isinstance(n, int) and n > 0 for n in sizes) or sizes[0] * sizes[1] < MIN_ROWS:
+    dtype = np.dtype(operands[0].dtype)
+    if {np.dtype(a.dtype) for a in operands} - {np.dtype(bool)} != {dtype}:
         return None
-    values = (form.reverse, form.time_major, form.returns_sequences, form.zero_output_for_mask)
-    values = (*values, saves, form.has_bias, form.has_mask, form.has_dropout)
-    flags = sum(value << bit for bit, value in enumerate(values))
-    return [int(is_gradient), KINDS.index(form.kind), *sizes, flags]
+    # There is no code for float16, but for larger floats that contain it.
+    dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
+    *axes, width = operands[0].shape
+    batch, steps = reversed(axes) if form.time_major else axes
+    sizes = [batch, steps, width // _NUM_GATES[form.kind]]
+    if dtype.name not in ("float32", "bfloat16") or not all(isinstance(n, int) and n > 0 for n in sizes):
+        return None
+    if batch * steps < MIN_ROWS:
+        return None
+    flags = (form.reverse, form.time_major, form.returns_sequences, form.zero_output_for_mask)
+    flags = (*flags, saves, form.has_bias, form.has_mask, form.has_dropout)
+    bits = sum(flag << bit for bit, flag in enumerate(flags))
+    return [int(is_gradient), KINDS.index(form.kind), *sizes, bits], dtype
 
 
 def _choose_handler(
     is_gradient: bool, operands: Avals, results: Avals, parameters: dict[str, Any]
 ) -> HandlerCall | None:
     """Return a function that calls the handler, or None to use XLA's code."""
-    form, dtype = parameters["form"], np.dtype(operands[0].dtype)
-    if {np.dtype(a.dtype) for a in operands} - {np.dtype(bool)} != {dtype}:
+    found, loaded = _describe(operands, is_gradient, **parameters), library.load()
+    if found is None or loaded is None or not loaded.has_handler(library.RECURRENT):
         return None
-    # There is no code for float16, but for larger floats that contain it.
-    compute_dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
-    descriptor = make_descriptor(operands, form, is_gradient, parameters.get("saves", False))
-    loaded = library.load() if compute_dtype.name in ("float32", "bfloat16") else None
-    if descriptor is None or loaded is None or not loaded.has_handler(library.RECURRENT):
-        return None
+    descriptor, compute_dtype = found
     specs = [jax.ShapeDtypeStruct(a.shape, compute_dtype) for a in results]
 
     def call(*arrays: Array) -> list[Array]:
         arrays = tuple(a if a.dtype == bool else a.astype(compute_dtype) for a in arrays)
         made = lowerings.call_handler(descriptor, arrays, specs, library.RECURRENT)
-        return [a.astype(dtype) for a in made]
+        return [a.astype(spec.dtype) for a, spec in zip(made, results, strict=True)]
 
     return call
+
+
+def make_host_call(
+    primitive: Any, operands: Sequence[Any], results: Sequence[Any], parameters: dict[str, Any]
+) -> tuple[Callable[..., None] | None, np.dtype]:
+    """Return a function that runs the handler without XLA and the dtype of its arrays.
+
+    Args:
+      primitive: `layer_p` or `gradient_p`.
+      operands: Types of the operands.
+      results: Types of the results.
+      parameters: Parameters of the primitive.
+
+    Returns:
+      A function of row-major arrays of operands and results, and the dtype of those that are not
+      boolean; None instead of the function if the handler does not support the layer.
+    """
+    found, loaded = _describe(operands, primitive is gradient_p, **parameters), library.load()
+    if found is None or loaded is None:
+        return None, np.dtype(operands[0].dtype)
+    descriptor, dtype = found
+    types = [dtype.name] * (len(operands) + len(results))
+    return loaded.make_call(descriptor, types, library.RECURRENT), dtype
 
 
 def register() -> None:
