@@ -37,7 +37,8 @@ void PollingBarrier::wait(int64_t count) {
 
 int64_t count_recurrent_bytes(const RecurrentTask& p, int64_t width) {
   const int64_t row = (p.units + width - 1) / width * width;
-  return 4 * (p.gates * row * row + p.batch * (2 * p.gates * row + 4 * row + 2));
+  const int64_t inputs = (p.features + width - 1) / width * width;
+  return 4 * (p.gates * row * (row + inputs) + p.batch * (2 * p.gates * row + 4 * row + 2 * inputs + 2));
 }
 
 namespace plain {
@@ -95,14 +96,14 @@ constexpr int64_t kMinStep = 1 << 18, kMinCall = 1 << 22;
 constexpr int64_t kMinWeights = 1 << 17;
 
 void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) {
-  const int64_t bytes = count_recurrent_bytes(task, loops.width), weights = task.units * task.units * task.gates;
+  const int64_t bytes = count_recurrent_bytes(task, loops.width), weights = (task.units + task.features) * task.units * task.gates;
   const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
   const auto compute = backward ? loops.backward : loops.forward;
   if (weights * task.batch * task.steps < kMinCall) {
     static thread_local Scratch scratch;
     char* memory = scratch.get(bytes);
     loops.pack(task, backward, 0, 1, memory);
-    return compute(task, {0, task.batch, 0, groups, nullptr, 1}, memory);
+    return compute(task, {0, task.batch, 0, groups, nullptr, 1, 0}, memory);
   }
   Worker::get().run([&] {
     char* memory = Worker::get().scratch(bytes);
@@ -121,7 +122,7 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
       if (team < teams)
         compute(task,
                 {split(task.batch, teams, team), split(task.batch, teams, team + 1), split(groups, divisions, member),
-                 split(groups, divisions, member + 1), &barriers[team], divisions},
+                 split(groups, divisions, member + 1), &barriers[team], divisions, member},
                 memory);
     }
   });
@@ -129,8 +130,8 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
 
 enum Flag { kReverse = 1, kTimeMajor = 2, kSequences = 4, kZeroes = 8, kSaves = 16, kBias = 32, kMask = 64, kKeep = 128 };
 
-// The operands and results of a descriptor: whether it is a gradient, the kind of cell, batch, steps, units, flags.
-// Forward: x, recurrent weights, states, bias, mask, dropout mask; outputs, states, saved arrays. Gradient: saved
+// The operands and results of a descriptor: whether it is a gradient, the kind of cell, batch, steps, units, features
+// of x or 0, flags. Forward: x and its weights, or their product; recurrent weights, states, bias, mask, dropout mask; outputs, states, saved arrays. Gradient: saved
 // arrays, recurrent weights, mask, dropout mask, gradients of outputs and states; gradients of x, of a GRU's
 // product, and of the states. `take` returns the next buffer, which has this number of elements of 0: the arrays'
 // type, 1: bool.
@@ -139,10 +140,12 @@ RecurrentTask read_task(Reader& reader, bool& backward, Take take) {
   RecurrentTask p{};
   backward = reader.next() != 0;
   p.kind = reader.next(), p.batch = reader.next(), p.steps = reader.next(), p.units = reader.next();
+  p.features = reader.next();
   const int64_t flags = reader.next(), limit = int64_t{1} << 24;
-  for (int64_t size : {p.batch, p.steps, p.units})
+  for (int64_t size : {p.batch, p.steps, p.units, p.features + 1})
     if (size < 1 || size > limit) throw std::invalid_argument("the sizes are not supported");
-  if (p.kind < 0 || p.kind >= kNumKinds) throw std::invalid_argument("unknown kind of cell");
+  if (p.kind < 0 || p.kind >= kNumKinds || (p.features && (backward || p.kind == kGruBefore)))
+    throw std::invalid_argument("the kind of cell is not supported");
   p.gates = p.kind == kSimple ? 1 : p.kind == kLstm ? 4 : 3;
   p.reverse = flags & kReverse, p.time_major = flags & kTimeMajor, p.sequences = flags & kSequences, p.zeroes = flags & kZeroes;
   const int64_t rows = p.batch * p.steps, state = p.batch * p.units, all = rows * p.units;
@@ -165,7 +168,9 @@ RecurrentTask read_task(Reader& reader, bool& backward, Take take) {
     if (is_lstm) p.dc0 = take(state, false);
     return p;
   }
-  p.x = take(all * p.gates, false), p.recurrent = take(weights, false), p.h0 = take(state, false);
+  p.x = take(p.features ? rows * p.features : all * p.gates, false);
+  if (p.features) p.kernel = take(p.features * p.units * p.gates, false);
+  p.recurrent = take(weights, false), p.h0 = take(state, false);
   if (is_lstm) p.c0 = take(state, false);
   if (flags & kBias) p.bias = take(p.gates * p.units * (p.kind == kGru ? 2 : 1), false);
   masks();

@@ -16,10 +16,11 @@ enum CellKind { kSimple, kLstm, kGru, kGruBefore, kNumKinds };
 // Sizes and buffers. Element types are float or bfloat16; optional buffers are null.
 struct RecurrentTask {
   int64_t kind, batch, steps, units, gates;
+  int64_t features;  // of the inputs; 0 if they are already multiplied by `kernel`
   // Whether the last step is computed first, axes are [time, batch], `y` has all outputs instead of the last,
   // and the output of a masked step is zero.
   bool reverse, time_major, sequences, zeroes;
-  const void *recurrent, *bias, *keep;
+  const void *kernel, *recurrent, *bias, *keep;
   const uint8_t* mask;
   // Forward. `saved` (the gates), `before` (the states) and `memory` (LSTM: the memory before a step, GRU: the
   // candidate's product) are for the gradient.
@@ -46,9 +47,9 @@ class PollingBarrier {
 // The part of a thread: examples and groups of columns.
 struct RecurrentPart {
   int64_t first_row, last_row, first_group, last_group;
-  // The threads with the same examples.
+  // The threads with the same examples, and the index of this one among them.
   PollingBarrier* barrier;
-  int64_t threads;
+  int64_t threads, member;
 
   void wait() const { barrier->wait(threads); }
 };

@@ -1,7 +1,7 @@
 """Recurrent layers over complete sequences, and their gradients, as primitives with a CPU handler.
 
 A loop of XLA calls a product and several fusions in each step. The handler computes all steps in one
-call; products with the inputs, and the gradients of all weights, are large products outside of it.
+call. Its gradient ends at the gates: gradients of inputs and weights are large products.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ _NUM_GATES = {"simple_rnn": 1, "lstm": 4, "gru": 3, "gru_reset_before": 3}
 
 # Rows (examples times steps) below which packing the weights would take longest.
 MIN_ROWS = 8
+# Bytes of weights that remain in the cache of a core. If there are more, inputs of all steps are
+# multiplied first.
+MAX_WEIGHT_BYTES = 1 << 19
 
 
 class RecurrentForm(NamedTuple):
@@ -68,8 +71,8 @@ class RecurrentForm(NamedTuple):
         return 3 if self.kind in ("lstm", "gru") else 2
 
 
-# Operands: projected inputs [batch, time, gates * units], recurrent kernel [units, gates * units],
-# states [batch, units], and optionally the bias ([2, 3 * units] of a `gru`, otherwise
+# Operands: inputs [batch, time, features], kernel [features, gates * units], recurrent kernel [units,
+# gates * units], states [batch, units], and optionally the bias ([2, 3 * units] of a `gru`, otherwise
 # [gates * units]), mask [batch, time] and dropout mask [batch, units]. Parameters: `form`, and
 # whether it `saves` arrays for gradients. Results: output, states, saved arrays.
 layer_p = jex_core.Primitive("recurrent_layer")
@@ -213,7 +216,8 @@ def _scan(
 
 def _compute_layer(*operands: Array, form: RecurrentForm, saves: bool) -> list[Array]:
     rest = _Operands(operands)
-    x, kernel = rest.take(2)
+    x, input_kernel, kernel = rest.take(3)
+    x = x @ input_kernel
     states, bias = rest.take(form.num_states), rest.take_optional(form.has_bias)
     mask, keep = rest.take_optional(form.has_mask), rest.take_optional(form.has_dropout)
     inner_bias = None
@@ -271,7 +275,7 @@ def _find_jvp(
     num_results = 1 + form.num_states
     saved = results[num_results:]
     rest, t_rest = _Operands(primals), _Operands(tangents)
-    (_, kernel), (t_x, t_kernel) = rest.take(2), t_rest.take(2)
+    (x, input_kernel, kernel), (t_inputs, t_input_kernel, t_kernel) = rest.take(3), t_rest.take(3)
     t_states = [ad.instantiate_zeros(t) for t in t_rest.take(form.num_states)]
     rest.take(form.num_states)
     rest.take_optional(form.has_bias)
@@ -290,21 +294,25 @@ def _find_jvp(
         parts = [states @ weights[:, : 2 * units], (reset * states) @ weights[:, 2 * units :]]
         return jnp.concatenate(parts, -1)
 
-    # Tangents of the projection of states, which a `gru` keeps apart from that of inputs.
-    terms = []
+    # Tangents of the products with inputs and with states, which a `gru` keeps apart.
+    input_terms, terms = [], []
+    if not is_zero(t_inputs):
+        input_terms.append(t_inputs @ input_kernel)
+    if not is_zero(t_input_kernel):
+        input_terms.append(x @ t_input_kernel)
     if not is_zero(t_kernel):
         used = before * to_sequence(masks[-1]) if form.has_dropout else before
         terms.append(project(used, t_kernel))
     if not is_zero(t_keep):
         terms.append(project(before * to_sequence(t_keep), kernel))
-    t_x = ad.instantiate_zeros(t_x)
-    if form.kind == "gru":
-        if not is_zero(t_bias):
-            t_x, terms = t_x + t_bias[0], [*terms, jnp.broadcast_to(t_bias[1], t_x.shape)]
-        projections = [t_x, functools.reduce(operator.add, terms) if terms else jnp.zeros_like(t_x)]
-    else:
-        t_x = t_x if is_zero(t_bias) else t_x + t_bias
-        projections = [functools.reduce(operator.add, terms, t_x)]
+    zeros = jnp.zeros_like(saved[0])
+    if not is_zero(t_bias):
+        t_bias, t_inner_bias = t_bias if form.kind == "gru" else (t_bias, None)
+        input_terms.append(zeros + t_bias)
+        if t_inner_bias is not None:
+            terms.append(zeros + t_inner_bias)
+    groups = [input_terms, terms] if form.kind == "gru" else [input_terms + terms]
+    projections = [functools.reduce(operator.add, group) if group else zeros for group in groups]
     t_results = tangent_p.bind(*saved, kernel, *masks, *projections, *t_states, form=form)
     return results[:num_results], t_results
 
@@ -333,17 +341,33 @@ def _describe(
         return None
     # There is no code for float16, but for larger floats that contain it.
     dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
-    *axes, width = operands[0].shape
+    *axes, features = operands[0].shape
     batch, steps = reversed(axes) if form.time_major else axes
-    sizes = [batch, steps, width // _NUM_GATES[form.kind]]
-    if dtype.name not in ("float32", "bfloat16") or not all(isinstance(n, int) and n > 0 for n in sizes):
+    kernel = operands[form.num_saved if is_gradient else 2]
+    units, width = kernel.shape
+    sizes = [batch, steps, units]
+    if dtype.name not in ("float32", "bfloat16") or not all(isinstance(n, int) and n > 0 for n in (*sizes, features)):
         return None
     if batch * steps < MIN_ROWS:
         return None
+    projects = (
+        not is_gradient
+        and form.kind != "gru_reset_before"
+        and (features + units) * width * dtype.itemsize <= MAX_WEIGHT_BYTES
+    )
+    sizes.append(features if projects else 0)
     flags = (form.reverse, form.time_major, form.returns_sequences, form.zero_output_for_mask)
     flags = (*flags, saves, form.has_bias, form.has_mask, form.has_dropout)
     bits = sum(flag << bit for bit, flag in enumerate(flags))
     return [int(is_gradient), KINDS.index(form.kind), *sizes, bits], dtype
+
+
+def _prepare(descriptor: list[int], operands: Sequence[Any]) -> list[Any]:
+    """Return the handler's operands: it does not multiply the inputs if there are many weights."""
+    is_gradient, *_, features, _ = descriptor
+    if is_gradient or features:
+        return list(operands)
+    return [operands[0] @ operands[1], *operands[2:]]
 
 
 def _choose_handler(
@@ -358,7 +382,7 @@ def _choose_handler(
 
     def call(*arrays: Array) -> list[Array]:
         arrays = tuple(a if a.dtype == bool else a.astype(compute_dtype) for a in arrays)
-        made = lowerings.call_handler(descriptor, arrays, specs, library.RECURRENT)
+        made = lowerings.call_handler(descriptor, _prepare(descriptor, arrays), specs, library.RECURRENT)
         return [a.astype(spec.dtype) for a, spec in zip(made, results, strict=True)]
 
     return call
@@ -383,8 +407,13 @@ def make_host_call(
     if found is None or loaded is None:
         return None, np.dtype(operands[0].dtype)
     descriptor, dtype = found
-    types = [dtype.name] * (len(operands) + len(results))
-    return loaded.make_call(descriptor, types, library.RECURRENT), dtype
+    types = [dtype.name] * (len(_prepare(descriptor, [np.zeros((1, 1))] * len(operands))) + len(results))
+    call = loaded.make_call(descriptor, types, library.RECURRENT)
+
+    def run(*arrays: np.ndarray) -> None:
+        call(*_prepare(descriptor, arrays[: len(operands)]), *arrays[len(operands) :])
+
+    return run, dtype
 
 
 def register() -> None:

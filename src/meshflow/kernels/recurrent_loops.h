@@ -145,10 +145,10 @@ TARGET void multiply(const P* a, int64_t stride, const P* b, int64_t k, float* t
   multiply_tile<vectors, rows>(a, stride, b, k, to);
 }
 
-// Packs `vectors` gates of one vector of units, for products with states: rows of a matrix [units, gates * units].
+// Packs `vectors` gates of one vector of units, for products with states or inputs: a matrix [rows, gates * units].
 template <typename T>
-TARGET void pack_gates(const T* from, int64_t units, int64_t row_size, int64_t n, int64_t k, int64_t vectors, Part<T>* to) {
-  auto read = [&](int64_t row, int64_t v) LAMBDA { return row < units ? load(from + row * row_size + v * units, n) : fill(0); };
+TARGET void pack_gates(const T* from, int64_t rows, int64_t units, int64_t row_size, int64_t n, int64_t k, int64_t vectors, Part<T>* to) {
+  auto read = [&](int64_t row, int64_t v) LAMBDA { return row < rows ? load(from + row * row_size + v * units, n) : fill(0); };
   if constexpr (sizeof(Part<T>) == 2) {
     for (int64_t p = 0; p < k; p += 2)
       for (int64_t v = 0; v < vectors; ++v, to += 2 * WIDTH) {
@@ -189,8 +189,8 @@ TARGET INLINE int64_t round_up(int64_t value, int64_t divisor) { return (value +
 // after the units are zero.
 template <typename T>
 struct Layout {
-  int64_t width, blocks, groups;
-  Part<T>*weights, *operand[2], *product;
+  int64_t width, blocks, groups, inputs_width, inputs_k;
+  Part<T>*weights, *input_weights, *operand[2], *product, *inputs[2];
   float *h, *c, *direct;
   int64_t* first;
 
@@ -198,6 +198,9 @@ struct Layout {
     width = round_up(p.units, WIDTH), blocks = width / WIDTH, groups = (blocks + kGroup - 1) / kGroup;
     auto take = [&](int64_t count) { float* at = reinterpret_cast<float*>(memory); memory += count * 4; return at; };
     weights = reinterpret_cast<Part<T>*>(take(p.gates * width * width));
+    inputs_width = round_up(p.features, WIDTH), inputs_k = round_up(p.features, 2);
+    input_weights = reinterpret_cast<Part<T>*>(take(p.gates * width * inputs_width));
+    for (auto& part : inputs) part = reinterpret_cast<Part<T>*>(take(p.batch * inputs_width));
     for (auto& part : operand) part = reinterpret_cast<Part<T>*>(take(p.batch * p.gates * width));
     product = reinterpret_cast<Part<T>*>(take(p.batch * width));
     h = take(p.batch * width), c = take(p.batch * width), direct = take(p.batch * width);
@@ -216,9 +219,12 @@ TARGET void pack_weights(const RecurrentTask& p, bool backward, int64_t thread, 
   if (!backward) {
     for (int64_t block = thread; block < to.blocks; block += threads) {
       const int64_t u = block * WIDTH, n = std::min<int64_t>(WIDTH, units - u);
-      pack_gates(recurrent + u, units, row_size, n, k, early, to.weights + block * early * k * WIDTH);
+      pack_gates(recurrent + u, units, units, row_size, n, k, early, to.weights + block * early * k * WIDTH);
+      if (p.features)
+        pack_gates(static_cast<const T*>(p.kernel) + u, p.features, units, row_size, n, to.inputs_k, early,
+                   to.input_weights + block * early * to.inputs_k * WIDTH);
       if (early < p.gates)
-        pack_gates(recurrent + 2 * units + u, units, row_size, n, k, 1, to.weights + (to.blocks * 2 + block) * k * WIDTH);
+        pack_gates(recurrent + 2 * units + u, units, units, row_size, n, k, 1, to.weights + (to.blocks * 2 + block) * k * WIDTH);
     }
     return;
   }
@@ -245,6 +251,17 @@ TARGET void find_first_steps(const RecurrentTask& p, const RecurrentPart& part, 
     int64_t s = 0;
     while (p.mask && s < p.steps && !p.mask[p.row(b, p.reverse ? p.steps - 1 - s : s)]) ++s;
     to.first[b] = s;
+  }
+}
+
+// Copies the inputs of a step to rows without gaps.
+template <typename T>
+TARGET void read_inputs(const RecurrentTask& p, const RecurrentPart& part, Layout<T>& to, int64_t s) {
+  if (!p.features || s == p.steps) return;
+  for (int64_t b = part.first_row + part.member; b < part.last_row; b += part.threads) {
+    const T* from = static_cast<const T*>(p.x) + p.row(b, p.reverse ? p.steps - 1 - s : s) * p.features;
+    for (int64_t i = 0; i < p.features; i += WIDTH)
+      store_part<T>(to.inputs[s % 2] + b * to.inputs_width + i, load(from + i, std::min<int64_t>(WIDTH, p.features - i)));
   }
 }
 
@@ -281,6 +298,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
   constexpr int early = kind == kGruBefore ? 2 : gates;
 
   find_first_steps(p, part, to);
+  read_inputs(p, part, to, 0);
   for (int64_t b = part.first_row; b < part.last_row; ++b)
     FOR_BLOCKS(block) {
       const int64_t n = std::min<int64_t>(WIDTH, units - u), at = b * stride + u;
@@ -295,6 +313,7 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
     const int64_t t = p.reverse ? p.steps - 1 - s : s, ahead = p.reverse ? std::max<int64_t>(0, t - 1) : std::min(t + 1, p.steps - 1);
     const Part<T>* from = to.operand[s % 2];
     Part<T>* next = to.operand[(s + 1) % 2];
+    read_inputs(p, part, to, s + 1);
     if constexpr (kind == kGruBefore) {
       // Update gates replace `direct`, reset states are the operand of the candidate.
       FOR_BLOCKS(block) {
@@ -325,25 +344,36 @@ TARGET void forward_loop(const RecurrentTask& p, const RecurrentPart& part, char
         for (int g = 0; g < 2; ++g) offsets[g] += load(bias + row_size + g * units + u, n);
         inner_offset = load(bias + row_size + 2 * units + u, n);
       }
-      multiply_rows<kTileRows<vectors>>(part, vectors, multiply<vectors, kTileRows<vectors>, Part<T>>, from, stride, weights, k, [&](int64_t b, float* sum) LAMBDA {
+      alignas(64) float inputs[8 * kGroup * WIDTH];
+      auto product = [&](const Part<T>* a, int64_t a_stride, const Part<T>* b, int64_t length, float* tile, int64_t count) LAMBDA {
+        multiply<vectors>(a, a_stride, b, length, tile, count);
+        if (p.features)
+          multiply<vectors>(to.inputs[s % 2] + (a - from) / a_stride * to.inputs_width, to.inputs_width,
+                            to.input_weights + block * vectors * to.inputs_k * WIDTH, to.inputs_k, inputs, count);
+      };
+      multiply_rows<kTileRows<vectors>>(part, vectors, product, from, stride, weights, k, [&](int64_t b, float* sum) LAMBDA {
         const int64_t row = p.row(b, t), at = b * stride + u;
         const T* in = x + row * row_size + u;
         // The next step's row is far away in arrays [batch, time].
-        for (int g = 0; g < gates; ++g) __builtin_prefetch(x + p.row(b, ahead) * row_size + g * units + u);
-        auto gate = [&](int g, int v) LAMBDA { return load(in + g * units, n) + offsets[g] + load(sum + v * WIDTH); };
+        if (!p.features)
+          for (int g = 0; g < gates; ++g) __builtin_prefetch(x + p.row(b, ahead) * row_size + g * units + u);
+        auto input = [&](int g) LAMBDA {
+          return p.features ? load(inputs + ((b - part.first_row) % kTileRows<vectors> * vectors + g) * WIDTH) : load(in + g * units, n);
+        };
+        auto gate = [&](int g, int v) LAMBDA { return input(g) + offsets[g] + load(sum + v * WIDTH); };
         auto save = [&](int g, Vector value) LAMBDA { if (saved) store(saved + row * row_size + g * units + u, value, n); };
         auto save_memory = [&](Vector value) LAMBDA { if (kept) store(kept + row * units + u, value, n); };
         if constexpr (kind == kSimple) {
           store(sum, gate(0, 0));
         } else if constexpr (kind == kLstm) {
-          const Vector input = sigmoid(gate(0, 0)), forget = sigmoid(gate(1, 1)), candidate = hyperbolic_tangent(gate(2, 2)), output = sigmoid(gate(3, 3));
+          const Vector in_gate = sigmoid(gate(0, 0)), forget = sigmoid(gate(1, 1)), candidate = hyperbolic_tangent(gate(2, 2)), output = sigmoid(gate(3, 3));
           const Vector c = load(to.c + at);
-          save(0, input), save(1, forget), save(2, candidate), save(3, output), save_memory(c);
-          store(sum, output), store(sum + WIDTH, forget * c + input * candidate);
+          save(0, in_gate), save(1, forget), save(2, candidate), save(3, output), save_memory(c);
+          store(sum, output), store(sum + WIDTH, forget * c + in_gate * candidate);
         } else if constexpr (kind == kGru) {
           const Vector update = sigmoid(gate(0, 0)), reset = sigmoid(gate(1, 1)), inner = load(sum + 2 * WIDTH) + inner_offset;
           save(0, update), save(1, reset), save_memory(inner);
-          store(sum, update), store(sum + WIDTH, load(in + 2 * units, n) + offsets[2] + reset * inner);
+          store(sum, update), store(sum + WIDTH, input(2) + offsets[2] + reset * inner);
         } else {
           store(sum, gate(2, 0));
         }

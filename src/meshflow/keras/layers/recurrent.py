@@ -333,12 +333,12 @@ class RNN(Layer):
         if mask is not None:
             mask = math.cast(convert_to_tensor(mask), "bool")
             mask = array.squeeze(mask, -1) if mask.ndim == 3 else mask
-        if input_keep is not None and self.time_major:
-            inputs, input_keep = inputs * input_keep, None
+        if input_keep is not None:
+            inputs = inputs * (input_keep if self.time_major else array.expand_dims(input_keep, 1))
         with cell._autocast_scope():
-            projected = cell._project_inputs(inputs, input_keep, None)
             return run_recurrent_layer(
-                projected,
+                inputs,
+                cell.kernel,
                 cell.recurrent_kernel,
                 states,
                 cell.bias,

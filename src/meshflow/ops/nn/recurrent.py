@@ -13,13 +13,14 @@ __all__ = ["run_recurrent_layer"]
 
 @op(
     name="recurrent_layer",
-    same=("projected", "kernel", "states", "bias", "keep"),
+    same=("inputs", "kernel", "recurrent_kernel", "states", "bias", "keep"),
     kinds="f",
     heavy=True,
 )
 def run_recurrent_layer(
-    projected: TensorLike,
+    inputs: TensorLike,
     kernel: TensorLike,
+    recurrent_kernel: TensorLike,
     states: Sequence[TensorLike],
     bias: TensorLike | None,
     mask: TensorLike | None,
@@ -33,8 +34,9 @@ def run_recurrent_layer(
     """Run a recurrent layer with tanh and sigmoid as activations.
 
     Args:
-      projected: Products of the inputs and the kernel, [batch, time, gates * units].
-      kernel: Recurrent kernel, [units, gates * units].
+      inputs: [batch, time, features].
+      kernel: [features, gates * units].
+      recurrent_kernel: [units, gates * units].
       states: States before the first step, [batch, units].
       bias: [gates * units], or [2, 3 * units] for a `gru`; None for zero.
       mask: Booleans [batch, time]; steps with False do not change states and output.
@@ -53,4 +55,4 @@ def run_recurrent_layer(
         *(bias is not None, mask is not None, keep is not None),
     )
     optional = [a for a in (bias, mask, keep) if a is not None]
-    return recurrent.run_layer(form, projected, kernel, *states, *optional)
+    return recurrent.run_layer(form, inputs, kernel, recurrent_kernel, *states, *optional)
