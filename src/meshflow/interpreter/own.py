@@ -177,7 +177,9 @@ def _run_recurrent_layer(equation: Equation) -> Compute:
         copies = program.is_copied
 
         def run_steps(*arrays: HostArray) -> list[HostArray]:
-            return [np.array(r) if c else r for r, c in zip(program.run(arrays), copies, strict=True)]
+            return [
+                np.array(r) if c else r for r, c in zip(program.run(arrays), copies, strict=True)
+            ]
 
         return run_steps
 

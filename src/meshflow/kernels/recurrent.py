@@ -226,15 +226,15 @@ def _compute_layer(*operands: Array, form: RecurrentForm, saves: bool) -> list[A
         x = x + bias
 
     def step(before: list[Array], elements: list[Array]) -> tuple[list[Array], list[Array]]:
-        after, (gates, *others) = _advance(
-            form.kind, elements[0], before, kernel, inner_bias, keep
-        )
+        after, (gates, *others) = _advance(form.kind, elements[0], before, kernel, inner_bias, keep)
         return after, [gates, before[0], *others] if saves else []
 
     return _scan(form, step, states, [x], mask)
 
 
-def _split_saved(form: RecurrentForm, operands: Sequence[Any]) -> tuple[list[Any], Any, Any, Any, list[Any]]:
+def _split_saved(
+    form: RecurrentForm, operands: Sequence[Any]
+) -> tuple[list[Any], Any, Any, Any, list[Any]]:
     """Split operands into saved arrays, kernel, mask, dropout mask and the others."""
     rest = _Operands(operands)
     saved, (kernel,) = rest.take(form.num_saved), rest.take(1)
@@ -254,9 +254,9 @@ def _compute_tangents(*operands: Array, form: RecurrentForm) -> list[Array]:
 
 
 def _compute_gradients(*operands: Array, form: RecurrentForm) -> list[Array]:
-    saved, kernel, mask, keep, cotangents = _split_saved(form, operands)
+    cotangents = _split_saved(form, operands)[-1]
     fixed = operands[: len(operands) - len(cotangents)]
-    gates, before = saved[:2]
+    gates, before = operands[:2]
     state = jax.ShapeDtypeStruct(cotangents[1].shape, before.dtype)
     projection = jax.ShapeDtypeStruct(gates.shape, gates.dtype)
     specs = [projection] * form.num_inputs + [state] * form.num_states
@@ -322,7 +322,9 @@ def _transpose_tangents(cts: Sequence[Any], *operands: Any, form: RecurrentForm)
     fixed = operands[: len(operands) - len(tangents)]
     gradients = gradient_p.bind(*fixed, *map(ad.instantiate_zeros, cts), form=form)
     is_linear = map(ad.is_undefined_primal, tangents)
-    return [None] * len(fixed) + [g if l else None for g, l in zip(gradients, is_linear, strict=True)]
+    return [None] * len(fixed) + [
+        g if l else None for g, l in zip(gradients, is_linear, strict=True)
+    ]
 
 
 def _describe(
@@ -346,7 +348,9 @@ def _describe(
     kernel = operands[form.num_saved if is_gradient else 2]
     units, width = kernel.shape
     sizes = [batch, steps, units]
-    if dtype.name not in ("float32", "bfloat16") or not all(isinstance(n, int) and n > 0 for n in (*sizes, features)):
+    if dtype.name not in ("float32", "bfloat16") or not all(
+        isinstance(n, int) and n > 0 for n in (*sizes, features)
+    ):
         return None
     if batch * steps < MIN_ROWS:
         return None
@@ -382,7 +386,9 @@ def _choose_handler(
 
     def call(*arrays: Array) -> list[Array]:
         arrays = tuple(a if a.dtype == bool else a.astype(compute_dtype) for a in arrays)
-        made = lowerings.call_handler(descriptor, _prepare(descriptor, arrays), specs, library.RECURRENT)
+        made = lowerings.call_handler(
+            descriptor, _prepare(descriptor, arrays), specs, library.RECURRENT
+        )
         return [a.astype(spec.dtype) for a, spec in zip(made, results, strict=True)]
 
     return call
@@ -407,7 +413,9 @@ def make_host_call(
     if found is None or loaded is None:
         return None, np.dtype(operands[0].dtype)
     descriptor, dtype = found
-    types = [dtype.name] * (len(_prepare(descriptor, [np.zeros((1, 1))] * len(operands))) + len(results))
+    types = [dtype.name] * (
+        len(_prepare(descriptor, [np.zeros((1, 1))] * len(operands))) + len(results)
+    )
     call = loaded.make_call(descriptor, types, library.RECURRENT)
 
     def run(*arrays: np.ndarray) -> None:
