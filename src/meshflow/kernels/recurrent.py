@@ -360,18 +360,16 @@ def _describe(
         and (features + units) * width * dtype.itemsize <= MAX_WEIGHT_BYTES
     )
     sizes.append(features if projects else 0)
-    flags = (form.reverse, form.time_major, form.returns_sequences, form.zero_output_for_mask)
-    flags = (*flags, saves, form.has_bias, form.has_mask, form.has_dropout)
+    order = (form.reverse, form.time_major, form.returns_sequences, form.zero_output_for_mask)
+    flags = (*order, saves, form.has_bias, form.has_mask, form.has_dropout)
     bits = sum(flag << bit for bit, flag in enumerate(flags))
     return [int(is_gradient), KINDS.index(form.kind), *sizes, bits], dtype
 
 
-def _prepare(descriptor: list[int], operands: Sequence[Any]) -> list[Any]:
-    """Return the handler's operands: it does not multiply the inputs if there are many weights."""
+def _takes_products(descriptor: list[int]) -> bool:
+    """Check whether the handler takes the products of the inputs instead of the inputs."""
     is_gradient, *_, features, _ = descriptor
-    if is_gradient or features:
-        return list(operands)
-    return [operands[0] @ operands[1], *operands[2:]]
+    return not (is_gradient or features)
 
 
 def _choose_handler(
@@ -386,9 +384,9 @@ def _choose_handler(
 
     def call(*arrays: Array) -> list[Array]:
         arrays = tuple(a if a.dtype == bool else a.astype(compute_dtype) for a in arrays)
-        made = lowerings.call_handler(
-            descriptor, _prepare(descriptor, arrays), specs, library.RECURRENT
-        )
+        if _takes_products(descriptor):
+            arrays = (arrays[0] @ arrays[1], *arrays[2:])
+        made = lowerings.call_handler(descriptor, arrays, specs, library.RECURRENT)
         return [a.astype(spec.dtype) for a, spec in zip(made, results, strict=True)]
 
     return call
@@ -413,13 +411,15 @@ def make_host_call(
     if found is None or loaded is None:
         return None, np.dtype(operands[0].dtype)
     descriptor, dtype = found
-    types = [dtype.name] * (
-        len(_prepare(descriptor, [np.zeros((1, 1))] * len(operands))) + len(results)
-    )
+    is_multiplied = _takes_products(descriptor)
+    types = [dtype.name] * (len(operands) + len(results) - is_multiplied)
     call = loaded.make_call(descriptor, types, library.RECURRENT)
+    if call is None or not is_multiplied:
+        return call, dtype
 
-    def run(*arrays: np.ndarray) -> None:
-        call(*_prepare(descriptor, arrays[: len(operands)]), *arrays[len(operands) :])
+    def run(x: np.ndarray, kernel: np.ndarray, *rest: np.ndarray) -> None:
+        wide = np.matmul(x.astype(np.float32, copy=False), kernel.astype(np.float32, copy=False))
+        call(wide.astype(dtype, copy=False), *rest)
 
     return run, dtype
 
