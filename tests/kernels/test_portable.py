@@ -33,7 +33,7 @@ main()
 # All have tests that compare with XLA's or NumPy's bits.
 FILES = ["renewals", "rows", "row_updates"]
 FILES += helpers.rounds(
-    [], ["adam", "cross_entropy", "images", "pooling", "running_sums", "table_rows"]
+    [], ["adam", "cross_entropy", "images", "pooling", "recurrent", "running_sums", "table_rows"]
 )
 pytestmark = [
     pytest.mark.long,

@@ -193,6 +193,10 @@ def _count_flops(eqn: JaxprEqn) -> list[tuple[float, Sequence[Any]]]:
         spec = p["dimension_numbers"].rhs_spec
         window = [shapes[1][i] for i in (spec[1], *spec[2:])]
         return [(2.0 / p["batch_group_count"], [*out, *window])]
+    if name.startswith("recurrent_layer"):
+        # A product with each kernel for every row.
+        rows = shapes[0][:2]
+        return [(2.0, [*rows, *s]) for s in shapes[: len(eqn.invars)] if len(s) == 2]
     if name in _MATRIX:
         return [(10.0, [*shapes[0], shapes[0][-1]])]
     if "window_dimensions" in p or "windows" in p:

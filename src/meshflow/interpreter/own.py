@@ -6,12 +6,16 @@ processor's caches.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
+from meshflow.kernels import recurrent
+from meshflow.kernels.composite_primitives import composites
 from meshflow.kernels.elementwise import ElementwiseProgram
 
 # Elements of a block.
@@ -159,6 +163,36 @@ def _update_rows(equation: Equation) -> Writer:
         return outs
 
     return _make_writer(write, equation)
+
+
+@rule("recurrent_layer", "recurrent_layer_gradient")
+def _run_recurrent_layer(equation: Equation) -> Compute:
+    inputs, outputs, params = equation.inputs, equation.outputs, equation.params
+    primitive = recurrent.layer_p if "saves" in params else recurrent.gradient_p
+    call, dtype = recurrent.make_host_call(primitive, inputs, outputs, params)
+    if call is None:
+        compute = functools.partial(composites[primitive], **params)
+        specs = [jax.ShapeDtypeStruct(*spec) for spec in inputs]
+        program = equation.bind(jax.make_jaxpr(compute)(*specs), ())
+        copies = program.is_copied
+
+        def run_steps(*arrays: HostArray) -> list[HostArray]:
+            return [
+                np.array(r) if c else r for r, c in zip(program.run(arrays), copies, strict=True)
+            ]
+
+        return run_steps
+
+    def run(*arrays: HostArray) -> list[HostArray]:
+        operands = [
+            np.ascontiguousarray(a, None if spec.dtype == bool else dtype)
+            for a, spec in zip(arrays, inputs, strict=True)
+        ]
+        results = [np.empty(spec.shape, dtype) for spec in outputs]
+        call(*operands, *results)
+        return [r.astype(s.dtype, copy=False) for r, s in zip(results, outputs, strict=True)]
+
+    return run
 
 
 @rule("cross_entropy")

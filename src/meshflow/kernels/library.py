@@ -31,12 +31,14 @@ SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
 UPDATE_ROWS = "meshflow_update_rows"
 RENEW = "meshflow_renew"
+RECURRENT = "meshflow_recurrent"
 BOUNDS_CHECK = "meshflow_bounds_check"
 ATTENTION = "meshflow_attention"
 # All handlers of XLA's foreign function interface, by the name of their symbol.
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
-    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, BOUNDS_CHECK, ATTENTION),
+    *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, RECURRENT, BOUNDS_CHECK),
+    ATTENTION,
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"
@@ -159,7 +161,9 @@ class Library:
             self._query = self.compiled.meshflow_onednn_query if has_onednn else None
             self._set_threads = self.compiled.meshflow_onednn_set_threads
             self._packed_bytes = getattr(self.compiled, "meshflow_onednn_packed_bytes", None)
-            self._run = getattr(self.compiled, "meshflow_onednn_run", None)
+            self._runs = {
+                name: getattr(self.compiled, f"{name}_run", None) for name in (TARGET, RECURRENT)
+            }
             self._huge_pages = getattr(self.compiled, "meshflow_huge_pages", None)
             self._release = getattr(self.compiled, "meshflow_release_memory", None)
             self._offer = getattr(self.compiled, "meshflow_offer_memory", None)
@@ -177,8 +181,8 @@ class Library:
         if self.take_bounds_failure is not None:
             self.take_bounds_failure.argtypes = [ctypes.c_char_p, ctypes.c_int64]
             self.take_bounds_failure.restype = ctypes.c_int64
-        if self._run is not None:
-            self._run.argtypes = [*descriptor, ctypes.c_void_p]
+        for run in filter(None, self._runs.values()):
+            run.argtypes = [*descriptor, ctypes.c_void_p]
         if self._release is not None:
             self._release.restype = ctypes.c_int64
         if self._offer is not None:
@@ -285,7 +289,7 @@ class Library:
         return int(self._packed_bytes(integers.ctypes.data, len(descriptor), codes.encode()))
 
     def make_call(
-        self, descriptor: Sequence[int], types: Sequence[str]
+        self, descriptor: Sequence[int], types: Sequence[str], target: str = TARGET
     ) -> Callable[..., None] | None:
         """Return a function that runs a descriptor without XLA, or None if the library is older.
 
@@ -294,17 +298,19 @@ class Library:
         Args:
           descriptor: The descriptor.
           types: NumPy names of the element types of the operands, then of the results.
+          target: The handler.
         """
-        run = self._run
+        run = self._runs[target]
         if run is None:
             return None
-        integers, codes = np.array(descriptor, np.int64), "".join(TYPE_CODES[t] for t in types)
+        integers = np.array(descriptor, np.int64)
+        codes = "".join(TYPE_CODES.get(t, "?") for t in types)
         fixed = integers.ctypes.data, len(integers), codes.encode()
         pointers = ctypes.c_void_p * len(types)
 
         def call(*arrays: np.ndarray, integers: np.ndarray = integers) -> None:
             if run(*fixed, pointers(*[a.__array_interface__["data"][0] for a in arrays])):
-                raise RuntimeError(f"oneDNN could not run the descriptor {integers.tolist()}.")
+                raise RuntimeError(f"{target} could not run the descriptor {integers.tolist()}.")
 
         return call
 

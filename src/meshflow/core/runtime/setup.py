@@ -31,6 +31,7 @@ from meshflow.kernels import (
     library,
     lowerings,
     packing,
+    recurrent,
     running_sums,
     table_rows,
 )
@@ -66,6 +67,7 @@ def configure() -> None:
     packing.register()
     cross_entropy.register()
     kernel_and_bias_gradient.register()
+    recurrent.register()
     running_sums.register()
     adam.register()
     array_updates.register()

@@ -182,6 +182,16 @@ class GatedCell(AbstractRNNCell):
         """Compute the output and the next states from the result of `project` and the states."""
         raise NotImplementedError
 
+    @property
+    def fused_kind(self) -> str | None:
+        """Return the kind of a cell that `run_recurrent_layer` computes, otherwise None."""
+        kinds = {SimpleRNNCell: "simple_rnn", LSTMCell: "lstm", GRUCell: "gru"}
+        kind = kinds.get(type(self))
+        gate = getattr(self, "recurrent_activation", activations.sigmoid)
+        if self.activation is not activations.tanh or gate is not activations.sigmoid:
+            return None
+        return kind if getattr(self, "reset_after", True) else "gru_reset_before"
+
     def _project_inputs(self, inputs: TensorLike, keep: _Mask, bias: Tensor | None) -> Tensor:
         if keep is not None:
             inputs = inputs * (keep if inputs.ndim == 2 else array.expand_dims(keep, 1))

@@ -22,7 +22,8 @@ from meshflow.keras.layers import recurrent_cells as cells
 from meshflow.keras.layers import rnn_loop as time_steps
 from meshflow.keras.layers.gated_cells import GatedCell
 from meshflow.keras.layers.keyword_arguments import RNNArguments
-from meshflow.ops import array
+from meshflow.ops import array, math
+from meshflow.ops.nn.recurrent import run_recurrent_layer
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["RNN"]
@@ -277,27 +278,30 @@ class RNN(Layer):
         mask = nest.flatten(mask)[0] if isinstance(mask, (list, tuple)) else mask
         states = self._get_first_states(inputs, initial_state)
         first = nest.map_structure(lambda x: x[0] if self.time_major else x[:, 0], inputs)
-        sequences, step = self._prepare_step(inputs, first, constants, training)
-        try:
-            last, outputs, final_states = time_steps.rnn(
-                step,
-                sequences,
-                states,
-                go_backwards=self.go_backwards,
-                mask=mask,
-                constants=constants if not isinstance(self.cell, GatedCell) else None,
-                unroll=self.unroll,
-                time_major=self.time_major,
-                zero_output_for_mask=self.zero_output_for_mask,
-                return_all_outputs=self.return_sequences,
-            )
-        finally:
-            if hasattr(self.cell, "drop_masks"):
-                self.cell.drop_masks()
+        if self._is_fused(inputs, states):
+            result, *final_states = self._run_fused(inputs, first, states, mask, training)
+        else:
+            sequences, step = self._prepare_step(inputs, first, constants, training)
+            try:
+                last, outputs, final_states = time_steps.rnn(
+                    step,
+                    sequences,
+                    states,
+                    go_backwards=self.go_backwards,
+                    mask=mask,
+                    constants=constants if not isinstance(self.cell, GatedCell) else None,
+                    unroll=self.unroll,
+                    time_major=self.time_major,
+                    zero_output_for_mask=self.zero_output_for_mask,
+                    return_all_outputs=self.return_sequences,
+                )
+            finally:
+                if hasattr(self.cell, "drop_masks"):
+                    self.cell.drop_masks()
+            result = outputs if self.return_sequences else last
         if self.stateful:
             for variable, value in zip(self.states, nest.flatten(final_states), strict=True):
                 variable.assign(value)
-        result = outputs if self.return_sequences else last
         return [result, *final_states] if self.return_state else result
 
     def _get_first_states(self, inputs: PyTree, initial_state: PyTree) -> list[Any]:
@@ -318,6 +322,44 @@ class RNN(Layer):
                 f"{type(self).__name__}(name={self.name!r}): expected {state_shape[0]} rows, the batch size of the states "
                 f"of this stateful layer, got {rows}. Pass batches of this size, or use stateful=False. The options "
                 "zero, micro_batches and pipeline of a MeshStrategy split batches; with a stateful layer, use rules only."
+            )
+
+    def _is_fused(self, inputs: PyTree, states: Sequence[Any]) -> bool:
+        """Check whether one op computes all steps."""
+        if self.unroll or not isinstance(self.cell, GatedCell) or self.cell.fused_kind is None:
+            return False
+        is_sequence = isinstance(inputs, Tensor) and inputs.ndim == 3
+        return (
+            is_sequence
+            and inputs.shape[0 if self.time_major else 1] != 0
+            and all(s.dtype == inputs.dtype for s in states)
+        )
+
+    def _run_fused(
+        self, inputs: Tensor, first: Tensor, states: list[Tensor], mask: Any, training: Any
+    ) -> list[Tensor]:
+        """Run all steps by one op; return the output and the states."""
+        cell = self.cell
+        input_keep, keep = cell.make_dropout_masks(first, training)
+        if mask is not None:
+            mask = math.cast(convert_to_tensor(mask), "bool")
+            mask = array.squeeze(mask, -1) if mask.ndim == 3 else mask
+        if input_keep is not None:
+            inputs = inputs * (input_keep if self.time_major else array.expand_dims(input_keep, 1))
+        with cell._autocast_scope():
+            return run_recurrent_layer(
+                inputs,
+                cell.kernel,
+                cell.recurrent_kernel,
+                states,
+                cell.bias,
+                mask,
+                keep,
+                cell.fused_kind,
+                self.go_backwards,
+                self.time_major,
+                self.return_sequences,
+                self.zero_output_for_mask,
             )
 
     def _prepare_step(
