@@ -22,7 +22,13 @@ from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
+__all__ = [
+    "CompositeSpec",
+    "CompositeTensor",
+    "can_split",
+    "named_spec_classes",
+    "split_value",
+]
 
 
 class _Content:
@@ -101,6 +107,10 @@ class CompositeTensor:
     def _with_components(self, components: Sequence[Any]) -> PyTree:
         """Return the gradient of a value from the gradients of its `_components`."""
         raise NotImplementedError(f"{type(self).__name__} does not define _with_components.")
+
+
+# Classes of specs by their names in files, for extension types that have one.
+named_spec_classes: dict[str, type[CompositeSpec]] = {}
 
 
 class CompositeSpec(TypeSpec):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
@@ -127,7 +128,8 @@ def compute_on_host(
     """Compute tensors with NumPy; their sizes may depend on the values of the operands.
 
     Args:
-      function: A function of host arrays without side effects, which returns host arrays.
+      function: A function of host arrays without side effects, which returns host arrays. A saved
+        function contains it if it also accepts traced arrays.
       operands: Operands, which have no gradients.
       results: Shape and dtype of each result. A None in the shapes is a size that depends on values;
         equal strings are equal ones.
@@ -147,6 +149,11 @@ def compute_on_host(
       [0, 2]
     """
     tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
+    if is_recorded(tensors):
+        traced = _call_on_tracers(function, tensors)
+        return [
+            Tensor(jnp.asarray(a, dtype)) for a, (_, dtype) in zip(traced, results, strict=True)
+        ]
     if not is_unknown(tensors):
         arrays = function(*[t.require_value(use) for t in tensors])
         host_arrays = [np.asarray(a, dtype) for a, (_, dtype) in zip(arrays, results, strict=True)]
@@ -188,6 +195,18 @@ def is_unknown(tensors: Sequence[Tensor]) -> bool:
     )
 
 
+def is_recorded(tensors: Sequence[Any]) -> bool:
+    """Check whether a function is being saved that computes sizes from these tensors on the host."""
+    recorder = context.host_recorder
+    return recorder is not None and context.exporting and recorder.should_record_values(tensors)
+
+
+def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+    scope = context.trace
+    assert scope is not None
+    return function(*[scope.lookup(t) for t in tensors])
+
+
 def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], use: str) -> Any:
     """Return a size that depends on values: an integer, or a symbol if an operand is traced.
 
@@ -200,6 +219,8 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
       ValueNeededError: If an operand is traced, and the program is compiled.
     """
     tensors = [convert_to_tensor(o) for o in operands]
+    if is_recorded(tensors):
+        return context.host_recorder.record_sizes(Tensor(_call_on_tracers(function, tensors)))[0]
     if not is_unknown(tensors):
         return int(function(*[t.require_value(use) for t in tensors]))
 
@@ -230,6 +251,10 @@ def read_sizes(value: Tensor, use: str) -> Any:
     sizes: Any = getattr(value, "_sizes", None)
     if sizes is not None:
         return sizes
+    if is_recorded([value]) and value.ndim < 2 and value.dtype.is_integer:
+        recorded = context.host_recorder.record_sizes(value)
+        sizes = value._sizes = recorded if value.ndim else recorded[0]
+        return sizes
     if not is_unknown([value]) or value.ndim > 1 or not value.dtype.is_integer:
         known = value.require_value(use).tolist()
         return tuple(known) if isinstance(known, list) else known
@@ -237,7 +262,7 @@ def read_sizes(value: Tensor, use: str) -> Any:
         indices = range(value.array.shape[0])
         sizes = tuple([compute_size(operator.itemgetter(i), [value], use) for i in indices])
     else:
-        sizes = compute_size(int, [value], use)
+        sizes = compute_size(lambda size: size, [value], use)
     if value._owner is context.trace:
         value._sizes = sizes
     return sizes

@@ -23,7 +23,9 @@ from meshflow.ops.ragged.partition import (
     concatenate_ranges,
     convert_integers,
     define_array_function,
+    find_true,
     find_value,
+    get_namespace,
     make_size,
     read_integers,
 )
@@ -442,11 +444,11 @@ def _tile(rows: PyTree, counts: list[int]) -> PyTree:
     if any(n != 1 for n in inner[1:]):
         rows = rows.with_values(_tile(rows.values, [1, *inner[1:]]))
 
-    def find(splits: np.ndarray) -> Sequence[np.ndarray]:
-        lengths = np.diff(splits)
-        order = np.repeat(np.tile(np.arange(len(lengths)), first), inner[0])
+    def find(splits: Array) -> Sequence[Array]:
+        xp, lengths = get_namespace(splits), splits[1:] - splits[:-1]
+        order = xp.repeat(xp.tile(xp.arange(lengths.shape[0]), first), inner[0])
         positions = concatenate_ranges(splits[:-1][order], lengths[order])
-        return positions, np.tile(lengths * inner[0], first)
+        return positions, xp.tile(lengths * inner[0], first)
 
     partition = rows.partition
     count, length = first * partition.static_nrows, partition.static_uniform_row_length
@@ -483,7 +485,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
         if data.shape[0] != mask.shape[0]:
             raise InvalidValueError(f"Shapes {mask.shape} and {data.shape[:1]} are incompatible")
         (positions,) = compute_on_host(
-            lambda flags: [np.flatnonzero(flags)],
+            lambda flags: [find_true(flags)],
             [mask],
             [((None,), np.int64)],
             "a mask of tf.ragged.boolean_mask",
@@ -497,11 +499,12 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
     return select_values(data, _find_true_values, data.partition.static_nrows, [mask.flat_values])
 
 
-def _find_true_values(splits: np.ndarray, flags: np.ndarray) -> Sequence[np.ndarray]:
-    if splits[-1] != len(flags):
+def _find_true_values(splits: Array, flags: Array) -> Sequence[Array]:
+    xp = get_namespace(splits)
+    if xp is np and splits[-1] != len(flags):
         raise InvalidValueError("data and mask have different row lengths")
-    counts = np.concatenate([[0], np.cumsum(flags)])
-    return np.flatnonzero(flags), np.diff(counts[splits])
+    counts = xp.cumsum(xp.concatenate([xp.zeros(1, np.int64), flags]))[splits]
+    return find_true(flags), counts[1:] - counts[:-1]
 
 
 def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | None = None) -> PyTree:

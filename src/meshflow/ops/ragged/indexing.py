@@ -12,13 +12,15 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.tensor import TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.partition import (
     SPLITS_USE,
     concatenate_ranges,
     convert_integers,
+    expand_rows,
     find_value,
+    get_namespace,
 )
 
 
@@ -46,7 +48,11 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
     if known is not None:
         row = rows.values[int(known[:-1][index]) : int(known[1:][index])]
     else:
-        find = lambda splits: [np.arange(splits[:-1][index], splits[1:][index])]
+        last = None if index == -1 else index + 1
+        key = slice(index, last)
+        find = lambda splits: [
+            concatenate_ranges(splits[:-1][key], (splits[1:] - splits[:-1])[key])
+        ]
         (positions,) = compute_on_host(find, [splits], [((None,), np.int64)], SPLITS_USE)
         row = gather_values(rows.values, positions)
     return row[tuple(rest)] if rest else row
@@ -92,7 +98,7 @@ def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     if isinstance(nrows, int):
         result = take_rows(rows, np.arange(nrows)[key], True)
     else:
-        find = lambda splits: _find_row_values(splits, np.arange(len(splits) - 1)[key])
+        find = lambda splits: _find_row_values(splits, key)
         result = select_values(rows, find, None)
     length = rows.partition.static_uniform_row_length
     if length is None:
@@ -133,8 +139,8 @@ def take_rows(rows: PyTree, indices: TensorLike, is_slice: bool = False) -> PyTr
     return select_values(rows, _find_row_values, indices.array.shape[0], [indices])
 
 
-def _find_row_values(splits: np.ndarray, indices: np.ndarray) -> Sequence[np.ndarray]:
-    lengths = np.diff(splits)[indices]
+def _find_row_values(splits: Array, indices: Array | slice) -> Sequence[Array]:
+    lengths = (splits[1:] - splits[:-1])[indices]
     return concatenate_ranges(splits[:-1][indices], lengths), lengths
 
 
@@ -170,11 +176,31 @@ def _get_inner(rows: PyTree, key: list[Any]) -> PyTree:
     return _get_inner(gather_values(rows.values, positions), rest)
 
 
+def _find_bound(bound: int, lengths: Array, step: int) -> Array:
+    """Return a bound of a slice in rows of some lengths."""
+    value = bound + lengths if bound < 0 else bound + 0 * lengths
+    xp = get_namespace(lengths)
+    return (
+        xp.minimum(xp.maximum(value, 0), lengths)
+        if step > 0
+        else xp.minimum(xp.maximum(value, -1), lengths - 1)
+    )
+
+
 def _slice_columns(rows: PyTree, key: slice) -> PyTree:
-    def find(splits: np.ndarray) -> Sequence[Any]:
-        lengths = np.diff(splits)
-        columns = [np.arange(n)[key] + start for n, start in zip(lengths, splits, strict=False)]
-        return np.concatenate([*columns, np.zeros(0, np.int64)]), [len(c) for c in columns]
+    step = 1 if key.step is None else key.step
+
+    def find(splits: Array) -> Sequence[Array]:
+        lengths = splits[1:] - splits[:-1]
+        first, last = (0, lengths) if step > 0 else (lengths - 1, -1)
+        if key.start is not None:
+            first = _find_bound(key.start, lengths, step)
+        if key.stop is not None:
+            last = _find_bound(key.stop, lengths, step)
+        # The number of steps is rounded up.
+        counts = ((last - first + step - (1 if step > 0 else -1)) // step).clip(0)
+        rows, offsets = expand_rows(counts)
+        return (splits[:-1] + first)[rows] + offsets * step, counts
 
     count = rows.partition.static_nrows
     result = select_values(rows, find, count)

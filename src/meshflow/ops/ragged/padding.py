@@ -14,7 +14,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function, make_range
 
 
 @define_array_function
@@ -32,8 +32,8 @@ def _find_positions(
     return xp.pad(table, [(0, count - rows), (0, 0)], constant_values=num_values)
 
 
-def _find_longest(splits: np.ndarray) -> int:
-    return int(np.diff(splits).max(initial=0))
+def _find_longest(splits: Array) -> Array:
+    return (splits[1:] - splits[:-1]).max(initial=0)
 
 
 def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -> Tensor:
@@ -92,11 +92,6 @@ def _gather_coordinates(xp: Namespace, outer: Array, rows: Array, columns: Array
 
 
 @define_array_function
-def _make_range(xp: Namespace, count: Array) -> Array:
-    return xp.arange(count.shape[0], dtype=np.int64)[:, None]
-
-
-@define_array_function
 def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> Array:
     inner = np.indices(sizes).reshape(len(sizes), -1).T
     size = inner.shape[0]
@@ -107,7 +102,7 @@ def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> 
 
 def list_row_coordinates(rows: PyTree) -> Tensor:
     """Return the int64 coordinates of all innermost values along the ragged dimensions."""
-    coordinates = _make_range(rows.partition.row_lengths())
+    coordinates = array.expand_dims(make_range(rows.partition.static_nrows), 1)
     while hasattr(rows, "row_splits"):
         partition, rows = rows.partition, rows.values
         coordinates = _gather_coordinates(

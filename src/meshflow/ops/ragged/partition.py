@@ -43,7 +43,11 @@ __all__ = [
     "concatenate_ranges",
     "convert_integers",
     "define_array_function",
+    "expand_rows",
+    "find_true",
     "find_value",
+    "get_namespace",
+    "make_range",
     "make_size",
     "read_integers",
 ]
@@ -115,10 +119,46 @@ def make_size(size: Size, dtype: DType = int64) -> Tensor:
     return Tensor(np.array(size, dtype.dtype))
 
 
-def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def get_namespace(values: Array) -> Namespace:
+    """Return `jax.numpy` for a traced array, as in a function that is being saved, or NumPy."""
+    return jnp if isinstance(values, jax.core.Tracer) else np
+
+
+def expand_rows(lengths: Array) -> tuple[Array, Array]:
+    """Return the row of each value, and its index in the row, for the lengths of rows."""
+    if isinstance(lengths, np.ndarray):
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        return rows, np.arange(len(rows)) - (np.cumsum(lengths) - lengths)[rows]
+    splits = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), np.int64), lengths]))
+    count = compute_size(lambda splits: splits[-1], [Tensor(splits)], SPLITS_USE)
+    ids = _locate_rows(splits, count)
+    return ids, jnp.arange(count) - splits[ids]
+
+
+def find_true(flags: Array) -> Array:
+    """Return the indices of the true elements of a vector."""
+    if isinstance(flags, np.ndarray):
+        return np.flatnonzero(flags)
+    ends = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), np.int64), flags]))
+    count = compute_size(lambda ends: ends[-1], [Tensor(ends)], SPLITS_USE)
+    targets = jnp.where(flags, ends[:-1], count)
+    return jnp.zeros((count,), np.int64).at[targets].set(jnp.arange(flags.shape[0]), mode="drop")
+
+
+def concatenate_ranges(starts: Array, lengths: Array) -> Array:
     """Return the positions of consecutive values in rows with some starts and lengths."""
-    offsets = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)
+    rows, offsets = expand_rows(lengths)
+    return starts[rows] + offsets
+
+
+def make_range(count: Size) -> Tensor:
+    """Return the integers below a size, which may be a symbol."""
+    return _make_range(static=(count,))
+
+
+@define_array_function
+def _make_range(xp: Namespace, count: Size) -> Array:
+    return xp.arange(count, dtype=np.int64)
 
 
 @define_array_function
@@ -144,7 +184,7 @@ def _drop_first(xp: Namespace, splits: Array) -> Array:
 @define_array_function
 def _sum_lengths(xp: Namespace, lengths: Array) -> Array:
     zero = xp.zeros((1,), lengths.dtype)
-    return xp.concatenate([zero, xp.cumsum(lengths, dtype=lengths.dtype)])
+    return xp.cumsum(xp.concatenate([zero, lengths]), dtype=lengths.dtype)
 
 
 @define_array_function
@@ -153,8 +193,13 @@ def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
     if xp is np:
         ids = np.arange(splits.shape[0] - 1, dtype=splits.dtype)
         return np.repeat(ids, np.diff(np.asarray(splits)))
-    ends = jnp.zeros((num_values,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
-    return jnp.cumsum(ends, dtype=splits.dtype)
+    return _locate_rows(splits, num_values)
+
+
+def _locate_rows(splits: Array, num_values: Size) -> Array:
+    # XLA computes prefix sums of at least one element.
+    ends = jnp.zeros((num_values + 1,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
+    return jnp.cumsum(ends, dtype=splits.dtype)[:-1]
 
 
 @define_array_function
@@ -164,8 +209,8 @@ def _find_splits(xp: Namespace, ids: Array, num_rows: Size) -> Array:
         host = np.asarray(ids)
         counts = np.bincount(host, minlength=num_rows) if host.size else np.zeros(num_rows, int)
         return np.concatenate([[0], np.cumsum(counts)]).astype(ids.dtype)
-    sums = jnp.cumsum(jnp.zeros((num_rows,), ids.dtype).at[ids].add(1, mode="drop"))
-    return jnp.concatenate([jnp.zeros((1,), ids.dtype), sums.astype(ids.dtype)])
+    counts = jnp.zeros((num_rows + 1,), ids.dtype).at[ids + 1].add(1, mode="drop")
+    return jnp.cumsum(counts, dtype=ids.dtype)
 
 
 @define_array_function
@@ -287,7 +332,7 @@ class RowPartition(CompositeTensor):
         known = find_value(ids)
         if nrows is None:
             use = "value_rowids of a RaggedTensor without nrows"
-            count: Size = compute_size(lambda ids: ids[-1] + 1 if ids.size else 0, [ids], use)
+            count: Size = compute_size(lambda ids: ids.max(initial=-1) + 1, [ids], use)
         else:
             count = _read_count(nrows, "nrows")
         if validate and known is not None and not _is_ascending(known, count):

@@ -21,7 +21,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
 from meshflow.ops.operators import install_operators
 from meshflow.ops.ragged import indexing, padding
@@ -29,9 +29,11 @@ from meshflow.ops.ragged.formatting import format_rows
 from meshflow.ops.ragged.partition import (
     RowPartition,
     Size,
+    concatenate_ranges,
     convert_integers,
     find_largest,
     find_value,
+    get_namespace,
     make_size,
 )
 
@@ -297,9 +299,10 @@ class RaggedTensor(CompositeTensor, _Operators):
         if lengths.ndim != 1:
             raise ValueError(f"lengths: shape {lengths.shape} must have rank 1")
 
-        def find(counts: np.ndarray, columns: Size) -> list[np.ndarray]:
-            counts = np.clip(counts, 0, columns)
-            return [np.flatnonzero(np.arange(columns) < counts[:, None]), counts]
+        def find(counts: Array, columns: Size) -> list[Array]:
+            counts, xp = counts.clip(0, columns), get_namespace(counts)
+            starts = xp.arange(counts.shape[0]) * columns
+            return [concatenate_ranges(starts, counts), counts]
 
         results: list[Result] = [((None,), np.int64), ((lengths.array.shape[0],), dtype.dtype)]
         use = "lengths of RaggedTensor.from_tensor"
@@ -655,9 +658,9 @@ def padding_lengths(dense: Tensor, value: PyTree) -> Tensor:
             f"padding: shape {fill.shape} must be the shape of the values, {dense.shape[2:]}"
         )
 
-    def find(values: np.ndarray) -> list[np.ndarray]:
-        is_value = (values != fill).any(tuple(range(2, values.ndim)))
-        return [np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)]
+    def find(values: Array) -> list[Array]:
+        is_value, xp = (values != fill).any(tuple(range(2, values.ndim))), get_namespace(values)
+        return [xp.where(is_value, xp.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)]
 
     results = [(dense.array.shape[:1], np.int64)]
     return compute_on_host(find, [dense], results, "values of RaggedTensor.from_tensor")[0]

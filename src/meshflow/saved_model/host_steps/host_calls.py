@@ -17,7 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, bool_, int32, int64, string
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import (
+    DType,
+    DTypeLike,
+    as_dtype,
+    bool_,
+    int8,
+    int32,
+    int64,
+    string,
+)
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.parsing import parse_feature
@@ -166,6 +176,24 @@ def _make_indices_example(first: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((make_data_dependent_size(), first.ndim), np.int64)
 
 
+def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
+    """Return an empty array, so that a program reads computed sizes from its shape.
+
+    Args:
+      value: The sizes, a scalar or vector.
+      known: For each size, an integer or a symbol of the traced function that it is equal to, or None.
+    """
+    sizes = np.atleast_1d(value.require_value("a size")).tolist()
+    if min(sizes, default=0) < 0:
+        raise InvalidValueError(f"a computed shape has the negative size {min(sizes)}")
+    return Tensor(np.empty((*sizes, 0), np.int8))
+
+
+def _make_sizes_example(first: Any, known: Sequence[Any]) -> jax.ShapeDtypeStruct:
+    sizes = [n if isinstance(n, int) else make_data_dependent_size(n) for n in known]
+    return jax.ShapeDtypeStruct((*sizes, 0), np.int8)
+
+
 def _make_scalar_example(*_: Any, **__: Any) -> jax.Array:
     return jnp.zeros((), np.int32)
 
@@ -284,6 +312,7 @@ HOST_CALLS: dict[str, HostCall] = {
     "lookup": HostCall(look_up, ("table", "default"), _get_table_dtype),
     "insert": HostCall(insert_into_table, ("table", "values"), int64, _make_scalar_example),
     "remove": HostCall(remove_from_table, ("table",), int64, _make_scalar_example),
+    "sizes": HostCall(make_sizes, ("known",), int8, _make_sizes_example),
     "size": HostCall(get_table_size, (), int64, _make_scalar_example),
     "steps": HostCall(
         run_text_steps, ("steps", "dtype"), lambda more: more["dtype"], _make_steps_example

@@ -43,6 +43,7 @@ from meshflow.saved_model.host_steps.partitioning import (
 )
 from meshflow.saved_model.host_steps.plan import HostStep, RecordedFunction
 from meshflow.saved_model.manifest.assets import AssetFile
+from meshflow.saved_model.manifest.composite_values import ComponentFunction
 from meshflow.saved_model.programs.stablehlo import StringArgument, trace_for_export
 
 __all__ = ["record_function"]
@@ -183,6 +184,18 @@ class _HostCallRecorder(Recording):
     ) -> Tensor | _StringPlaceholder:
         """Record an operation on a mutable table."""
         return self.record(name, keys, {"table": table, **more} if keys is not table else {})
+
+    def record_sizes(self, value: Tensor, known: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """Record a computation of sizes, and return them as symbols.
+
+        Args:
+          value: The sizes, a traced scalar or vector.
+          known: The sizes that are known, as for `make_sizes`; default none.
+        """
+        count = value.array.shape[0] if value.ndim else 1
+        result = self.record("sizes", value, {"known": list(known or [None] * count)})
+        assert isinstance(result, Tensor)
+        return tuple(result.array.shape[:-1])
 
     def draw_key(self, seed: int | None, used: int) -> None:
         """Return None: the program draws random numbers."""
@@ -335,6 +348,7 @@ def record_function(
         function.
     """
     state: dict[str, Any] = {}
+    components = ComponentFunction(function, args, kwargs)
 
     def record(*positional: Any, **by_name: Any) -> list[Tensor]:
         flat, index = [], 0
@@ -352,7 +366,7 @@ def record_function(
             index += isinstance(leaf, (Tensor, StringArgument))
         args, kwargs = nest.pack_sequence_as((positional, by_name), flat)
         with _install_recorder(recorder):
-            results = function(*args, **kwargs)
+            results = components(*args, **kwargs)
             results = nest.map_structure(
                 lambda r: recorder.convert_result(r) if is_tensor_result(r) else r, results
             )
@@ -361,14 +375,16 @@ def record_function(
         return [*tensors, *(t for _, t in recorder.demands)]
 
     try:
-        traced = trace_for_export(record, args, kwargs)
+        traced = trace_for_export(record, *components.arguments)
     except UnrecordableError as error:
         raise UnimplementedError(
             f"{name} has {error}, which is not among what can be saved of strings: {', '.join(sorted(HOST_CALLS))}."
         ) from error
     recorder = state["recorder"]
     recording = HostRecording(recorder.steps, recorder.count, recorder.demands)
-    return partition_function(traced, recording, state["results"], (args, kwargs))
+    recorded = partition_function(traced, recording, state["results"], (args, kwargs))
+    recorded.structure = components.join_slots(recorded.structure)
+    return recorded
 
 
 def is_tensor_result(value: object) -> bool:

@@ -270,6 +270,18 @@ def _make_comparison(op: str) -> Callable[..., str]:
     return add
 
 
+def _make_sizes(nodes: HostNodeWriter, first: Argument, known: Argument) -> str:
+    """Add an empty array, because a program reads sizes from shapes."""
+    kind = TypeAttr(to_dtype_enum(int64))
+    inputs = [nodes.cast(first, np.int64), nodes.get_output([-1], np.int32)]
+    vector = nodes.add_op("Reshape", inputs, T=kind, Tshape=TypeAttr(_INT32))
+    inputs = [vector, nodes.get_output([0], np.int64), nodes.get_output(0, np.int32)]
+    shape = nodes.add_op("ConcatV2", inputs, N=2, T=kind, Tidx=TypeAttr(_INT32))
+    zero = nodes.get_output(0, np.int8)
+    dtype = TypeAttr(to_dtype_enum(as_dtype(np.int8)))
+    return nodes.add_op("Fill", [shape, zero], T=dtype, index_type=kind)
+
+
 def _get_item(nodes: HostNodeWriter, first: Argument, key: Any) -> str:
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     begin, end, step = [], [], []
@@ -478,6 +490,7 @@ def _suppress_non_max(
 
 
 _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
+    "sizes": _make_sizes,
     "lower": _make_string_op("StringLower"),
     "upper": _make_string_op("StringUpper"),
     "strip": _make_string_op("StringStrip"),
