@@ -184,7 +184,10 @@ def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
 
     The result has the shape [n] or [n, 1].
     """
-    padding = indices >= np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
+    limits = [
+        max(n, PADDING_INDEX) if isinstance(n, int | np.integer) else PADDING_INDEX for n in sizes
+    ]
+    padding = indices >= np.array(limits, np.int64)
     return padding.any(1, keepdims=True) if indices.ndim == 2 else padding
 
 

@@ -276,8 +276,8 @@ def gather(
         return _gather_inner(params, indices, axis)
     positions = read_integers(indices, "indices of tf.gather")
     count = params.partition.static_nrows
-    if positions.size and (positions.min() < 0 or positions.max() >= count):
-        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {count})")
+    if isinstance(count, int):
+        _check_positions(positions, count)
     if positions.ndim == 0:
         return drop_uniform(params[int(positions)])
     rows = take_rows(params, positions.reshape(-1))
@@ -423,7 +423,7 @@ def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
 
 def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
     if ((positions < 0) | (positions >= limits)).any():
-        raise InvalidValueError(f"indices {positions.tolist()} are out of bounds")
+        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {limits})")
     return positions
 
 
@@ -513,9 +513,8 @@ def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | Non
         raise ValueError("x and y must be either both None or both non-None")
     condition = convert_values(condition)
     if x is None:
-        flags = condition.flat_values.require_value("the condition of tf.where")
-        from_all = condition.to_sparse().indices
-        return array.gather(from_all, np.flatnonzero(flags.reshape(-1)))
+        flags = array.reshape(condition.flat_values, [-1])
+        return boolean_mask(condition.to_sparse().indices, math.cast(flags, "bool"))
     x, y = convert_values(x), convert_values(y)
     if not condition.dtype.is_bool:
         raise InvalidValueError(f"condition must be bool, got {condition.dtype.name}.")

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_range
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
@@ -22,7 +22,7 @@ from meshflow.ops.ragged.partition import (
     RowPartition,
     expand_rows,
     find_value,
-    make_range,
+    take,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
@@ -118,7 +118,7 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
             ((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)
         ]
         results += [(("values",), np.int64)] * len(axes)
-        parts = compute_on_host(find, [make_range(count), *splits], results, SPLITS_USE)
+        parts = compute_on_host(find, [Tensor(make_range(count)), *splits], results, SPLITS_USE)
     maps = parts[depth:]
     partitions = []
     for axis, lengths in enumerate(parts[:depth], 1):
@@ -187,7 +187,7 @@ def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list
         if isinstance(sizes, int) and sizes == 1:
             continue
         is_uniform = isinstance(sizes, int)
-        lengths = ones * sizes if is_uniform else (sizes[1:] - sizes[:-1])[positions]
+        lengths = ones * sizes if is_uniform else take(sizes[1:] - sizes[:-1], positions)
         is_known = isinstance(lengths, np.ndarray) and isinstance(target, np.ndarray)
         if is_known and not np.array_equal(target, lengths):
             raise InvalidValueError("Unable to broadcast: dimension size mismatch in ragged rows.")
@@ -197,13 +197,13 @@ def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list
     results = []
     ids, offsets = expand_rows(target)
     for sizes, positions in zip(rows, maps, strict=True):
-        repeated = positions[ids]
+        repeated = take(positions, ids)
         if isinstance(sizes, int) and sizes == 1:
             results.append(repeated)
         elif isinstance(sizes, int):
             results.append(repeated * sizes + offsets)
         else:
-            results.append(sizes[:-1][repeated] + offsets)
+            results.append(take(sizes[:-1], repeated) + offsets)
     return target, results
 
 

@@ -19,6 +19,7 @@ from meshflow.ops.ragged.partition import (
     convert_integers,
     expand_rows,
     get_namespace,
+    take,
 )
 from meshflow.ops.ragged.tensor import RaggedTensor
 
@@ -213,7 +214,7 @@ def range(
             raise InvalidValueError("Requires delta != 0")
         lengths = xp.maximum(xp.ceil((limit - start) / delta), 0).astype(np.int64)
         rows, steps = expand_rows(lengths)
-        return [start[rows] + steps * delta[rows], lengths]
+        return [take(start, rows) + steps * take(delta, rows), lengths]
 
     results = [((None,), common), ((count,), as_dtype(row_splits_dtype).dtype)]
     values, lengths = compute_on_host(make_rows, tensors, results, "bounds of tf.ragged.range")

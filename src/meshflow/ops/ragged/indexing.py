@@ -21,6 +21,7 @@ from meshflow.ops.ragged.partition import (
     expand_rows,
     find_value,
     get_namespace,
+    take,
 )
 
 
@@ -140,8 +141,12 @@ def take_rows(rows: PyTree, indices: TensorLike, is_slice: bool = False) -> PyTr
 
 
 def _find_row_values(splits: Array, indices: Array | slice) -> Sequence[Array]:
-    lengths = (splits[1:] - splits[:-1])[indices]
-    return concatenate_ranges(splits[:-1][indices], lengths), lengths
+    starts, lengths = splits[:-1], splits[1:] - splits[:-1]
+    if isinstance(indices, slice):
+        starts, lengths = starts[indices], lengths[indices]
+    else:
+        starts, lengths = take(starts, indices), take(lengths, indices)
+    return concatenate_ranges(starts, lengths), lengths
 
 
 def gather_values(values: PyTree, positions: TensorLike) -> PyTree:
@@ -200,7 +205,7 @@ def _slice_columns(rows: PyTree, key: slice) -> PyTree:
         # The number of steps is rounded up.
         counts = ((last - first + step - (1 if step > 0 else -1)) // step).clip(0)
         rows, offsets = expand_rows(counts)
-        return (splits[:-1] + first)[rows] + offsets * step, counts
+        return take(splits[:-1] + first, rows) + offsets * step, counts
 
     count = rows.partition.static_nrows
     result = select_values(rows, find, count)

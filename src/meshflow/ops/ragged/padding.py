@@ -10,11 +10,12 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, string
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import make_range
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import Namespace, Size, define_array_function, make_range
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
 
 
 @define_array_function
@@ -102,7 +103,7 @@ def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> 
 
 def list_row_coordinates(rows: PyTree) -> Tensor:
     """Return the int64 coordinates of all innermost values along the ragged dimensions."""
-    coordinates = array.expand_dims(make_range(rows.partition.static_nrows), 1)
+    coordinates = array.expand_dims(Tensor(make_range(rows.partition.static_nrows)), 1)
     while hasattr(rows, "row_splits"):
         partition, rows = rows.partition, rows.values
         coordinates = _gather_coordinates(

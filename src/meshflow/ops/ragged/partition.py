@@ -22,7 +22,12 @@ from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
-from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import (
+    get_sizes,
+    has_symbolic_size,
+    make_sizes_tensor,
+    pad_empty,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
@@ -47,9 +52,9 @@ __all__ = [
     "find_true",
     "find_value",
     "get_namespace",
-    "make_range",
     "make_size",
     "read_integers",
+    "take",
 ]
 
 
@@ -148,17 +153,12 @@ def find_true(flags: Array) -> Array:
 def concatenate_ranges(starts: Array, lengths: Array) -> Array:
     """Return the positions of consecutive values in rows with some starts and lengths."""
     rows, offsets = expand_rows(lengths)
-    return starts[rows] + offsets
+    return take(starts, rows) + offsets
 
 
-def make_range(count: Size) -> Tensor:
-    """Return the integers below a size, which may be a symbol."""
-    return _make_range(static=(count,))
-
-
-@define_array_function
-def _make_range(xp: Namespace, count: Size) -> Array:
-    return xp.arange(count, dtype=np.int64)
+def take(values: Array, indices: Array) -> Array:
+    """Return the values at some valid indices."""
+    return pad_empty(values, 0)[indices]
 
 
 @define_array_function
