@@ -183,17 +183,31 @@ def trace_for_export(
     Raises:
       UnimplementedError: If the function needs the value of a size while it is traced.
     """
+    with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
+        return _trace_for_sizes(function, args, kwargs, True)
+    # The function cannot have an empty result, or takes no empty value.
+    return _trace_for_sizes(function, args, kwargs, False)
+
+
+def _trace_for_sizes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], allows_empty: bool
+) -> TracedFunction:
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
     # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
     # divisible, for images that are resized down and up.
     for symbol in ("d{count}", "size{axis}"):
         with contextlib.suppress(InvalidArgumentError):
-            return _trace_with_symbols(function, args, kwargs, symbol)
-    return _trace_with_symbols(function, args, kwargs, f"{_SIZE_DIVISOR}*size{{axis}}")
+            return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
+    symbol = f"{_SIZE_DIVISOR}*size{{axis}}"
+    return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
 
 
 def _trace_with_symbols(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], symbol: str
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    symbol: str,
+    allows_empty: bool,
 ) -> TracedFunction:
     """Trace a function with a symbol for each unknown size.
 
@@ -202,11 +216,17 @@ def _trace_with_symbols(
       args: Its arguments.
       kwargs: Its keyword arguments.
       symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
+      allows_empty: Whether composite values and data-dependent sizes may be empty.
     """
     counts = itertools.count()
     scope = jax.export.SymbolicScope()
     # The first axis is the batch axis of every tensor, so all of them get the same symbol.
-    make_size: Callable[[str], Any] = lambda text: jax.export.symbolic_shape(text, scope=scope)[0]
+
+    def make_size(text: str) -> Any:
+        # JAX assumes that symbols are positive.
+        text = text if allows_empty else text.removesuffix(" - 1")
+        return jax.export.symbolic_shape(text, scope=scope)[0]
+
     batch = make_size("batch")
 
     def make_argument(leaf: PyTree) -> PyTree:

@@ -105,7 +105,8 @@ def _make_spec_namer(name: str) -> Callable[[TensorSpec | None], TensorSpec | No
     """Return a function that names unnamed specs after their parameter, for use in signatures."""
 
     def add_name(spec: TensorSpec | None) -> TensorSpec | None:
-        return spec if spec is None or spec.name else TensorSpec(spec.shape, spec.dtype, name)
+        is_unnamed = isinstance(spec, TensorSpec) and not spec.name
+        return TensorSpec(spec.shape, spec.dtype, name) if is_unnamed else spec
 
     return add_name
 
