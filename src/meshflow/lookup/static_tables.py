@@ -129,7 +129,7 @@ class StaticHashTable(Table):
             (self, keys), {}
         ):
             return context.host_recorder.look_up(self, keys)
-        return apply_to_values(self._look_up, keys)
+        return apply_to_values(self, keys)
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)
@@ -238,7 +238,7 @@ class StaticVocabularyTable(Table):
             (self, keys), {}
         ):
             return context.host_recorder.look_up(self, keys)
-        return apply_to_values(self._look_up, keys)
+        return apply_to_values(self, keys)
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -76,10 +76,10 @@ class Table:
         return tensor
 
 
-def apply_to_values(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
-    """Apply a lookup to a tensor, or to the values of a sparse tensor."""
+def apply_to_values(table: Any, keys: TensorLike, *args: TensorLike) -> Any:
+    """Look up a tensor of keys, or the values of a sparse or ragged one."""
     if isinstance(keys, RaggedTensor):
-        return keys.with_flat_values(look_up(keys.flat_values, *args))
+        return keys.with_flat_values(table.lookup(keys.flat_values, *args))
     if isinstance(keys, SparseTensor):
-        return keys.with_values(look_up(keys.values, *args))
-    return look_up(keys, *args)
+        return keys.with_values(table.lookup(keys.values, *args))
+    return table._look_up(keys, *args)

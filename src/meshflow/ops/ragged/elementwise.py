@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_range
@@ -16,6 +17,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.ragged.indexing import gather_values
 from meshflow.ops.ragged.partition import (
     SPLITS_USE,
@@ -238,14 +240,22 @@ def apply_elementwise(
             operands.append(value)
     dtype = next(x.dtype for x in operands if isinstance(x, RaggedTensor))
     operands = [
-        x if isinstance(x, RaggedTensor) else convert_to_tensor(x, dtype_hint=dtype)
+        x if isinstance(x, RaggedTensor | DeferredValue) else convert_to_tensor(x, dtype_hint=dtype)
         for x in operands
     ]
     flat, make = broadcast(operands)
     supply = iter(flat)
     for holder, key, count in slots:
         holder[key] = next(supply) if count is None else [next(supply) for _ in range(count)]
-    return make(public(*filled, **named))
+    return make(_call_on_values(public, filled, named))
+
+
+def _call_on_values(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> PyTree:
+    """Call an op on innermost values, which may be strings of a function that is being saved."""
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record(args, kwargs):
+        return recorder.call(op, args, kwargs)
+    return op(*args, **kwargs)
 
 
 def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
@@ -273,8 +283,8 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     model = max(found, key=lambda x: x.ragged_rank)
     for value in found:
         _check_rows(value, model)
-    result = op(*flat_args, **flat_kwargs)
-    if not isinstance(result, Tensor | RaggedTensor):
+    result = _call_on_values(op, flat_args, flat_kwargs)
+    if not isinstance(result, Tensor | RaggedTensor | DeferredValue):
         result = convert_to_tensor(result)
     if not len(result.shape) or result.shape[0] != model.flat_values.shape[0]:
         raise ValueError(

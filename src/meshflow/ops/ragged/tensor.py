@@ -23,6 +23,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.operators import install_operators
 from meshflow.ops.ragged import indexing, padding
 from meshflow.ops.ragged.formatting import format_rows
@@ -58,7 +59,8 @@ Values: TypeAlias = "Tensor | RaggedTensor"
 
 def convert_values(values: PyTree, dtype: DTypeLike | None = None) -> Values:
     """Convert values to a tensor unless they are a ragged tensor."""
-    return values if isinstance(values, RaggedTensor) else convert_to_tensor(values, dtype)
+    is_converted = isinstance(values, RaggedTensor | DeferredValue)
+    return values if is_converted else convert_to_tensor(values, dtype)
 
 
 def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:

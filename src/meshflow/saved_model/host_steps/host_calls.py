@@ -189,6 +189,15 @@ def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
     return Tensor(np.empty((*sizes, 0), np.int8))
 
 
+def make_shape(value: Tensor) -> Tensor:
+    """Return an empty array with the sizes of a tensor, so that a program reads them from its shape."""
+    return Tensor(np.empty((*value.array.shape, 0), np.int8))
+
+
+def _make_shape_example(first: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*first.shape, 0), np.int8)
+
+
 def _make_sizes_example(first: Any, known: Sequence[Any]) -> jax.ShapeDtypeStruct:
     sizes = [n if isinstance(n, int) else make_data_dependent_size(n) for n in known]
     return jax.ShapeDtypeStruct((*sizes, 0), np.int8)
@@ -312,6 +321,11 @@ HOST_CALLS: dict[str, HostCall] = {
     "lookup": HostCall(look_up, ("table", "default"), _get_table_dtype),
     "insert": HostCall(insert_into_table, ("table", "values"), int64, _make_scalar_example),
     "remove": HostCall(remove_from_table, ("table",), int64, _make_scalar_example),
+    "shape": HostCall(make_shape, (), int8, _make_shape_example),
+    "list_parts": HostCall(
+        strings.list_parts, ("sep", "maxsplit"), make_example=_make_unknown_size_example()
+    ),
+    "count_parts": HostCall(strings.count_parts, ("sep", "maxsplit"), int64),
     "sizes": HostCall(make_sizes, ("known",), int8, _make_sizes_example),
     "size": HostCall(get_table_size, (), int64, _make_scalar_example),
     "steps": HostCall(

@@ -28,6 +28,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.io.features import FixedLenFeature
@@ -202,7 +203,14 @@ class _HostCallRecorder(Recording):
 
     def make_argument(self, spec: TensorSpec, number: int) -> DeferredValue:
         """Return the placeholder of a string argument."""
-        return _StringPlaceholder(self, spec, number)
+        return self._make_text(spec, number)
+
+    def _make_text(self, spec: TensorSpec, index: int) -> _StringPlaceholder:
+        text = _StringPlaceholder(self, spec, index)
+        if has_symbolic_size(spec.shape):
+            # A program cannot take strings, but it may need their sizes.
+            self.record("shape", text, {})
+        return text
 
     def record(self, name: str, first: Any, more: Mapping[str, Any]) -> Tensor | _StringPlaceholder:
         """Record a call of a function in `HOST_CALLS`.
@@ -239,7 +247,7 @@ class _HostCallRecorder(Recording):
 
     def _make_result(self, index: int, spec: TensorSpec) -> Tensor | _StringPlaceholder:
         if spec.dtype is string:
-            return _StringPlaceholder(self, spec, index)
+            return self._make_text(spec, index)
         scope: Any = context.trace
         capture = HostResult(index, tuple(spec.shape), spec.dtype.dtype)
         tensor = Tensor(bind_capture(len(scope.sources), capture.shape, capture.dtype))

@@ -229,6 +229,8 @@ def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., An
     graph = get_graph(model)
     if graph is None or all(t.dtype is not string for t in graph.flat_inputs):
         return function
+    if any(t.is_composite for t in graph.flat_inputs):
+        return function
     part = HostPart.from_graph(graph)
     try:
         steps = [] if part is None else [_collect_text_steps(t, graph) for t in part.cut_tensors]
