@@ -15,7 +15,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function, take
 
 
 @define_array_function
@@ -89,7 +89,8 @@ def _make_fill(default_value: Tensor | None, dtype: DType) -> Tensor:
 
 @define_array_function
 def _gather_coordinates(xp: Namespace, outer: Array, rows: Array, columns: Array) -> Array:
-    return xp.concatenate([outer[rows], columns[:, None].astype(outer.dtype)], 1)
+    outer = take(xp.asarray(outer), rows)
+    return xp.concatenate([outer, columns[:, None].astype(outer.dtype)], 1)
 
 
 @define_array_function

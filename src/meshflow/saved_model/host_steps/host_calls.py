@@ -183,6 +183,10 @@ def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
       value: The sizes, a scalar or vector.
       known: For each size, an integer or a symbol of the traced function that it is equal to, or None.
     """
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record_values([value]):
+        recorded: Tensor = recorder.record("sizes", value, {"known": known})
+        return recorded
     sizes = np.atleast_1d(value.require_value("a size")).tolist()
     if min(sizes, default=0) < 0:
         raise InvalidValueError(f"a computed shape has the negative size {min(sizes)}")
@@ -191,6 +195,10 @@ def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
 
 def make_shape(value: Tensor) -> Tensor:
     """Return an empty array with the sizes of a tensor, so that a program reads them from its shape."""
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record_values([value]):
+        recorded: Tensor = recorder.record("shape", value, {})
+        return recorded
     return Tensor(np.empty((*value.array.shape, 0), np.int8))
 
 
