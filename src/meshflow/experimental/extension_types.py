@@ -600,6 +600,14 @@ class ExtensionTypeSpec(CompositeSpec):
         vars(spec)["_is_initialized"] = True
         return spec
 
+    def _batch(self, size: int | None) -> PyTree:
+        """Return the spec of a batch of values."""
+        return _change_rank(self, size, True)
+
+    def _unbatch(self) -> PyTree:
+        """Return the spec of the values in a batch."""
+        return _change_rank(self, None, False)
+
     def is_compatible_with(self, spec_or_value: PyTree) -> bool:
         """Check whether a value, or a spec, has the same type and compatible fields."""
         other = spec_or_value
