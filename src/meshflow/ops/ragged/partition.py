@@ -29,7 +29,7 @@ from meshflow.core.values.symbolic_sizes import (
     pad_empty,
 )
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_size
+from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array, PyTree
 
 # A size: an integer, a symbol of `jax.export`, or None if it is unknown.
@@ -444,7 +444,8 @@ class RowPartition(CompositeTensor):
     def require_num_values(self) -> Size:
         """Return the number of values."""
         if self.static_nvals is None:
-            return int(self._splits.require_value("the number of values of rows")[-1])
+            use = "the number of values of rows"
+            self._num_values = compute_size(lambda splits: splits[-1], [self._splits], use)
         return self._num_values
 
     def read_splits(self) -> np.ndarray:
@@ -587,8 +588,8 @@ def _read_count(value: TensorLike, name: str) -> Size:
         return sizes.item()
     if has_symbolic_size([value]):
         return value
-    count = int(convert_integers(value).require_value(f"{name} of a RaggedTensor"))
-    if count < 0:
+    count = read_sizes(convert_integers(value), f"{name} of a RaggedTensor")
+    if isinstance(count, int) and count < 0:
         raise InvalidValueError(f"{name} must not be negative, got {count}.")
     return count
 

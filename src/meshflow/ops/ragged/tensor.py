@@ -328,10 +328,13 @@ class RaggedTensor(CompositeTensor, _Operators):
             )
         if st_input.shape.rank != 2:
             raise ValueError(f"rank(st_input) must be 2. Received {st_input.shape.rank}.")
-        indices = st_input.indices.require_value("indices of RaggedTensor.from_sparse")
-        ids = indices[:, 0].astype(as_dtype(row_splits_dtype).dtype)
-        rows = cls.from_value_rowids(st_input.values, ids, st_input.shape[0])
-        if not np.array_equal(rows.partition.offsets_in_rows().array, indices[:, 1]):
+        indices, size = st_input.indices, st_input.shape[0]
+        ids = convert_integers(indices[:, 0], as_dtype(row_splits_dtype))
+        count = st_input.dense_shape[0] if size is None else make_size(size)
+        rows = cls.from_value_rowids(st_input.values, ids, count)
+        found, columns = find_value(indices), find_value(rows.partition.offsets_in_rows())
+        is_known = found is not None and columns is not None
+        if is_known and not np.array_equal(columns, found[:, 1]):
             raise InvalidValueError(
                 "SparseTensor is not right-ragged: its rows have gaps, or are not in order."
             )
