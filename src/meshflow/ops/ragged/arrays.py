@@ -435,10 +435,21 @@ def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
 
 def tile(input: RaggedTensor, multiples: TensorLike, name: str | None = None) -> RaggedTensor:
     """Repeat the rows and values of a ragged tensor."""
-    counts = read_integers(multiples, "multiples of tf.tile").tolist()
+    numbers = convert_integers(multiples)
+    if find_value(numbers) is None and len(input.shape) == 2:
+        return drop_uniform(select_values(input, _find_tiles, None, [numbers]))
+    counts = read_integers(numbers, "multiples of tf.tile").tolist()
     if len(counts) != len(input.shape):
         raise ValueError(f"multiples must have length {len(input.shape)}, got {len(counts)}.")
     return drop_uniform(_tile(input, counts)) if any(n != 1 for n in counts) else input
+
+
+def _find_tiles(splits: Array, counts: Sequence[Any]) -> Sequence[Array]:
+    """Return the positions and row lengths of rows that are repeated along two axes."""
+    xp, lengths = get_namespace(splits), splits[1:] - splits[:-1]
+    order = xp.repeat(xp.tile(xp.arange(lengths.shape[0]), counts[0]), counts[1])
+    positions = concatenate_ranges(splits[:-1][order], lengths[order])
+    return positions, xp.tile(lengths * counts[1], counts[0])
 
 
 def _tile(rows: PyTree, counts: list[int]) -> PyTree:
@@ -449,13 +460,7 @@ def _tile(rows: PyTree, counts: list[int]) -> PyTree:
     first, *inner = counts
     if any(n != 1 for n in inner[1:]):
         rows = rows.with_values(_tile(rows.values, [1, *inner[1:]]))
-
-    def find(splits: Array) -> Sequence[Array]:
-        xp, lengths = get_namespace(splits), splits[1:] - splits[:-1]
-        order = xp.repeat(xp.tile(xp.arange(lengths.shape[0]), first), inner[0])
-        positions = concatenate_ranges(splits[:-1][order], lengths[order])
-        return positions, xp.tile(lengths * inner[0], first)
-
+    find = lambda splits: _find_tiles(splits, (first, inner[0]))
     partition = rows.partition
     count, length = first * partition.static_nrows, partition.static_uniform_row_length
     result = select_values(rows, find, count)

@@ -391,8 +391,19 @@ class RowPartition(CompositeTensor):
             raise ValueError("Either (or both) of nvals and nrows must be specified")
         length = _convert(uniform_row_length, dtype)
         _check_rank(length, 0, "uniform_row_length")
-        size = int(length.require_value("uniform_row_length of a RaggedTensor"))
         values: Size = None if nvals is None else _read_count(nvals, "nvals")
+        if find_value(length) is None:
+            # Only the program knows the length, so the rows are those of computed row splits.
+            use = "uniform_row_length of a RaggedTensor"
+            count = lambda size, values: values // size
+            rows = (
+                compute_size(count, [length, make_size(values)], use)
+                if nrows is None
+                else _read_count(nrows, "nrows")
+            )
+            splits = _make_uniform_splits(length, static=(rows,))
+            return cls(splits, None, values, internal=True)
+        size = int(length.require_value("uniform_row_length of a RaggedTensor"))
         if size < 0:
             raise _make_error(f"uniform_row_length={size} must not be negative")
         if nrows is not None:
