@@ -133,6 +133,8 @@ class BoundsCheck(NamedTuple):
             is_invalid = array == 0
         elif len(self.lower) == 1:
             lower, upper = self.lower[0], self.upper[0]
+            if array.size == 1:
+                return None if lower <= array.item() < upper else 0
             if array.min() >= lower and array.max() < upper:
                 return None
             is_invalid = (array < lower) | (array >= upper)

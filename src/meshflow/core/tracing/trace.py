@@ -68,7 +68,7 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 # Names of opaque ops that are no functions.
 _STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
 # Primitives that only the interpreter runs; see `unknown_sizes`.
-_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes"])
+_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes", "write_row"])
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 

@@ -32,6 +32,7 @@ __all__ = [
     "compute_size",
     "is_unknown",
     "read_sizes",
+    "write_row",
 ]
 
 # The shape of a result, with None for sizes that depend on values, and its dtype.
@@ -89,6 +90,53 @@ def _transpose(cotangent: Any, array: Any, *, shape: tuple[Any, ...]) -> list[An
 
 
 ad.deflinear2(set_sizes_p, _transpose)
+
+
+# Operands: an array, a row and an index. Parameter: `shape`, with a symbol. Result: the array with the row at
+# the index, and zeros before it if the array is shorter.
+write_row_p = jex_core.Primitive("write_row")
+dce_rules[write_row_p] = _keep_equation
+
+
+@write_row_p.def_abstract_eval
+def _get_written_type(array: Any, _: Any, __: Any, *, shape: tuple[Any, ...]) -> Any:
+    return jax.core.ShapedArray(shape, array.dtype)
+
+
+def _differentiate_write(
+    primals: Sequence[Any], tangents: Sequence[Any], *, shape: tuple[Any, ...]
+) -> tuple[Any, Any]:
+    array, row, index = primals
+    changes = [ad.instantiate_zeros(t) for t in tangents[:2]]
+    write = lambda *operands: write_row_p.bind(*operands, index, shape=shape)
+    return write(array, row), write(*changes)
+
+
+def _transpose_write(
+    cotangent: Any, array: Any, row: Any, index: Any, *, shape: tuple[Any, ...]
+) -> list[Any]:
+    if type(cotangent) is ad.Zero:
+        return [None, None, None]
+    blank = jnp.zeros(shape[1:], cotangent.dtype)
+    others = jax.lax.dynamic_update_index_in_dim(cotangent, blank, index, 0)
+    gradients = (
+        jax.lax.slice_in_dim(others, 0, array.aval.shape[0]) if ad.is_undefined_primal(array) else None,
+        jax.lax.dynamic_index_in_dim(cotangent, index, 0, False) if ad.is_undefined_primal(row) else None,
+    )
+    return [*gradients, None]
+
+
+ad.primitive_jvps[write_row_p] = _differentiate_write
+ad.primitive_transposes[write_row_p] = _transpose_write
+
+
+def write_row(array: Any, row: Any, index: Any) -> Any:
+    """Write a row to a traced array, which grows up to the index, in a program that runs op by op."""
+    sizes = context.unknown_sizes
+    assert sizes is not None
+    result = write_row_p.bind(array, row, index, shape=(sizes.add_unknown(), *array.shape[1:]))
+    sizes.anchors.append(result)
+    return result
 
 
 def set_sizes(array: Any, shape: Sequence[Any]) -> Any:
