@@ -339,7 +339,7 @@ class Program:
             node = self._nodes[i]
             is_binder = is_open and node.name in _BINDERS
             outputs = self._find_open(node.outputs, sizes) if is_binder else []
-            if outputs and i + 1 < len(self._nodes):
+            if outputs:
                 steps.append(self._make_continuation(outputs, dims, i + 1))
                 break
             dead = self._released[i]
