@@ -24,7 +24,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
@@ -87,11 +87,11 @@ def _make_empty(spec: TensorSpec) -> Tensor:
 
 def _is_batch(value: object) -> bool:
     """Check whether a value is one of an extension type, which consists of batches of its fields."""
-    return isinstance(value, CompositeTensor) and hasattr(value._type_spec, "_unbatch")
+    return isinstance(value, CompositeTensor) and hasattr(type_spec_from_value(value), "_unbatch")
 
 
 def _split_batch(value: PyTree) -> PyTree:
-    return value._type_spec._to_components(value) if _is_batch(value) else value
+    return type_spec_from_value(value)._to_components(value) if _is_batch(value) else value
 
 
 def _join_batches(specs: PyTree, parts: PyTree) -> PyTree:
@@ -105,13 +105,17 @@ def _map_batches(
     run: Callable[..., Any], fn: Callable[..., T], elems: PyTree, signature: PyTree = None
 ) -> T:
     """Map over or to values of extension types, by a function that maps over their components."""
-    specs = nest.map_structure(lambda x: x._type_spec._unbatch() if _is_batch(x) else None, elems)
+    specs = nest.map_structure(
+        lambda x: type_spec_from_value(x)._unbatch() if _is_batch(x) else None, elems
+    )
     results: PyTree = None
 
     def call(parts: PyTree) -> PyTree:
         nonlocal results
         value = fn(_join_batches(specs, parts))
-        results = nest.map_structure(lambda x: x._type_spec if _is_batch(x) else None, value)
+        results = nest.map_structure(
+            lambda x: type_spec_from_value(x) if _is_batch(x) else None, value
+        )
         return nest.map_structure(_split_batch, value)
 
     if signature is not None:

@@ -20,7 +20,12 @@ from meshflow.core.gradients.tape_nodes import FunctionNode, to_dense
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor, split_value
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    list_components,
+    replace_components,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -111,12 +116,12 @@ class _CompositeFunction:
 
     def split(self, value: PyTree) -> PyTree:
         """Replace composite tensors by lists of their components with gradients."""
-        return nest.map_structure(lambda x: x._components() if _is_composite(x) else x, value)
+        return nest.map_structure(lambda x: list_components(x) if _is_composite(x) else x, value)
 
     def _join_arguments(self, args: Args) -> Args:
         values = nest.flatten_up_to(self._args, args)
         pairs = zip(nest.flatten(self._args), values, strict=True)
-        joined = [x._with_components(v) if _is_composite(x) else v for x, v in pairs]
+        joined = [replace_components(x, v) if _is_composite(x) else v for x, v in pairs]
         arguments: Args = nest.pack_sequence_as(self._args, joined)
         return arguments
 
@@ -129,7 +134,7 @@ class _CompositeFunction:
             return result, grad_fn
 
         @functools.wraps(grad_fn)
-        def differentiate(*cotangents: Any, **options: Any) -> Any:
+        def differentiate(*cotangents: PyTree, **options: PyTree) -> PyTree:
             supply = iter(cotangents)
             arguments = [_take_cotangent(leaf, supply) for leaf in leaves]
             gradients = grad_fn(*arguments, **options)
@@ -144,7 +149,7 @@ class _CompositeFunction:
         flat: list[Any] = []
         for gradient in nest.flatten(gradients):
             is_rows = isinstance(gradient, IndexedSlices) or not _is_composite(gradient)
-            flat += [gradient] if is_rows else gradient._components()
+            flat += [gradient] if is_rows else list_components(gradient)
         return flat
 
     def join(self, parts: PyTree) -> PyTree:
@@ -163,19 +168,16 @@ def _is_composite(value: object) -> bool:
 
 def _get_builder(leaf: PyTree) -> Callable[[Sequence[Any]], Any] | None:
     """Return a function that makes a composite result of its parts; None for other leaves."""
-    if not isinstance(leaf, CompositeTensor):
-        return None
-    return functools.partial(leaf._join, static=leaf._split()[1])
+    return leaf.join_parts if isinstance(leaf, CompositeTensor) else None
 
 
 def _take_cotangent(leaf: PyTree, cotangents: Iterator[Any]) -> PyTree:
     if not isinstance(leaf, CompositeTensor):
         return next(cotangents)
     by_part = [(part, next(cotangents)) for part in split_value(leaf)]
-    components = leaf._components()
-    return leaf._with_components(
-        [next(c for part, c in by_part if part is component) for component in components]
-    )
+    components = list_components(leaf)
+    found = [next(c for part, c in by_part if part is component) for component in components]
+    return replace_components(leaf, found)
 
 
 # Whether `grad_fn` must return a gradient for an argument: always for positional ones. It may leave

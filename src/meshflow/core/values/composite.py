@@ -26,7 +26,9 @@ __all__ = [
     "CompositeSpec",
     "CompositeTensor",
     "can_split",
+    "list_components",
     "named_spec_classes",
+    "replace_components",
     "split_value",
 ]
 
@@ -203,6 +205,16 @@ def _is_constant(parts: Sequence[Any]) -> bool:
 def split_value(value: CompositeTensor) -> list[Tensor]:
     """Return the parts of a composite tensor."""
     return value._split()[0]
+
+
+def list_components(value: CompositeTensor) -> list[Tensor]:
+    """Return the parts with gradients of a composite tensor."""
+    return value._components()
+
+
+def replace_components(value: CompositeTensor, components: Sequence[Any]) -> PyTree:
+    """Return a composite tensor with other parts in place of those with gradients."""
+    return value._with_components(components)
 
 
 def can_split(leaf: object) -> bool:

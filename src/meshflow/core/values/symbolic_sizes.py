@@ -21,7 +21,7 @@ from jax.typing import DTypeLike
 
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 
 __all__ = [
     "as_size",
@@ -59,7 +59,7 @@ def make_range(size: Any) -> Any:
     return jnp.arange(size) if is_symbolic_dim(size) else np.arange(size)
 
 
-def pad_empty(array: Any, axis: int) -> Any:
+def pad_empty(array: Array, axis: int) -> Array:
     """Add a slice of zeros to an array in a program for any sizes if the axis may have none.
 
     XLA gathers from at least one slice.

@@ -23,6 +23,7 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.jax_internals import ad, dce_rules, jex_core
+from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
 
 # The shape of a result, with None for sizes that depend on values, and its dtype.
 Result = tuple[Sequence[Any], DTypeLike]
+Sizes = tuple[Any, ...]
 
 # Number of elements up to which results in eager mode remain on the host.
 _MAX_HOST_RESULT_SIZE = 4096
@@ -99,13 +101,15 @@ dce_rules[write_row_p] = _keep_equation
 
 
 @write_row_p.def_abstract_eval
-def _get_written_type(array: Any, _: Any, __: Any, *, shape: tuple[Any, ...]) -> Any:
+def _get_written_type(
+    array: jax.core.ShapedArray, *_: jax.core.ShapedArray, shape: Sizes
+) -> jax.core.ShapedArray:
     return jax.core.ShapedArray(shape, array.dtype)
 
 
 def _differentiate_write(
-    primals: Sequence[Any], tangents: Sequence[Any], *, shape: tuple[Any, ...]
-) -> tuple[Any, Any]:
+    primals: Sequence[PyTree], tangents: Sequence[PyTree], *, shape: Sizes
+) -> tuple[PyTree, PyTree]:
     array, row, index = primals
     changes = [ad.instantiate_zeros(t) for t in tangents[:2]]
     write = lambda *operands: write_row_p.bind(*operands, index, shape=shape)
@@ -113,15 +117,19 @@ def _differentiate_write(
 
 
 def _transpose_write(
-    cotangent: Any, array: Any, row: Any, index: Any, *, shape: tuple[Any, ...]
-) -> list[Any]:
+    cotangent: PyTree, array: PyTree, row: PyTree, index: PyTree, *, shape: Sizes
+) -> list[PyTree]:
     if type(cotangent) is ad.Zero:
         return [None, None, None]
     blank = jnp.zeros(shape[1:], cotangent.dtype)
     others = jax.lax.dynamic_update_index_in_dim(cotangent, blank, index, 0)
     gradients = (
-        jax.lax.slice_in_dim(others, 0, array.aval.shape[0]) if ad.is_undefined_primal(array) else None,
-        jax.lax.dynamic_index_in_dim(cotangent, index, 0, False) if ad.is_undefined_primal(row) else None,
+        jax.lax.slice_in_dim(others, 0, array.aval.shape[0])
+        if ad.is_undefined_primal(array)
+        else None,
+        jax.lax.dynamic_index_in_dim(cotangent, index, 0, False)
+        if ad.is_undefined_primal(row)
+        else None,
     )
     return [*gradients, None]
 
@@ -130,7 +138,7 @@ ad.primitive_jvps[write_row_p] = _differentiate_write
 ad.primitive_transposes[write_row_p] = _transpose_write
 
 
-def write_row(array: Any, row: Any, index: Any) -> Any:
+def write_row(array: Array, row: Array, index: Array) -> Array:
     """Write a row to a traced array, which grows up to the index, in a program that runs op by op."""
     sizes = context.unknown_sizes
     assert sizes is not None
@@ -249,7 +257,7 @@ def is_recorded(tensors: Sequence[Any]) -> bool:
     return recorder is not None and context.exporting and recorder.should_record_values(tensors)
 
 
-def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
+def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> PyTree:
     scope = context.trace
     assert scope is not None
     return function(*[scope.lookup(t) for t in tensors])
@@ -301,8 +309,7 @@ def read_sizes(value: Tensor, use: str) -> Any:
         return sizes
     if is_recorded([value]) and value.ndim < 2 and value.dtype.is_integer:
         recorded = context.host_recorder.record_sizes(value)
-        sizes = value._sizes = recorded if value.ndim else recorded[0]
-        return sizes
+        return recorded if value.ndim else recorded[0]
     if not is_unknown([value]) or value.ndim > 1 or not value.dtype.is_integer:
         known = value.require_value(use).tolist()
         return tuple(known) if isinstance(known, list) else known

@@ -412,9 +412,9 @@ def gather_nd(
             first = array.expand_dims(positions, 1)
             return array.gather_nd(rows, array.concat([first, index[:, column:]], 1))
         columns, lengths = index[:, column], array.gather(rows.row_lengths(), positions)
-        known = find_value(columns), find_value(lengths)
-        if known[0] is not None and known[1] is not None:
-            _check_positions(*known)
+        known, limits = find_value(columns), find_value(lengths)
+        if known is not None and limits is not None:
+            _check_positions(known, limits)
         positions = array.gather(rows.row_starts(), positions) + columns
         rows = rows.values
     return gather_values(rows, positions)

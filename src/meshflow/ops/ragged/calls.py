@@ -312,8 +312,10 @@ def _bincount(
     values = arr.flat_values
     weights = weights.flat_values if isinstance(weights, RaggedTensor) else weights
     if axis != -1:
-        options = {"dtype": dtype, "binary_output": binary_output}
-        return math.bincount(values, weights, minlength, maxlength, **options)
+        counts: Tensor = math.bincount(
+            values, weights, minlength, maxlength, dtype, binary_output=binary_output
+        )
+        return counts
     find_size = lambda ids: (ids.max(initial=-1) + 1).clip(minlength or 0, maxlength)
     size = compute_size(find_size, [values], "the argument of tf.math.bincount without maxlength")
     count = arr.partition.static_nrows

@@ -53,8 +53,8 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
     if known is not None:
         row = rows.values[int(known[:-1][index]) : int(known[1:][index])]
     else:
-        key = slice(index, None if index == -1 else index + 1)
-        row = _take_row(rows, lambda splits: _find_row_values(splits, key), [splits])
+        single = slice(index, None if index == -1 else index + 1)
+        row = _take_row(rows, lambda splits: _find_row_values(splits, single), [splits])
     return row[tuple(rest)] if rest else row
 
 
@@ -229,7 +229,8 @@ def _slice_columns(rows: PyTree, key: slice) -> PyTree:
 
     def find(splits: Array, *bounds: Array) -> Sequence[Array]:
         known, lengths = _replace_bounds(key, bounds), splits[1:] - splits[:-1]
-        first, last = (0, lengths) if step > 0 else (lengths - 1, -1)
+        first: Any = 0 if step > 0 else lengths - 1
+        last: Any = lengths if step > 0 else -1
         if known.start is not None:
             first = _find_bound(known.start, lengths, step)
         if known.stop is not None:

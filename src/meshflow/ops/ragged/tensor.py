@@ -333,8 +333,7 @@ class RaggedTensor(CompositeTensor, _Operators):
         count = st_input.dense_shape[0] if size is None else make_size(size)
         rows = cls.from_value_rowids(st_input.values, ids, count)
         found, columns = find_value(indices), find_value(rows.partition.offsets_in_rows())
-        is_known = found is not None and columns is not None
-        if is_known and not np.array_equal(columns, found[:, 1]):
+        if found is not None and columns is not None and not np.array_equal(columns, found[:, 1]):
             raise InvalidValueError(
                 "SparseTensor is not right-ragged: its rows have gaps, or are not in order."
             )

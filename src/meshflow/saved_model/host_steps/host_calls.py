@@ -202,11 +202,11 @@ def make_shape(value: Tensor) -> Tensor:
     return Tensor(np.empty((*value.array.shape, 0), np.int8))
 
 
-def _make_shape_example(first: Any) -> jax.ShapeDtypeStruct:
+def _make_shape_example(first: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((*first.shape, 0), np.int8)
 
 
-def _make_sizes_example(first: Any, known: Sequence[Any]) -> jax.ShapeDtypeStruct:
+def _make_sizes_example(first: jax.Array, known: Sequence[Any]) -> jax.ShapeDtypeStruct:
     sizes = [n if isinstance(n, int) else make_data_dependent_size(n) for n in known]
     return jax.ShapeDtypeStruct((*sizes, 0), np.int8)
 

@@ -222,7 +222,9 @@ def partition_function(
             part, inputs = parts.extract_part(sorted(programs[level]), writes, available)
             steps.append(ProgramStep(part, inputs, [outputs[i] for i in sorted(programs[level])]))
     used = {n for s in steps if isinstance(s, ProgramStep) for n in s.inputs}
-    steps = [s for s in steps if getattr(s, "name", "") != "shape" or s.result in used]
+    steps = [
+        s for s in steps if isinstance(s, ProgramStep) or s.name != "shape" or s.result in used
+    ]
     remaining = iter(outputs)
     indices = [v.index if isinstance(v, PlanValue) else next(remaining) for v in leaves]
     slots = iter(range(len(leaves)))

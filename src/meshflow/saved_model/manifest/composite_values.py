@@ -152,14 +152,14 @@ def _split_arguments(arguments: PyTree) -> PyTree:
 
     def split_spec(spec: CompositeSpec) -> PyTree:
         # JAX assumes that symbols are positive, and the number of values may be 0.
-        first = f"values{next(counts)} - 1"
+        first, components = f"values{next(counts)} - 1", spec._component_specs
         if isinstance(spec, RaggedTensorSpec) and spec.ragged_rank:
-            values, *splits = spec._component_specs
+            values, *splits = components
             num_rows = ["batch + 1", *(f"rows{next(counts)}" for _ in splits[1:])]
             return [ComponentSpec(values, first), *map(ComponentSpec, splits, num_rows)]
         if isinstance(spec, (SparseTensorSpec, IndexedSlicesSpec)):
-            return [ComponentSpec(s, first) for s in spec._component_specs]
-        return nest.map_structure(split_field, spec._component_specs)
+            return [ComponentSpec(s, first) for s in components]
+        return nest.map_structure(split_field, components)
 
     def split_field(leaf: PyTree) -> PyTree:
         if isinstance(leaf, CompositeSpec):
@@ -189,7 +189,7 @@ class ComponentFunction:
         self.arguments = _split_arguments(self._arguments)
         self._results: PyTree = None
 
-    def call(self, *args: Any, **kwargs: Any) -> PyTree:
+    def call(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         """Call the function with lists of components in place of composite arguments."""
         values = nest.join_composites(self._arguments, (args, kwargs))
         args, kwargs = nest.map_structure(_specify_dense_shape, self._arguments, values)
@@ -231,7 +231,7 @@ def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
     return spec._from_components([value.indices, value.values, dense_shape])
 
 
-def _get_spec(leaf: PyTree) -> CompositeSpec | None:
+def _get_spec(leaf: PyTree) -> PyTree:
     return type_spec_from_value(leaf) if isinstance(leaf, CompositeTensor) else None
 
 

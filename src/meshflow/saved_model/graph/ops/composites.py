@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.environment.types import Array
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops.ragged.partition import concatenate_ranges
 from meshflow.saved_model.graph.format.node_attributes import Node, as_host_array, as_static_ints
 
@@ -110,7 +110,7 @@ def _make_range(node: Node, *bounds: Array) -> list[np.ndarray]:
 def _gather_rows(node: Node, *parts: Array) -> list[np.ndarray]:
     """Gather rows; return the innermost values first, and the row splits of the outer dimensions after them."""
     *nested_splits, values, indices = map(np.asarray, parts)
-    results = []
+    results: list[np.ndarray] = []
     for size in indices.shape[:0:-1]:
         count = indices.size // size if size else 0
         results.insert(0, np.arange(count + 1) * size)
@@ -118,7 +118,7 @@ def _gather_rows(node: Node, *parts: Array) -> list[np.ndarray]:
     for splits in nested_splits:
         lengths = np.diff(splits)[positions]
         results.append(np.concatenate([[0], np.cumsum(lengths)]))
-        positions = concatenate_ranges(splits[:-1][positions], lengths)
+        positions = np.asarray(concatenate_ranges(splits[:-1][positions], lengths))
     return [values[positions], *(s.astype(node.dtype("Tsplits")) for s in results)]
 
 
@@ -154,7 +154,7 @@ def _make_reduction(is_max: bool) -> Callable[..., Any]:
     return run
 
 
-def _get_lowest(dtype: np.dtype) -> Any:
+def _get_lowest(dtype: np.dtype) -> PyTree:
     is_integer = jnp.issubdtype(dtype, jnp.integer)
     return jnp.iinfo(dtype).min if is_integer else jnp.finfo(dtype).min
 

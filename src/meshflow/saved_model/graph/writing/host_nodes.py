@@ -287,7 +287,7 @@ def _fill_shape(nodes: HostNodeWriter, sizes: str) -> str:
 
 
 def _make_shape(nodes: HostNodeWriter, first: Argument) -> str:
-    types = {"T": TypeAttr(STRING), "out_type": TypeAttr(to_dtype_enum(int64))}
+    types: dict[str, Any] = {"T": TypeAttr(STRING), "out_type": TypeAttr(to_dtype_enum(int64))}
     return _fill_shape(nodes, nodes.add_op("Shape", [nodes.get_output(first)], **types))
 
 
@@ -304,11 +304,11 @@ def _count_parts(nodes: HostNodeWriter, first: Argument, sep: Argument, maxsplit
     kind = TypeAttr(to_dtype_enum(int64))
     # The first column of the coordinates.
     bounds = [nodes.get_output(v, np.int32) for v in ([0, 0], [0, 1], [1, 1])]
-    masks = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
+    masks: dict[str, Any] = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
     rows = nodes.add_op("StridedSlice", [indices, *bounds], T=kind, Index=TypeAttr(_INT32), **masks)
     size = nodes.add_op("Size", [nodes.get_output(first)], T=TypeAttr(STRING), out_type=kind)
     ones = nodes.add_op("OnesLike", [rows], "y", T=kind)
-    types = {"T": kind, "Tindices": kind, "Tnumsegments": kind}
+    types: dict[str, Any] = {"T": kind, "Tindices": kind, "Tnumsegments": kind}
     return nodes.add_op("UnsortedSegmentSum", [ones, rows, size], **types)
 
 
