@@ -633,6 +633,10 @@ def _freeze(value: PyTree) -> PyTree:
     return ImmutableDict({k: _freeze(v) for k, v in value.items()}) if is_mapping else value
 
 
+class _Anything:
+    """Type of the fields of anonymous extension types, which are not checked."""
+
+
 @functools.cache
 def make_anonymous_class(names: tuple[str, ...]) -> type[ExtensionType]:
     """Return a class for values of an extension type in a SavedModel that is not defined.
@@ -640,9 +644,8 @@ def make_anonymous_class(names: tuple[str, ...]) -> type[ExtensionType]:
     Args:
       names: Names of the fields.
     """
-    anonymous: type[ExtensionType] = type("AnonymousExtensionType", (ExtensionType,), {})
-    anonymous._extension_fields = [_Field(name, Any) for name in names]
-    return anonymous
+    fields = {"__annotations__": dict.fromkeys(names, _Anything)}
+    return type("AnonymousExtensionType", (ExtensionType,), fields)
 
 
 def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> ExtensionTypeSpec:

@@ -11,6 +11,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Table", "stack_values"]
@@ -76,10 +77,10 @@ class Table:
         return tensor
 
 
-def apply_to_values(table: Any, keys: TensorLike, *args: TensorLike) -> Any:
-    """Look up a tensor of keys, or the values of a sparse or ragged one."""
+def apply_to_values(table: Table, keys: TensorLike, *args: TensorLike) -> PyTree:
+    """Look up the values of a sparse or ragged tensor of keys; return NotImplemented for a tensor."""
     if isinstance(keys, RaggedTensor):
         return keys.with_flat_values(table.lookup(keys.flat_values, *args))
     if isinstance(keys, SparseTensor):
         return keys.with_values(table.lookup(keys.values, *args))
-    return table._look_up(keys, *args)
+    return NotImplemented

@@ -90,8 +90,14 @@ def _is_batch(value: object) -> bool:
     return isinstance(value, CompositeTensor) and hasattr(type_spec_from_value(value), "_unbatch")
 
 
+def _get_element_spec(value: PyTree) -> PyTree:
+    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
+    return None if spec is None else spec._unbatch()
+
+
 def _split_batch(value: PyTree) -> PyTree:
-    return type_spec_from_value(value)._to_components(value) if _is_batch(value) else value
+    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
+    return value if spec is None else spec._to_components(value)
 
 
 def _join_batches(specs: PyTree, parts: PyTree) -> PyTree:
@@ -105,9 +111,7 @@ def _map_batches(
     run: Callable[..., Any], fn: Callable[..., T], elems: PyTree, signature: PyTree = None
 ) -> T:
     """Map over or to values of extension types, by a function that maps over their components."""
-    specs = nest.map_structure(
-        lambda x: type_spec_from_value(x)._unbatch() if _is_batch(x) else None, elems
-    )
+    specs = nest.map_structure(_get_element_spec, elems)
     results: PyTree = None
 
     def call(parts: PyTree) -> PyTree:
@@ -118,9 +122,9 @@ def _map_batches(
         )
         return nest.map_structure(_split_batch, value)
 
-    if signature is not None:
-        get_specs = lambda s: s._component_specs if hasattr(s, "_unbatch") else s
-        signature = nest.map_structure(get_specs, signature)
+    if any(hasattr(spec, "_unbatch") for spec in nest.flatten(signature)):
+        # The results are values of extension types, which have specs.
+        signature = None
     parts = run(call, nest.map_structure(_split_batch, elems), signature)
     batches = nest.map_structure(lambda s: None if s is None else s._batch(None), results)
     mapped: T = _join_batches(batches, parts)

@@ -209,8 +209,8 @@ def _find_splits(xp: Namespace, ids: Array, num_rows: Size) -> Array:
         host = np.asarray(ids)
         counts = np.bincount(host, minlength=num_rows) if host.size else np.zeros(num_rows, int)
         return np.concatenate([[0], np.cumsum(counts)]).astype(ids.dtype)
-    counts = jnp.zeros((num_rows + 1,), ids.dtype).at[ids + 1].add(1, mode="drop")
-    return jnp.cumsum(counts, dtype=ids.dtype)
+    sizes = jnp.zeros((num_rows + 1,), ids.dtype).at[ids + 1].add(1, mode="drop")
+    return jnp.cumsum(sizes, dtype=ids.dtype)
 
 
 @define_array_function

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
+from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.runtime.import_paths import get_public_package
@@ -33,6 +33,7 @@ __all__ = [
     "ComponentSpec",
     "UnsavableError",
     "get_spec_name",
+    "get_spec_state",
     "list_component_specs",
     "list_components",
     "make_result_slot",
@@ -64,6 +65,11 @@ def get_spec_name(spec: CompositeSpec) -> str:
         f"a {spec.value_type.__name__}, which has no name in files. Define the attribute __name__ = "
         f"'package.{spec.value_type.__name__}' in the class"
     )
+
+
+def get_spec_state(spec: CompositeSpec) -> PyTree:
+    """Return the arguments of a spec in files."""
+    return spec._serialize()
 
 
 def make_spec(name: str, state: PyTree) -> CompositeSpec:
@@ -228,7 +234,7 @@ def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
         dense_shape = make_sizes_tensor(tuple(sizes), np.int64)
     else:
         dense_shape = Tensor(np.array(sizes, np.int64))
-    return spec._from_components([value.indices, value.values, dense_shape])
+    return SparseTensor(value.indices, value.values, dense_shape)
 
 
 def _get_spec(leaf: PyTree) -> PyTree:

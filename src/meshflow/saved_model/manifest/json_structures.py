@@ -16,6 +16,7 @@ from meshflow.environment.types import Json, PyTree
 from meshflow.saved_model.manifest.composite_values import (
     UnsavableError,
     get_spec_name,
+    get_spec_state,
     make_result_slot,
     make_spec,
 )
@@ -64,7 +65,7 @@ def pack_structure(value: PyTree) -> Json:
     if isinstance(value, TensorShape):
         return {"shape": get_sizes(value)}
     if isinstance(value, CompositeSpec):
-        return {"composite": get_spec_name(value), "state": pack_structure(value._serialize())}
+        return {"composite": get_spec_name(value), "state": pack_structure(get_spec_state(value))}
     if isinstance(value, CompositeResultSlot) and value.spec is not None:
         return {"result": pack_structure(value.spec), "parts": pack_structure(value.parts)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph, get_graph
@@ -217,7 +218,7 @@ def _replace_text(leaf: PyTree) -> PyTree:
 
 
 def _restore_text(leaf: PyTree) -> PyTree:
-    return leaf._as_tensor() if isinstance(leaf, _TextPlaceholder) else leaf
+    return convert_to_tensor(leaf) if isinstance(leaf, _TextPlaceholder) else leaf
 
 
 class HostPreprocessingStep:

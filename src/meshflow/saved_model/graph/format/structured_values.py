@@ -17,6 +17,7 @@ from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
 from meshflow.saved_model.manifest.composite_values import (
     UnsavableError,
     get_spec_name,
+    get_spec_state,
     list_component_specs,
     make_spec,
 )
@@ -71,7 +72,7 @@ def write_structure(proto: Message, value: PyTree) -> None:
         spec.type_spec_class = kinds.get(name, _EXTENSION_TYPE)
         spec.type_spec_class_name = name
         spec.num_flat_components = len(list_component_specs(value))
-        write_structure(spec.type_state, value._serialize())
+        write_structure(spec.type_state, get_spec_state(value))
     else:
         _write_container(proto, value)
 
