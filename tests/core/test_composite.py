@@ -47,3 +47,91 @@ def test_texts():
         "values=tf.Tensor([2], shape=(1,), dtype=int32), "
         "dense_shape=tf.Tensor([3], shape=(1,), dtype=int64))"
     )
+
+
+class Point(tf.experimental.BatchableExtensionType):
+    x: tf.Tensor
+    y: tf.Tensor
+
+
+def make_points():
+    return Point([1.0, 2.0, 3.0], [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+
+
+def as_lists(value):
+    """Return the parts of a value as lists."""
+    return [part.numpy().tolist() for part in tf.nest.flatten(value, expand_composites=True)]
+
+
+POINT = Point.Spec(tf.TensorSpec([]), tf.TensorSpec([2]))
+SPARSE = tf.SparseTensor([[0, 1], [2, 0]], [2.0, 4.0], [3, 4])
+SPARSE_ROW = tf.SparseTensorSpec([4], tf.float32)
+
+
+@pytest.mark.parametrize("run", [lambda f, x: f(x), lambda f, x: tf.function(f)(x)])
+@pytest.mark.parametrize(
+    ("function", "value", "expected"),
+    [
+        (
+            lambda s: tf.map_fn(tf.sparse.reduce_sum, s, fn_output_signature=tf.float32),
+            SPARSE,
+            [[2.0, 0.0, 4.0]],
+        ),
+        (
+            lambda s: tf.map_fn(lambda row: row * 2.0, s, fn_output_signature=SPARSE_ROW),
+            SPARSE,
+            [[[0, 1], [2, 0]], [4.0, 8.0], [3, 4]],
+        ),
+        (
+            lambda p: tf.map_fn(lambda q: Point(q.x * 2.0, q.y), p, fn_output_signature=POINT),
+            make_points(),
+            [[2.0, 4.0, 6.0], [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]],
+        ),
+        (
+            lambda p: tf.map_fn(
+                lambda q: q.x + tf.reduce_sum(q.y), p, fn_output_signature=tf.float32
+            ),
+            make_points(),
+            [[3.0, 6.0, 9.0]],
+        ),
+        (
+            lambda p: tf.vectorized_map(lambda q: Point(q.x, q.y * q.x), p),
+            make_points(),
+            [[1.0, 2.0, 3.0], [[1.0, 1.0], [4.0, 4.0], [9.0, 9.0]]],
+        ),
+    ],
+)
+def test_maps_over_composites(run, function, value, expected):
+    assert as_lists(run(function, value)) == expected
+
+
+@pytest.mark.parametrize("run", [lambda f: f, tf.function])
+def test_custom_gradients_of_composites(run):
+    weight = tf.Variable(3.0)
+
+    @tf.custom_gradient
+    def scale(rows, sparse):
+        def differentiate(row_gradient, sparse_gradient, variables):
+            return (row_gradient * 10.0, sparse_gradient * 5.0), [tf.constant(7.0)]
+
+        return (rows * weight, sparse * 2.0), differentiate
+
+    rows = tf.ragged.constant([[1.0, 2.0], [], [3.0]])
+    with tf.GradientTape() as tape:
+        tape.watch([rows.flat_values, SPARSE.values])
+        doubled, sparse = run(scale)(rows[:, :1], SPARSE)
+        total = tf.reduce_sum(sparse.values) + tf.reduce_sum(doubled.values) + weight
+    assert doubled.to_list() == [[3.0], [], [9.0]]
+    gradients = tape.gradient(total, [SPARSE.values, weight, rows.flat_values])
+    dense = [tf.convert_to_tensor(g) for g in gradients]
+    assert as_lists(dense) == [[5.0, 5.0], 8.0, [10.0, 0.0, 10.0]]
+
+
+def test_custom_gradients_with_integer_results():
+    double = tf.custom_gradient(lambda x: ((x * 2.0, tf.constant([1])), lambda dy, _: dy * 5.0))
+    x = tf.constant(2.0)
+    for function in (double, tf.function(double)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y, _ = function(x)
+        assert float(tape.gradient(y, x)) == 5.0

@@ -343,3 +343,109 @@ def test_printing(capsys):
     lines = capsys.readouterr().out.splitlines()
     rows = "[[1.000000, 2.000000], [3.000000]]"
     assert lines == [f"rows {rows} [[['a', 'bb'], ['ccc']]]", rows]
+
+
+SPEC = tf.RaggedTensorSpec([None, None], tf.float32)
+NESTED_SPEC = tf.RaggedTensorSpec([None, None, None], tf.float32)
+INDICES_SPEC = tf.TensorSpec([None], tf.int32)
+INDEX_SPEC = tf.TensorSpec([], tf.int32)
+ROWS = tf.ragged.constant([[3.0, 1.0, 2.0], [], [4.0, 5.0]])
+NESTED = tf.ragged.constant([[[1.0, 2.0], [3.0]], [], [[4.0], [], [5.0, 6.0]]])
+IDS = tf.ragged.constant([[0, 1, 0], [], [1, 1]], dtype=tf.int32)
+MATRICES = tf.ragged.constant([[[1.0, 2.0], [3.0, 4.0]], [], [[5.0, 6.0]]], ragged_rank=1)
+SPARSE = tf.SparseTensor([[0, 0], [0, 1], [2, 0]], [1.0, 2.0, 3.0], [3, 2])
+SPLITS_SPEC, LONG_SPEC = tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)
+
+
+@pytest.mark.parametrize(
+    ("function", "specs", "arguments"),
+    [
+        (tf.RaggedTensor.from_sparse, [tf.SparseTensorSpec([None, None])], [SPARSE]),
+        (
+            lambda ids, count: tf.RaggedTensor.from_value_rowids(ids, ids, count),
+            [SPLITS_SPEC, LONG_SPEC],
+            [tf.constant([0, 2, 2], tf.int64), tf.constant(5, tf.int64)],
+        ),
+        (
+            tf.RaggedTensor.from_uniform_row_length,
+            [SPLITS_SPEC, LONG_SPEC],
+            [tf.constant([1, 2, 3, 4], tf.int64), tf.constant(2, tf.int64)],
+        ),
+        (
+            tf.ragged.row_splits_to_segment_ids,
+            [SPLITS_SPEC],
+            [tf.constant([0, 2, 3], tf.int64)],
+        ),
+        (
+            lambda x, k: tf.ragged.stack_dynamic_partitions(x, x, k),
+            [INDICES_SPEC, INDEX_SPEC],
+            [tf.constant([2, 0, 2]), tf.constant(4)],
+        ),
+        (tf.gather, [SPEC, INDICES_SPEC], [ROWS, tf.constant([2, 0, 0])]),
+        (tf.gather, [SPEC, INDEX_SPEC], [ROWS, tf.constant(2)]),
+        (
+            tf.gather,
+            [SPEC, tf.TensorSpec([None, None], tf.int32)],
+            [ROWS, tf.constant([[2, 0], [1, 1]])],
+        ),
+        (tf.gather, [SPEC, tf.RaggedTensorSpec([None, None], tf.int32)], [ROWS, IDS]),
+        (
+            lambda x, k: tf.gather(x, k, axis=1),
+            [tf.RaggedTensorSpec([None, None, 2], ragged_rank=1), INDICES_SPEC],
+            [MATRICES[2:], tf.constant([0])],
+        ),
+        (
+            tf.gather_nd,
+            [SPEC, tf.TensorSpec([None, 2], tf.int32)],
+            [ROWS, tf.constant([[2, 1], [0, 2]])],
+        ),
+        (lambda x, k: x[k], [SPEC, INDEX_SPEC], [ROWS, tf.constant(-1)]),
+        (lambda x, k: x[:k], [SPEC, INDEX_SPEC], [ROWS, tf.constant(2)]),
+        (lambda x, k: x[:, k::-1], [SPEC, INDEX_SPEC], [ROWS, tf.constant(1)]),
+        (tf.tile, [SPEC, tf.TensorSpec([2], tf.int32)], [ROWS, tf.constant([2, 3])]),
+        (lambda x: tf.reduce_max(x, 0), [NESTED_SPEC], [NESTED]),
+        (lambda x: tf.reduce_mean(x, [0, 1]), [NESTED_SPEC], [NESTED]),
+        (lambda x: tf.math.reduce_variance(x, 0), [NESTED_SPEC], [NESTED]),
+        (lambda x: tf.where(x > 2.0), [SPEC], [ROWS]),
+        (
+            lambda x, i: tf.dynamic_partition(x, i, 2),
+            [SPEC, tf.RaggedTensorSpec([None, None], tf.int32)],
+            [ROWS, IDS],
+        ),
+        (
+            lambda x, i: tf.math.unsorted_segment_sum(x, i, 2),
+            [SPEC, tf.RaggedTensorSpec([None, None], tf.int32)],
+            [ROWS, IDS],
+        ),
+        (
+            lambda x: tf.matmul(x, x, transpose_b=True),
+            [tf.RaggedTensorSpec([3, None, 2], ragged_rank=1)],
+            [MATRICES],
+        ),
+        (
+            lambda i: tf.math.bincount(i, axis=-1),
+            [tf.RaggedTensorSpec([None, None], tf.int32)],
+            [IDS],
+        ),
+    ],
+)
+def test_functions_trace_ops(function, specs, arguments, caplog):
+    results = function(*arguments), tf.function(function, input_signature=specs)(*arguments)
+    expected, found = (tf.nest.flatten(r, expand_composites=True) for r in results)
+    assert [x.numpy().tolist() for x in found] == [x.numpy().tolist() for x in expected]
+    assert "op by op" not in caplog.text
+
+
+def test_products_of_rows_and_counts():
+    products = tf.matmul(MATRICES, MATRICES, transpose_b=True)
+    assert products.to_list() == [[[5.0, 11.0], [11.0, 25.0]], [], [[61.0]]]
+    assert tf.math.bincount(IDS, axis=-1).numpy().tolist() == [[2, 1], [0, 0], [0, 2]]
+    assert tf.math.bincount(IDS).numpy().tolist() == [2, 3]
+    counts = tf.math.bincount(IDS, axis=-1, maxlength=1, binary_output=True)
+    assert counts.numpy().tolist() == [[1], [0], [0]]
+
+
+def test_traced_indices_out_of_range():
+    take = tf.function(tf.gather, input_signature=[SPEC, INDICES_SPEC])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"is not in \[0, 3\)"):
+        take(ROWS, tf.constant([3]))

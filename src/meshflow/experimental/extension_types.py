@@ -17,7 +17,12 @@ from typing import Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from meshflow.core.dispatch.api_dispatch import get_origin
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    CompositeTensor,
+    named_spec_classes,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
@@ -301,7 +306,8 @@ class ExtensionType(CompositeTensor):
 
     The annotations of a subclass define its fields, and parameters of its constructor. Values are
     immutable. Functions, datasets and `tf.nest` accept them like tensors;
-    `tf.experimental.dispatch_for_api` defines ops on them.
+    `tf.experimental.dispatch_for_api` defines ops on them. SavedModels hold functions of values if the
+    class has an attribute `__name__ = "package.Name"`, its name in files.
 
     Example:
       >>> import meshflow as tf
@@ -348,6 +354,8 @@ class ExtensionType(CompositeTensor):
                 "__qualname__": f"{cls.__qualname__}.Spec",
             }
             cls.Spec = type(f"{cls.__name__}.Spec", (ExtensionTypeSpec,), members)
+        if "__name__" in cls.__dict__:
+            named_spec_classes[f"{cls.__dict__['__name__']}.Spec"] = cls.Spec
 
     def __init__(self) -> None:
         raise AssertionError(
@@ -582,10 +590,23 @@ class ExtensionTypeSpec(CompositeSpec):
 
     @classmethod
     def _deserialize(cls, serialization: tuple[Any, ...]) -> PyTree:
-        spec = cls.__new__(cls)
-        spec.__dict__.update(serialization)
+        spec, fields = cls.__new__(cls), dict(serialization)
+        names = [field.name for field in get_fields(cls.value_type)]
+        if list(fields) != names:
+            raise ValueError(
+                f"{cls.__qualname__} has the fields {names}, and the file {list(fields)}"
+            )
+        spec.__dict__.update({name: _freeze(value) for name, value in fields.items()})
         vars(spec)["_is_initialized"] = True
         return spec
+
+    def _batch(self, size: int | None) -> PyTree:
+        """Return the spec of a batch of values."""
+        return _change_rank(self, size, True)
+
+    def _unbatch(self) -> PyTree:
+        """Return the spec of the values in a batch."""
+        return _change_rank(self, None, False)
 
     def is_compatible_with(self, spec_or_value: PyTree) -> bool:
         """Check whether a value, or a spec, has the same type and compatible fields."""
@@ -602,6 +623,29 @@ class ExtensionTypeSpec(CompositeSpec):
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._serialize())
         return f"{type(self).__qualname__}({fields})"
+
+
+def _freeze(value: PyTree) -> PyTree:
+    """Return a field from a file with immutable containers."""
+    if type(value) in (list, tuple):
+        return tuple(map(_freeze, value))
+    is_mapping = isinstance(value, Mapping)
+    return ImmutableDict({k: _freeze(v) for k, v in value.items()}) if is_mapping else value
+
+
+class _Anything:
+    """Type of the fields of anonymous extension types, which are not checked."""
+
+
+@functools.cache
+def make_anonymous_class(names: tuple[str, ...]) -> type[ExtensionType]:
+    """Return a class for values of an extension type in a SavedModel that is not defined.
+
+    Args:
+      names: Names of the fields.
+    """
+    fields = {"__annotations__": dict.fromkeys(names, _Anything)}
+    return type("AnonymousExtensionType", (ExtensionType,), fields)
 
 
 def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> ExtensionTypeSpec:

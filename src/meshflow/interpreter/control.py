@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from meshflow.environment.jax_internals import count_scan_operands
-from meshflow.interpreter.symbolic_sizes import UNBOUND
+from meshflow.interpreter.symbolic_sizes import UNBOUND, SizeGuardError
 from meshflow.interpreter.table import Compute, Equation, HostArray, rule
 
 
@@ -87,11 +87,13 @@ def _loop(equation: Equation) -> Compute:
 
 @rule("cond")
 def _branch(equation: Equation) -> Compute:
-    branches = [equation.bind(branch, ()).run for branch in equation.params["branches"]]
+    programs = [equation.bind(branch, ()) for branch in equation.params["branches"]]
+    branches = [(program.run, program.is_copied) for program in programs]
     last = len(branches) - 1
 
     def run(index: HostArray, *arrays: HostArray) -> list[HostArray]:
-        return [np.array(r) for r in branches[min(max(int(index), 0), last)](arrays)]
+        run_branch, is_copied = branches[min(max(int(index), 0), last)]
+        return _own(run_branch(arrays), is_copied)
 
     return run
 
@@ -124,6 +126,23 @@ def _compute_on_host(equation: Equation) -> Compute:
     def run(*arrays: HostArray) -> list[HostArray]:
         results = function(*map(np.asarray, arrays))
         return [np.asarray(r, spec.dtype) for r, spec in zip(results, outputs, strict=True)]
+
+    return run
+
+
+@rule("write_row", uses_shapes=False)
+def _write_row(_: Equation) -> Compute:
+    def run(array: HostArray, row: HostArray, index: HostArray) -> HostArray:
+        position, size = int(index), len(array)
+        if position < 0:
+            raise SizeGuardError({})
+        if position < size:
+            result = np.array(array)
+        else:
+            result = np.zeros((position + 1, *array.shape[1:]), array.dtype)
+            result[:size] = array
+        result[position] = row
+        return result
 
     return run
 

@@ -39,7 +39,7 @@ PASSED = frozenset(
     + ["shard_like", "pvary"]
 )
 # Equations with results that determine symbolic sizes.
-_BINDERS = frozenset(["host_computation", "set_sizes", "cond", "while", "scan"])
+_BINDERS = frozenset(["host_computation", "set_sizes", "write_row", "cond", "while", "scan"])
 # Elements of a constant result up to which an equation is computed while planning.
 MAX_CONSTANT_SIZE = 1 << 16
 # Bytes of a value from which its memory is released after its last use.
@@ -355,16 +355,22 @@ class Program:
 
     def _make_continuation(self, slots: Sequence[int], dims: Mapping[str, int], first: int) -> Step:
         """Return a closure that reads sizes from the shapes of values, and runs the other equations."""
-        patterns = [(s, self._values[s].shape) for s in slots]
+        patterns = [self._values[s].shape for s in slots]
+        # Loops run the same equations with the same shapes many times.
+        steps_by_shapes: dict[tuple[Any, ...], list[Step]] = {}
 
         def run_rest(values: list[Any]) -> None:
-            shapes = [
-                (shape, np.shape(values[s]))
-                for s, shape in patterns
-                # Rows of different sizes determine no size.
-                if not isinstance(values[s], list)
-            ]
-            for step in self.bind(self.symbols.solve(shapes, dims), first).steps:
+            # Rows of different sizes, which are lists, determine no size.
+            shapes = tuple([getattr(values[s], "shape", None) for s in slots])
+            steps = steps_by_shapes.get(shapes)
+            if steps is None:
+                pairs = zip(patterns, shapes, strict=True)
+                known = [(pattern, shape) for pattern, shape in pairs if shape is not None]
+                if len(steps_by_shapes) == MAX_BINDINGS:
+                    steps_by_shapes.clear()
+                steps = self.bind(self.symbols.solve(known, dims), first).steps
+                steps_by_shapes[shapes] = steps
+            for step in steps:
                 step(values)
 
         return run_rest

@@ -96,7 +96,8 @@ class MutableHashTable(Table):
         if self._should_record(keys):
             options = {"default": dynamic_default_values}
             return context.host_recorder.use_table("lookup", keys, self, **options)
-        return apply_to_values(self._look_up, keys, dynamic_default_values)
+        result = apply_to_values(self, keys, dynamic_default_values)
+        return self._look_up(keys, dynamic_default_values) if result is NotImplemented else result
 
     def _look_up(self, keys: TensorLike, defaults: TensorLike | None) -> Tensor:
         tensor = self._convert_keys(keys)

@@ -129,7 +129,8 @@ class StaticHashTable(Table):
             (self, keys), {}
         ):
             return context.host_recorder.look_up(self, keys)
-        return apply_to_values(self._look_up, keys)
+        result = apply_to_values(self, keys)
+        return self._look_up(keys) if result is NotImplemented else result
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)
@@ -238,7 +239,8 @@ class StaticVocabularyTable(Table):
             (self, keys), {}
         ):
             return context.host_recorder.look_up(self, keys)
-        return apply_to_values(self._look_up, keys)
+        result = apply_to_values(self, keys)
+        return self._look_up(keys) if result is NotImplemented else result
 
     def _look_up(self, keys: TensorLike) -> Tensor:
         tensor = self._convert_keys(keys)

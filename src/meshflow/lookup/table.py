@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["Table", "stack_values"]
@@ -76,10 +77,10 @@ class Table:
         return tensor
 
 
-def apply_to_values(look_up: Callable[..., Tensor], keys: TensorLike, *args: TensorLike) -> Any:
-    """Apply a lookup to a tensor, or to the values of a sparse tensor."""
+def apply_to_values(table: Table, keys: TensorLike, *args: TensorLike) -> PyTree:
+    """Look up the values of a sparse or ragged tensor of keys; return NotImplemented for a tensor."""
     if isinstance(keys, RaggedTensor):
-        return keys.with_flat_values(look_up(keys.flat_values, *args))
+        return keys.with_flat_values(table.lookup(keys.flat_values, *args))
     if isinstance(keys, SparseTensor):
-        return keys.with_values(look_up(keys.values, *args))
-    return look_up(keys, *args)
+        return keys.with_values(table.lookup(keys.values, *args))
+    return NotImplemented

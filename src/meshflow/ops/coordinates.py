@@ -6,6 +6,7 @@ the dense shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import is_padding
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Array
 
@@ -120,6 +122,12 @@ def _multiply_elements(
     return jax.ops.segment_sum(products, rows, num_rows)
 
 
+def _make_limits(sizes: Sequence[int]) -> Array:
+    if has_symbolic_size(sizes):
+        return jnp.stack([jnp.asarray(n, np.int64) for n in sizes])
+    return np.array(sizes, np.int64)
+
+
 @op(same=("values",), name="sparse_reduce")
 def reduce_elements(
     indices: TensorLike,
@@ -140,9 +148,9 @@ def reduce_elements(
       reduction: "sum", or "max", which is 0 where there are no elements.
     """
     kept_sizes = [sizes[axis] for axis in kept]
-    count = int(np.prod(kept_sizes, dtype=np.int64))
+    count = math.prod(kept_sizes)
     indices, padding = indices[:, np.array(kept, np.int64)], is_padding(indices, sizes)
-    is_inside = ((indices >= 0) & (indices < np.array(kept_sizes, np.int64))).all(1)
+    is_inside = ((indices >= 0) & (indices < _make_limits(kept_sizes))).all(1)
     ids = jnp.where(is_inside & ~padding[:, 0], get_row_ids(jnp, indices, kept_sizes), count)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)

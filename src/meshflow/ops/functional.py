@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
@@ -20,14 +21,16 @@ from meshflow.core.staging import loops
 from meshflow.core.staging.merged_operands import MergedOperands
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
-from meshflow.ops.array import stack
+from meshflow.ops.array import boolean_mask, concat, pad, stack
 from meshflow.ops.control_flow import LoopVariableInvariants
+from meshflow.ops.math import equal
 from meshflow.ops.ragged.arrays import pack_rows
 from meshflow.ops.ragged.tensor import RaggedTensor, RaggedTensorSpec, convert_values
 
@@ -82,18 +85,82 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
+def _is_batch(value: object) -> bool:
+    """Check whether a value is one of an extension type, which consists of batches of its fields."""
+    return isinstance(value, CompositeTensor) and hasattr(type_spec_from_value(value), "_unbatch")
+
+
+def _get_element_spec(value: PyTree) -> PyTree:
+    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
+    return None if spec is None else spec._unbatch()
+
+
+def _split_batch(value: PyTree) -> PyTree:
+    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
+    return value if spec is None else spec._to_components(value)
+
+
+def _join_batches(specs: PyTree, parts: PyTree) -> PyTree:
+    """Undo `_split_batch` for each leaf of a structure of specs, or None for tensors."""
+    pairs = zip(nest.flatten(specs), nest.flatten_up_to(specs, parts), strict=True)
+    values = [part if spec is None else spec._from_components(part) for spec, part in pairs]
+    return nest.pack_sequence_as(specs, values)
+
+
+def _map_batches(
+    run: Callable[..., Any], fn: Callable[..., T], elems: PyTree, signature: PyTree = None
+) -> T:
+    """Map over or to values of extension types, by a function that maps over their components."""
+    specs = nest.map_structure(_get_element_spec, elems)
+    results: PyTree = None
+
+    def call(parts: PyTree) -> PyTree:
+        nonlocal results
+        value = fn(_join_batches(specs, parts))
+        results = nest.map_structure(
+            lambda x: type_spec_from_value(x) if _is_batch(x) else None, value
+        )
+        return nest.map_structure(_split_batch, value)
+
+    if any(hasattr(spec, "_unbatch") for spec in nest.flatten(signature)):
+        # The results are values of extension types, which have specs.
+        signature = None
+    parts = run(call, nest.map_structure(_split_batch, elems), signature)
+    batches = nest.map_structure(lambda s: None if s is None else s._batch(None), results)
+    mapped: T = _join_batches(batches, parts)
+    return mapped
+
+
+def _get_sparse_row(rows: SparseTensor, index: int) -> SparseTensor:
+    is_inside = equal(rows.indices[:, 0], index)
+    indices = boolean_mask(rows.indices, is_inside)[:, 1:]
+    return SparseTensor(indices, boolean_mask(rows.values, is_inside), rows.dense_shape[1:])
+
+
+def _stack_sparse(rows: Sequence[SparseTensor]) -> SparseTensor:
+    indices = [pad(r.indices, [[0, 0], [1, 0]], constant_values=i) for i, r in enumerate(rows)]
+    values = concat([r.values for r in rows], 0)
+    count = Tensor(np.array([len(rows)], np.int64))
+    return SparseTensor(concat(indices, 0), values, concat([count, rows[0].dense_shape], 0))
+
+
 def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
-    """Map over rows, or to rows, of ragged tensors."""
-    leaves = [convert_values(x) for x in nest.flatten(elems)]
+    """Map over rows, or to rows, of ragged and sparse tensors."""
+    is_sparse = lambda value: isinstance(value, SparseTensor)
+    leaves = [x if is_sparse(x) else convert_values(x) for x in nest.flatten(elems)]
+    get_row = lambda rows, i: _get_sparse_row(rows, i) if is_sparse(rows) else rows[i]
     counts = {int(x.shape[0]) for x in leaves}
     if len(counts) != 1:
         raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
     count = counts.pop()
-    outputs = [fn(nest.pack_sequence_as(elems, [x[i] for x in leaves])) for i in range(count)]
+    elements = [[get_row(x, i) for x in leaves] for i in range(count)]
+    outputs = [fn(nest.pack_sequence_as(elems, row)) for row in elements]
     if not outputs:
         return leaves[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
+        if is_sparse(rows[0]):
+            return _stack_sparse(rows)
         parts = [convert_values(row) for row in rows]
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
         if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
@@ -146,9 +213,12 @@ def map_fn(
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
     signature = dtype if fn_output_signature is None else fn_output_signature
-    if any(isinstance(x, RaggedTensor) for x in nest.flatten(elems)) or any(
-        isinstance(x, RaggedTensorSpec) for x in nest.flatten(signature)
-    ):
+    leaves = nest.flatten((elems, signature))
+    if any(_is_batch(x) or hasattr(x, "_unbatch") for x in leaves):
+        run = lambda f, e, s: map_fn(f, e, fn_output_signature=s)
+        return _map_batches(run, fn, elems, signature)
+    composites = RaggedTensor, RaggedTensorSpec, SparseTensor, SparseTensorSpec
+    if any(isinstance(x, composites) for x in leaves):
         return _map_rows(fn, elems, signature)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
@@ -400,6 +470,9 @@ def vectorized_map(
       >>> tf.vectorized_map(lambda x: tf.reduce_sum(x * x), tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy()
       array([ 5., 25.], dtype=float32)
     """
+    if any(map(_is_batch, nest.flatten(elems))):
+        run = lambda f, e, _: vectorized_map(f, e, fallback_to_while_loop)
+        return _map_batches(run, fn, elems)
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -18,7 +19,12 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype, bool_, float32, int
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import regular_expressions
-from meshflow.ops.deferred_host_values import UnrecordableError, defer_host_values, defer_strings
+from meshflow.ops.deferred_host_values import (
+    DeferredValue,
+    UnrecordableError,
+    defer_host_values,
+    defer_strings,
+)
 from meshflow.ops.printing import format_rows, format_value
 from meshflow.ops.ragged import RaggedTensor, split_strings
 
@@ -416,6 +422,43 @@ def _make_split_spec(input: Any, *args: Any, **kwargs: Any) -> TensorSpec:
     return TensorSpec([None], string)
 
 
+def _record_split(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function that is being saved split a vector of strings, whose rows differ in length."""
+
+    @functools.wraps(function)
+    def public(
+        input: TensorLike,
+        sep: TensorLike | None = None,
+        maxsplit: int = -1,
+        name: str | None = None,
+    ) -> Any:
+        recorder = context.host_recorder
+        is_saved = recorder is not None and recorder.inlines
+        if is_saved and isinstance(input, DeferredValue) and input.ndim == 1:
+            arguments = input, sep, maxsplit
+            return RaggedTensor.from_row_lengths(
+                recorder.call(list_parts, arguments, {}),
+                recorder.call(count_parts, arguments, {}),
+                validate=False,
+            )
+        return function(input, sep, maxsplit)
+
+    return public
+
+
+def list_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1) -> Tensor:
+    """Return the parts of all strings of a vector."""
+    parts: Tensor = split(input, sep, maxsplit).flat_values
+    return parts
+
+
+def count_parts(input: TensorLike, sep: TensorLike | None = None, maxsplit: int = -1) -> Tensor:
+    """Return the number of parts of each string of a vector."""
+    counts: Tensor = split(input, sep, maxsplit).row_lengths()
+    return counts
+
+
+@_record_split
 @defer_host_values(_make_split_spec)
 @accept_symbolic
 def split(

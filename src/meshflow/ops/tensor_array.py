@@ -32,7 +32,7 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import ElementLeaf, TypeSpec
 from meshflow.core.values.symbolic_sizes import make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size
+from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size, write_row
 
 __all__ = ["TensorArray", "TensorArraySpec"]
 
@@ -42,6 +42,7 @@ _write = Op(
     heavy=True,
     strings="moves",
 )
+_write_row = Op("tensor_array_write", lambda o, _: write_row(*map(jnp.asarray, o)))
 _read = Op(
     "tensor_array_read",
     lambda o, _: lax.dynamic_index_in_dim(jnp.asarray(o[0]), o[1], 0, False),
@@ -452,6 +453,8 @@ class TensorArray(ElementLeaf):
             )
         buffer = self._to_buffer()
         if spec.dynamic and (spec.grows or is_symbolic_dim(buffer.array.shape[0])):
+            if context.trace is not None and can_have_unknown_sizes():
+                return self._replace_contents(None, apply(_write_row, (buffer, value, position)))
             buffer = self._extend(buffer, position)
         if not spec.dynamic:
             position = _check_index(position, buffer, "modify")

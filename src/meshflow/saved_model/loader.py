@@ -17,10 +17,8 @@ from meshflow.core.runtime.errors import (
     NotFoundError,
 )
 from meshflow.core.runtime.import_paths import get_public_package
-from meshflow.core.tracing.trace import TensorSlot
-from meshflow.core.values import nest
+from meshflow.core.tracing.trace import TensorSlot, list_slots
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
 from meshflow.core.variables.variable import (
@@ -43,6 +41,7 @@ from meshflow.saved_model.host_steps.plan_program import (
 from meshflow.saved_model.host_steps.text_steps import TextStepsProgram
 from meshflow.saved_model.manifest import lookup_tables
 from meshflow.saved_model.manifest.assets import load_asset
+from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import unpack_structure
 from meshflow.saved_model.manifest.restored_objects import (
     CallableRestoredObject,
@@ -322,7 +321,7 @@ class _ManifestLoader:
             )
         structure = unpack_structure(saved["results"])
         count = len(saved["plan"]["values"]) if "plan" in saved else saved["count"]
-        slots = [s.index for s in nest.flatten(structure) if isinstance(s, TensorSlot)]
+        slots = [s.index for s in list_slots(structure) if isinstance(s, TensorSlot)]
         if not all(isinstance(i, int) and 0 <= i < count for i in slots):
             raise ValueError(f"{name} has {count} results, and its structure refers to {slots}")
         program: Any
@@ -336,7 +335,7 @@ class _ManifestLoader:
         if not isinstance(arguments, tuple) or [type(a) for a in arguments] != [tuple, dict]:
             raise ValueError(f"the arguments of {name} are no pair of a tuple and a dictionary")
         if isinstance(program, PlanProgram):
-            program.check(sum(isinstance(s, TensorSpec) for s in nest.flatten(arguments)))
+            program.check(len(list_component_specs(arguments)))
         return Alternative(arguments, structure, program)
 
     def _make_plan(self, name: str, structure: PyTree, saved: dict[str, Any]) -> PlanProgram:

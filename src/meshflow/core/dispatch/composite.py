@@ -495,7 +495,8 @@ class SparseTensor(CompositeTensor):
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
         if isinstance(self._dense_shape.array, jax.core.Tracer):
-            return TensorShape([None] * self._dense_shape.array.shape[0])
+            sizes = get_sizes(self._dense_shape)
+            return TensorShape([None] * self._dense_shape.shape[0] if sizes is None else sizes)
         return TensorShape(self._dense_shape.numpy().tolist())
 
     @property
@@ -517,7 +518,7 @@ class SparseTensor(CompositeTensor):
           InvalidArgumentError: An index is out of bounds.
         """
         sizes = tuple(self.shape.as_list())
-        if None in sizes or not sizes:
+        if not sizes or not all(isinstance(n, int) for n in sizes):
             return self._indices
         columns = tuple(map(str, range(len(sizes))))
         check = BoundsCheck(

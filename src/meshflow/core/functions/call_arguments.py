@@ -18,7 +18,7 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.sharded_variable import ShardedVariable
 from meshflow.core.variables.variable import Variable
@@ -266,5 +266,5 @@ def _to_argument(leaf: Any) -> Any:
 def to_spec(leaf: Any) -> Any:
     """Return the spec of an argument that becomes a tensor, or the argument itself."""
     if isinstance(leaf, CompositeTensor):
-        return leaf._type_spec
+        return type_spec_from_value(leaf)
     return TensorSpec.from_tensor(leaf) if is_tensor_argument(leaf) else leaf

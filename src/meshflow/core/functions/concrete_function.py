@@ -63,7 +63,7 @@ from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -472,7 +472,7 @@ class ConcreteFunction(SignedFunction):
 
         def to_type_spec(leaf: Any) -> Any:
             if isinstance(leaf, CompositeTensor):
-                return leaf._type_spec
+                return type_spec_from_value(leaf)
             if isinstance(leaf, TensorSpec) and self.traced.has_unknown_sizes:
                 shape = [None if is_symbolic_dim(n) else n for n in leaf.shape]
                 return TensorSpec(shape, leaf.dtype, leaf.name)

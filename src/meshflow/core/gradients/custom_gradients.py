@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 import numpy as np
 
 from meshflow.core.dispatch import symbolic_calls
+from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.dispatch.recorded_op import is_differentiable
@@ -19,6 +20,12 @@ from meshflow.core.gradients.tape_nodes import FunctionNode, to_dense
 from meshflow.core.runtime.context import context
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import nest
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    list_components,
+    replace_components,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -83,10 +90,94 @@ class _CustomGradientFunction:
             result = handler(self, args, kwargs)
             if result is not NotImplemented:
                 return result
-        call = _Call(self._f, args, kwargs)
+        composites = _CompositeFunction(self._f, args)
+        call = _Call(composites, composites.split(args), kwargs)
+        return composites.join(self._run(call))
+
+    @staticmethod
+    def _run(call: _Call) -> PyTree:
         if context.trace is not None and not context.tapes:
             return _run_traced(call)
         return _run_recorded(call)
+
+
+class _CompositeFunction:
+    """A function with a custom gradient, as one of the components of composite tensors that have gradients.
+
+    Args:
+      f: The function.
+      args: Its positional arguments.
+    """
+
+    def __init__(self, f: Callable[..., Any], args: Args) -> None:
+        self._f, self._args = f, args
+        self._result: PyTree = None
+        functools.update_wrapper(self, f)
+
+    def split(self, value: PyTree) -> PyTree:
+        """Replace composite tensors by lists of their components with gradients."""
+        return nest.map_structure(lambda x: list_components(x) if _is_composite(x) else x, value)
+
+    def _join_arguments(self, args: Args) -> Args:
+        values = nest.flatten_up_to(self._args, args)
+        pairs = zip(nest.flatten(self._args), values, strict=True)
+        joined = [replace_components(x, v) if _is_composite(x) else v for x, v in pairs]
+        arguments: Args = nest.pack_sequence_as(self._args, joined)
+        return arguments
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[PyTree, GradFn]:
+        """Return the result with lists of parts in place of composite tensors, and the gradient function."""
+        result, grad_fn = self._f(*self._join_arguments(args), **kwargs)
+        self._result = nest.map_structure(_get_builder, result)
+        leaves = nest.flatten(result)
+        if not any(map(_is_composite, (*leaves, *nest.flatten(self._args)))):
+            return result, grad_fn
+
+        @functools.wraps(grad_fn)
+        def differentiate(*cotangents: PyTree, **options: PyTree) -> PyTree:
+            supply = iter(cotangents)
+            arguments = [_take_cotangent(leaf, supply) for leaf in leaves]
+            gradients = grad_fn(*arguments, **options)
+            if "variables" in options:
+                return self._flatten_gradients(gradients[0]), gradients[1]
+            return self._flatten_gradients(gradients)
+
+        parts = nest.map_structure(lambda x: split_value(x) if _is_composite(x) else x, result)
+        return parts, differentiate
+
+    def _flatten_gradients(self, gradients: PyTree) -> list[Any]:
+        flat: list[Any] = []
+        for gradient in nest.flatten(gradients):
+            is_rows = isinstance(gradient, IndexedSlices) or not _is_composite(gradient)
+            flat += [gradient] if is_rows else list_components(gradient)
+        return flat
+
+    def join(self, parts: PyTree) -> PyTree:
+        """Return the result, given the parts of its composite tensors."""
+        builders = nest.flatten(self._result)
+        if not any(builders):
+            return parts
+        values = nest.flatten_up_to(self._result, parts)
+        joined = [v if make is None else make(v) for make, v in zip(builders, values, strict=True)]
+        return nest.pack_sequence_as(self._result, joined)
+
+
+def _is_composite(value: object) -> bool:
+    return isinstance(value, CompositeTensor)
+
+
+def _get_builder(leaf: PyTree) -> Callable[[Sequence[Any]], Any] | None:
+    """Return a function that makes a composite result of its parts; None for other leaves."""
+    return leaf.join_parts if isinstance(leaf, CompositeTensor) else None
+
+
+def _take_cotangent(leaf: PyTree, cotangents: Iterator[Any]) -> PyTree:
+    if not isinstance(leaf, CompositeTensor):
+        return next(cotangents)
+    by_part = [(part, next(cotangents)) for part in split_value(leaf)]
+    components = list_components(leaf)
+    found = [next(c for part, c in by_part if part is component) for component in components]
+    return replace_components(leaf, found)
 
 
 # Whether `grad_fn` must return a gradient for an argument: always for positional ones. It may leave
@@ -209,7 +300,9 @@ def _run_recorded(call: _Call) -> PyTree:
     inputs = [*tensors, *variables]
 
     def backward(cotangents: list[Any]) -> list[Any]:
-        full = [_make_zeros(o) if c is None else c for o, c in zip(flat, cotangents, strict=True)]
+        supply = iter(cotangents)
+        found = [next(supply) if is_differentiable(o) else None for o in flat]
+        full = [_make_zeros(o) if c is None else c for o, c in zip(flat, found, strict=True)]
         return _call_grad_fn(call, grad_fn, full, variables)
 
     for tape in context.tapes:
@@ -256,7 +349,7 @@ def _run_traced(call: _Call) -> PyTree:
 def _make_vjp_call(
     forward: TracedFunction, backward: TracedFunction, count: int, captured: int
 ) -> Callable[..., Any]:
-    structure = backward.structure
+    structure, out_types = backward.structure, forward.closed_jaxpr.out_avals
 
     @jax.custom_vjp
     def call(arguments: Arrays, captures: Arrays, extra: Arrays) -> Arrays:
@@ -268,6 +361,11 @@ def _make_vjp_call(
 
     def run_backward(residuals: Any, cotangents: Arrays) -> tuple[Arrays, Arrays, Arrays]:
         arguments, captures, extra = residuals
+        # JAX passes no cotangents of integers, such as row splits.
+        cotangents = [
+            jax.numpy.zeros(a.shape, a.dtype) if c.dtype == jax.dtypes.float0 else c
+            for c, a in zip(cotangents, out_types, strict=True)
+        ]
         values = backward.run_on_arrays([*arguments, *cotangents], extra)
         argument_slots, capture_slots = structure
         gradients = [values[s.index] for s in argument_slots]

@@ -31,7 +31,11 @@ from meshflow.core.gradients.tape_nodes import FunctionNode, ReadNode, backpropa
 from meshflow.core.runtime.context import Recorder, context
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    list_components,
+    replace_components,
+)
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -111,7 +115,7 @@ class GradientTape(JacobianMethods):
         """
         for item in nest.flatten(tensor):
             if hasattr(item, "_components"):
-                self.watch(item._components())
+                self.watch(list_components(item))
             elif hasattr(item, "_watch_on"):
                 item._watch_on(self)
             elif isinstance(item, Tensor):
@@ -368,7 +372,7 @@ def _list_components(leaves: Sequence[Any]) -> list[Any]:
     return [
         part
         for leaf in leaves
-        for part in (leaf._components() if isinstance(leaf, CompositeTensor) else [leaf])
+        for part in (list_components(leaf) if isinstance(leaf, CompositeTensor) else [leaf])
     ]
 
 
@@ -376,5 +380,5 @@ def _take_gradient(source: Any, gradients: Iterator[Any]) -> Any:
     """Return the next gradient, or the composite gradient of a composite tensor."""
     if not isinstance(source, CompositeTensor):
         return next(gradients)
-    parts = [next(gradients) for _ in source._components()]
-    return None if all(part is None for part in parts) else source._with_components(parts)
+    parts = [next(gradients) for _ in list_components(source)]
+    return None if all(part is None for part in parts) else replace_components(source, parts)

@@ -133,6 +133,8 @@ class BoundsCheck(NamedTuple):
             is_invalid = array == 0
         elif len(self.lower) == 1:
             lower, upper = self.lower[0], self.upper[0]
+            if array.size == 1:
+                return None if lower <= array.item() < upper else 0
             if array.min() >= lower and array.max() < upper:
                 return None
             is_invalid = (array < lower) | (array >= upper)
@@ -184,7 +186,10 @@ def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
 
     The result has the shape [n] or [n, 1].
     """
-    padding = indices >= np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
+    limits = [
+        max(n, PADDING_INDEX) if isinstance(n, int | np.integer) else PADDING_INDEX for n in sizes
+    ]
+    padding = indices >= np.array(limits, np.int64)
     return padding.any(1, keepdims=True) if indices.ndim == 2 else padding
 
 

@@ -45,7 +45,7 @@ from meshflow.core.tracing.pass_pipeline import PassPipeline, apply_installed_pa
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.dtypes import DType
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor, read_tensor, read_tensors
 from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import (
@@ -68,7 +68,7 @@ _capture.def_abstract_eval(lambda *, index, aval: aval)
 # Names of opaque ops that are no functions.
 _STAGED_STATEMENTS = ("cond", "for_loop", "while_loop")
 # Primitives that only the interpreter runs; see `unknown_sizes`.
-_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes"])
+_UNKNOWN_SIZES = frozenset(["host_computation", "set_sizes", "write_row"])
 # Attribute of errors that were raised in a branch, a loop or another inner function of a trace.
 STAGED_CODE_MARK = "_is_in_staged_code"
 
@@ -501,13 +501,30 @@ class TensorSlot:
 
 
 class CompositeResultSlot:
-    """Placeholder of a composite tensor: a constructor, and the parts, which are slots or constants."""
+    """Placeholder of a composite tensor.
 
-    __slots__ = ("make", "parts")
+    Attributes:
+      make: Returns the composite tensor for its parts.
+      parts: Slots and constants.
+      spec: Spec of the composite tensor in a saved function, or None.
+    """
 
-    def __init__(self, make: Callable[[list[Any]], Any], parts: list[Any]) -> None:
-        self.make = make
-        self.parts = parts
+    __slots__ = ("make", "parts", "spec")
+
+    def __init__(
+        self, make: Callable[[list[Any]], Any], parts: list[Any], spec: TypeSpec | None = None
+    ) -> None:
+        self.make, self.parts, self.spec = make, parts, spec
+
+
+def list_slots(structure: PyTree) -> list[Any]:
+    """Return the leaves of a structure, with the parts of `CompositeResultSlot`s instead of these."""
+    leaves = nest.flatten(structure)
+    return [
+        part
+        for leaf in leaves
+        for part in (leaf.parts if type(leaf) is CompositeResultSlot else [leaf])
+    ]
 
 
 def fill_slots(structure: PyTree, values: Sequence[Any]) -> PyTree:

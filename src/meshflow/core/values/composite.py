@@ -22,7 +22,15 @@ from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
+__all__ = [
+    "CompositeSpec",
+    "CompositeTensor",
+    "can_split",
+    "list_components",
+    "named_spec_classes",
+    "replace_components",
+    "split_value",
+]
 
 
 class _Content:
@@ -101,6 +109,10 @@ class CompositeTensor:
     def _with_components(self, components: Sequence[Any]) -> PyTree:
         """Return the gradient of a value from the gradients of its `_components`."""
         raise NotImplementedError(f"{type(self).__name__} does not define _with_components.")
+
+
+# Classes of specs by their names in files, for extension types that have one.
+named_spec_classes: dict[str, type[CompositeSpec]] = {}
 
 
 class CompositeSpec(TypeSpec):
@@ -193,6 +205,16 @@ def _is_constant(parts: Sequence[Any]) -> bool:
 def split_value(value: CompositeTensor) -> list[Tensor]:
     """Return the parts of a composite tensor."""
     return value._split()[0]
+
+
+def list_components(value: CompositeTensor) -> list[Tensor]:
+    """Return the parts with gradients of a composite tensor."""
+    return value._components()
+
+
+def replace_components(value: CompositeTensor, components: Sequence[Any]) -> PyTree:
+    """Return a composite tensor with other parts in place of those with gradients."""
+    return value._with_components(components)
 
 
 def can_split(leaf: object) -> bool:

@@ -8,17 +8,20 @@ symbol is sufficient, so the tensor stores the symbol (`Tensor._sizes`).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax.errors import InconclusiveDimensionOperation
 from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 
+from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 
 __all__ = [
     "as_size",
@@ -26,6 +29,7 @@ __all__ = [
     "has_symbolic_size",
     "make_range",
     "make_sizes_tensor",
+    "pad_empty",
     "propagate_sizes",
     "slice_sizes",
 ]
@@ -53,6 +57,21 @@ def make_range(size: Any) -> Any:
       array([0, 1, 2])
     """
     return jnp.arange(size) if is_symbolic_dim(size) else np.arange(size)
+
+
+def pad_empty(array: Array, axis: int) -> Array:
+    """Add a slice of zeros to an array in a program for any sizes if the axis may have none.
+
+    XLA gathers from at least one slice.
+    """
+    size = array.shape[axis]
+    if not is_symbolic_dim(size) or not context.exporting:
+        return array
+    with contextlib.suppress(InconclusiveDimensionOperation):
+        if size >= 1:
+            return array
+    paddings = [(0, int(a == axis % array.ndim)) for a in range(array.ndim)]
+    return jnp.pad(array, paddings)
 
 
 def make_sizes_tensor(sizes: Any, dtype: DTypeLike) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
@@ -22,6 +23,7 @@ from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.jax_internals import ad, dce_rules, jex_core
+from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
 __all__ = [
@@ -31,10 +33,12 @@ __all__ = [
     "compute_size",
     "is_unknown",
     "read_sizes",
+    "write_row",
 ]
 
 # The shape of a result, with None for sizes that depend on values, and its dtype.
 Result = tuple[Sequence[Any], DTypeLike]
+Sizes = tuple[Any, ...]
 
 # Number of elements up to which results in eager mode remain on the host.
 _MAX_HOST_RESULT_SIZE = 4096
@@ -90,6 +94,59 @@ def _transpose(cotangent: Any, array: Any, *, shape: tuple[Any, ...]) -> list[An
 ad.deflinear2(set_sizes_p, _transpose)
 
 
+# Operands: an array, a row and an index. Parameter: `shape`, with a symbol. Result: the array with the row at
+# the index, and zeros before it if the array is shorter.
+write_row_p = jex_core.Primitive("write_row")
+dce_rules[write_row_p] = _keep_equation
+
+
+@write_row_p.def_abstract_eval
+def _get_written_type(
+    array: jax.core.ShapedArray, *_: jax.core.ShapedArray, shape: Sizes
+) -> jax.core.ShapedArray:
+    return jax.core.ShapedArray(shape, array.dtype)
+
+
+def _differentiate_write(
+    primals: Sequence[PyTree], tangents: Sequence[PyTree], *, shape: Sizes
+) -> tuple[PyTree, PyTree]:
+    array, row, index = primals
+    changes = [ad.instantiate_zeros(t) for t in tangents[:2]]
+    write = lambda *operands: write_row_p.bind(*operands, index, shape=shape)
+    return write(array, row), write(*changes)
+
+
+def _transpose_write(
+    cotangent: PyTree, array: PyTree, row: PyTree, index: PyTree, *, shape: Sizes
+) -> list[PyTree]:
+    if type(cotangent) is ad.Zero:
+        return [None, None, None]
+    blank = jnp.zeros(shape[1:], cotangent.dtype)
+    others = jax.lax.dynamic_update_index_in_dim(cotangent, blank, index, 0)
+    gradients = (
+        jax.lax.slice_in_dim(others, 0, array.aval.shape[0])
+        if ad.is_undefined_primal(array)
+        else None,
+        jax.lax.dynamic_index_in_dim(cotangent, index, 0, False)
+        if ad.is_undefined_primal(row)
+        else None,
+    )
+    return [*gradients, None]
+
+
+ad.primitive_jvps[write_row_p] = _differentiate_write
+ad.primitive_transposes[write_row_p] = _transpose_write
+
+
+def write_row(array: Array, row: Array, index: Array) -> Array:
+    """Write a row to a traced array, which grows up to the index, in a program that runs op by op."""
+    sizes = context.unknown_sizes
+    assert sizes is not None
+    result = write_row_p.bind(array, row, index, shape=(sizes.add_unknown(), *array.shape[1:]))
+    sizes.anchors.append(result)
+    return result
+
+
 def set_sizes(array: Any, shape: Sequence[Any]) -> Any:
     """Return an array with other symbols for its sizes, in a program that runs op by op."""
     if all(map(is_same_size, array.shape, shape)):
@@ -127,7 +184,8 @@ def compute_on_host(
     """Compute tensors with NumPy; their sizes may depend on the values of the operands.
 
     Args:
-      function: A function of host arrays without side effects, which returns host arrays.
+      function: A function of host arrays without side effects, which returns host arrays. A saved
+        function contains it if it also accepts traced arrays.
       operands: Operands, which have no gradients.
       results: Shape and dtype of each result. A None in the shapes is a size that depends on values;
         equal strings are equal ones.
@@ -147,6 +205,11 @@ def compute_on_host(
       [0, 2]
     """
     tensors = [o if type(o) is Tensor else convert_to_tensor(o) for o in operands]
+    if is_recorded(tensors):
+        traced = _call_on_tracers(function, tensors)
+        return [
+            Tensor(jnp.asarray(a, dtype)) for a, (_, dtype) in zip(traced, results, strict=True)
+        ]
     if not is_unknown(tensors):
         arrays = function(*[t.require_value(use) for t in tensors])
         host_arrays = [np.asarray(a, dtype) for a, (_, dtype) in zip(arrays, results, strict=True)]
@@ -188,6 +251,18 @@ def is_unknown(tensors: Sequence[Tensor]) -> bool:
     )
 
 
+def is_recorded(tensors: Sequence[Any]) -> bool:
+    """Check whether a function is being saved that computes sizes from these tensors on the host."""
+    recorder = context.host_recorder
+    return recorder is not None and context.exporting and recorder.should_record_values(tensors)
+
+
+def _call_on_tracers(function: Callable[..., Any], tensors: Sequence[Tensor]) -> PyTree:
+    scope = context.trace
+    assert scope is not None
+    return function(*[scope.lookup(t) for t in tensors])
+
+
 def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], use: str) -> Any:
     """Return a size that depends on values: an integer, or a symbol if an operand is traced.
 
@@ -200,6 +275,8 @@ def compute_size(function: Callable[..., Any], operands: Sequence[TensorLike], u
       ValueNeededError: If an operand is traced, and the program is compiled.
     """
     tensors = [convert_to_tensor(o) for o in operands]
+    if is_recorded(tensors):
+        return context.host_recorder.record_sizes(Tensor(_call_on_tracers(function, tensors)))[0]
     if not is_unknown(tensors):
         return int(function(*[t.require_value(use) for t in tensors]))
 
@@ -230,6 +307,9 @@ def read_sizes(value: Tensor, use: str) -> Any:
     sizes: Any = getattr(value, "_sizes", None)
     if sizes is not None:
         return sizes
+    if is_recorded([value]) and value.ndim < 2 and value.dtype.is_integer:
+        recorded = context.host_recorder.record_sizes(value)
+        return recorded if value.ndim else recorded[0]
     if not is_unknown([value]) or value.ndim > 1 or not value.dtype.is_integer:
         known = value.require_value(use).tolist()
         return tuple(known) if isinstance(known, list) else known
@@ -237,7 +317,7 @@ def read_sizes(value: Tensor, use: str) -> Any:
         indices = range(value.array.shape[0])
         sizes = tuple([compute_size(operator.itemgetter(i), [value], use) for i in indices])
     else:
-        sizes = compute_size(int, [value], use)
+        sizes = compute_size(lambda size: size, [value], use)
     if value._owner is context.trace:
         value._sizes = sizes
     return sizes

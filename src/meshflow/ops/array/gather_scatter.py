@@ -29,6 +29,7 @@ from meshflow.core.runtime.bounds_checks import (
 )
 from meshflow.core.runtime.errors import DtypeMismatchError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.symbolic_sizes import pad_empty
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
 from meshflow.core.variables import variable_rows
@@ -63,7 +64,7 @@ def _gather(params: TensorLike, indices: TensorLike, axis: int, batch_dims: int)
     )
     for _ in range(batch_dims):
         function = jax.vmap(function)
-    return function(params, indices)
+    return function(pad_empty(params, axis), indices)
 
 
 def _compute_gather_row_gradient(

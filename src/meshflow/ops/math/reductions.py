@@ -19,6 +19,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
+from meshflow.environment.types import Array
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array.shaping import Axes, normalize_axis
 from meshflow.ops.casting import cast
@@ -524,9 +525,8 @@ def bincount(
         size = maxlength
     else:
 
-        def find_size(ids: np.ndarray) -> int:
-            size = builtins.max(int(ids.max(initial=-1)) + 1, minlength or 0)
-            return size if maxlength is None else builtins.min(size, maxlength)
+        def find_size(ids: Array) -> Array:
+            return (ids.max(initial=-1) + 1).clip(minlength or 0, maxlength)
 
         size = compute_size(find_size, [arr], "the argument of tf.math.bincount without maxlength")
     by_row = axis == -1 and arr.ndim > 1

@@ -16,6 +16,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_size
+from meshflow.environment.types import Array
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 from meshflow.ops.signatures import Segments, UnsortedSegments
@@ -127,10 +128,10 @@ def _reduce_segments(
     return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _count_segments(ids: np.ndarray) -> int:
-    if (ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any():
+def _count_segments(ids: Array) -> Array:
+    if isinstance(ids, np.ndarray) and ((ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any()):
         raise InvalidValueError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
-    return int(ids[-1]) + 1 if ids.size else 0
+    return ids.max(initial=-1) + 1
 
 
 def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segments:

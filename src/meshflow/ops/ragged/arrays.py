@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import functools
+import math as python_math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
+from meshflow.core.values.unknown_sizes import compute_on_host, read_sizes
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged.elementwise import broadcast
@@ -20,10 +22,13 @@ from meshflow.ops.ragged.indexing import gather_values, select_values, take_rows
 from meshflow.ops.ragged.partition import (
     Namespace,
     RowPartition,
+    Size,
     concatenate_ranges,
     convert_integers,
     define_array_function,
+    find_true,
     find_value,
+    get_namespace,
     make_size,
     read_integers,
 )
@@ -272,20 +277,20 @@ def gather(
     axis = get_positive_axis(axis, len(params.shape))
     if axis:
         return _gather_inner(params, indices, axis)
-    positions = read_integers(indices, "indices of tf.gather")
-    count = params.partition.static_nrows
-    if positions.size and (positions.min() < 0 or positions.max() >= count):
-        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {count})")
+    positions = convert_integers(indices)
+    known, count = find_value(positions), params.partition.static_nrows
+    if known is not None and isinstance(count, int):
+        _check_positions(known, count)
     if positions.ndim == 0:
-        return drop_uniform(params[int(positions)])
-    rows = take_rows(params, positions.reshape(-1))
-    return drop_uniform(_restore_outer(rows, positions.shape))
+        return drop_uniform(params[positions])
+    rows = take_rows(params, array.reshape(positions, [-1]))
+    return drop_uniform(_restore_outer(rows, positions.array.shape))
 
 
-def _restore_outer(rows: PyTree, shape: Sequence[int]) -> PyTree:
+def _restore_outer(rows: PyTree, shape: Sequence[Any]) -> PyTree:
     for k in range(len(shape) - 1, 0, -1):
-        size = np.asarray(shape[k], rows.partition.dtype.dtype)
-        rows = RaggedTensor.from_uniform_row_length(rows, size, int(np.prod(shape[:k])))
+        size = make_size(shape[k], rows.partition.dtype)
+        rows = RaggedTensor.from_uniform_row_length(rows, size, python_math.prod(shape[:k]))
     return rows
 
 
@@ -301,13 +306,13 @@ def _gather_inner(params: PyTree, indices: PyTree, axis: int) -> PyTree:
         count = params.partition.static_nrows
         tiled = tile(expand_dims(indices, 0), [count, *[1] * len(indices.shape)])
         return _gather_batch(params, tiled, None, 1)
-    columns = read_integers(indices, "indices of tf.gather")
-    splits = params.host_splits
-    lengths = np.diff(splits)
-    if columns.size and len(lengths) and (columns.min() < 0 or columns.max() >= lengths.min()):
-        raise InvalidValueError(f"indices = {columns.tolist()} is not in [0, {lengths.min()})")
-    positions = splits[:-1].reshape(-1, *[1] * columns.ndim) + columns
-    return gather(params.values, positions)
+    columns = convert_integers(indices, params.partition.dtype)
+    known, lengths = find_value(columns), find_value(params.partition.row_lengths())
+    if known is not None and lengths is not None and lengths.size:
+        _check_positions(known, lengths.min())
+    starts = params.row_starts()
+    shape = [starts.array.shape[0], *[1] * columns.ndim]
+    return gather(params.values, array.reshape(starts, shape) + columns)
 
 
 def batch_gather(params: PyTree, indices: PyTree, name: str | None = None) -> PyTree:
@@ -373,8 +378,6 @@ def gather_nd(
     if isinstance(indices, RaggedTensor):
         if indices.shape[-1] is None:
             raise ValueError("The innermost dimension of indices may not be ragged")
-        if len(indices.flat_values.shape) < 2:
-            indices = indices.merge_dims(-2, -1) if False else indices
         flat = indices.flat_values
         if len(flat.shape) > 1:
             return indices.with_flat_values(gather_nd(params, flat))
@@ -384,30 +387,35 @@ def gather_nd(
         return outer(gather_nd(params, inner))
     if not isinstance(params, RaggedTensor):
         return array.gather_nd(params, indices)
-    index = read_integers(indices, "indices of tf.gather_nd")
+    index = convert_integers(indices, params.partition.dtype)
     if index.ndim == 0:
         raise ValueError("indices must have a rank of at least 1")
+    shape = index.array.shape
     if index.ndim > 2:
-        flat = gather_nd(params, index.reshape(-1, index.shape[-1]))
+        flat = gather_nd(params, array.reshape(index, [-1, shape[-1]]))
         if isinstance(flat, RaggedTensor):
-            return _restore_outer(flat, index.shape[:-1])
-        return array.reshape(flat, [*index.shape[:-1], *flat.shape.as_list()[1:]])
+            return _restore_outer(flat, shape[:-1])
+        return array.reshape(flat, [*shape[:-1], *flat.shape.as_list()[1:]])
     if index.ndim == 1:
-        index = index[None]
-    if index.shape[1] == 0:
-        return stack([params] * len(index))
-    if index.shape[1] > len(params.shape):
+        index = array.expand_dims(index, 0)
+    if shape[-1] == 0:
+        return stack([params] * index.shape[0])
+    if shape[-1] > len(params.shape):
         raise InvalidValueError("indices has more columns than params has dimensions")
     rows: PyTree = params
-    positions = _check_positions(index[:, 0], params.partition.static_nrows)
-    for column in range(1, index.shape[1]):
+    positions = index[:, 0]
+    known = find_value(positions)
+    if known is not None and isinstance(params.partition.static_nrows, int):
+        _check_positions(known, params.partition.static_nrows)
+    for column in range(1, shape[-1]):
         if not isinstance(rows, RaggedTensor):
-            coordinates = np.concatenate([positions[:, None], index[:, column:]], 1)
-            return array.gather_nd(rows, coordinates)
-        splits = rows.host_splits
-        positions = splits[positions] + _check_positions(
-            index[:, column], np.diff(splits)[positions]
-        )
+            first = array.expand_dims(positions, 1)
+            return array.gather_nd(rows, array.concat([first, index[:, column:]], 1))
+        columns, lengths = index[:, column], array.gather(rows.row_lengths(), positions)
+        known, limits = find_value(columns), find_value(lengths)
+        if known is not None and limits is not None:
+            _check_positions(known, limits)
+        positions = array.gather(rows.row_starts(), positions) + columns
         rows = rows.values
     return gather_values(rows, positions)
 
@@ -421,16 +429,27 @@ def _drop_inner_partition(rows: RaggedTensor) -> Callable[[PyTree], PyTree]:
 
 def _check_positions(positions: np.ndarray, limits: PyTree) -> np.ndarray:
     if ((positions < 0) | (positions >= limits)).any():
-        raise InvalidValueError(f"indices {positions.tolist()} are out of bounds")
+        raise InvalidValueError(f"indices = {positions.tolist()} is not in [0, {limits})")
     return positions
 
 
 def tile(input: RaggedTensor, multiples: TensorLike, name: str | None = None) -> RaggedTensor:
     """Repeat the rows and values of a ragged tensor."""
-    counts = read_integers(multiples, "multiples of tf.tile").tolist()
+    numbers = convert_integers(multiples)
+    if find_value(numbers) is None and len(input.shape) == 2:
+        return drop_uniform(select_values(input, _find_tiles, None, [numbers]))
+    counts = read_integers(numbers, "multiples of tf.tile").tolist()
     if len(counts) != len(input.shape):
         raise ValueError(f"multiples must have length {len(input.shape)}, got {len(counts)}.")
     return drop_uniform(_tile(input, counts)) if any(n != 1 for n in counts) else input
+
+
+def _find_tiles(splits: Array, counts: Sequence[Any]) -> Sequence[Array]:
+    """Return the positions and row lengths of rows that are repeated along two axes."""
+    xp, lengths = get_namespace(splits), splits[1:] - splits[:-1]
+    order = xp.repeat(xp.tile(xp.arange(lengths.shape[0]), counts[0]), counts[1])
+    positions = concatenate_ranges(splits[:-1][order], lengths[order])
+    return positions, xp.tile(lengths * counts[1], counts[0])
 
 
 def _tile(rows: PyTree, counts: list[int]) -> PyTree:
@@ -441,13 +460,7 @@ def _tile(rows: PyTree, counts: list[int]) -> PyTree:
     first, *inner = counts
     if any(n != 1 for n in inner[1:]):
         rows = rows.with_values(_tile(rows.values, [1, *inner[1:]]))
-
-    def find(splits: np.ndarray) -> Sequence[np.ndarray]:
-        lengths = np.diff(splits)
-        order = np.repeat(np.tile(np.arange(len(lengths)), first), inner[0])
-        positions = concatenate_ranges(splits[:-1][order], lengths[order])
-        return positions, np.tile(lengths * inner[0], first)
-
+    find = lambda splits: _find_tiles(splits, (first, inner[0]))
     partition = rows.partition
     count, length = first * partition.static_nrows, partition.static_uniform_row_length
     result = select_values(rows, find, count)
@@ -483,7 +496,7 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
         if data.shape[0] != mask.shape[0]:
             raise InvalidValueError(f"Shapes {mask.shape} and {data.shape[:1]} are incompatible")
         (positions,) = compute_on_host(
-            lambda flags: [np.flatnonzero(flags)],
+            lambda flags: [find_true(flags)],
             [mask],
             [((None,), np.int64)],
             "a mask of tf.ragged.boolean_mask",
@@ -497,11 +510,12 @@ def boolean_mask(data: PyTree, mask: PyTree, name: str | None = None) -> Tensor 
     return select_values(data, _find_true_values, data.partition.static_nrows, [mask.flat_values])
 
 
-def _find_true_values(splits: np.ndarray, flags: np.ndarray) -> Sequence[np.ndarray]:
-    if splits[-1] != len(flags):
+def _find_true_values(splits: Array, flags: Array) -> Sequence[Array]:
+    xp = get_namespace(splits)
+    if xp is np and splits[-1] != len(flags):
         raise InvalidValueError("data and mask have different row lengths")
-    counts = np.concatenate([[0], np.cumsum(flags)])
-    return np.flatnonzero(flags), np.diff(counts[splits])
+    counts = xp.cumsum(xp.concatenate([xp.zeros(1, np.int64), flags]))[splits]
+    return find_true(flags), counts[1:] - counts[:-1]
 
 
 def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | None = None) -> PyTree:
@@ -510,9 +524,8 @@ def where(condition: PyTree, x: PyTree = None, y: PyTree = None, name: str | Non
         raise ValueError("x and y must be either both None or both non-None")
     condition = convert_values(condition)
     if x is None:
-        flags = condition.flat_values.require_value("the condition of tf.where")
-        from_all = condition.to_sparse().indices
-        return array.gather(from_all, np.flatnonzero(flags.reshape(-1)))
+        flags = array.reshape(condition.flat_values, [-1])
+        return boolean_mask(condition.to_sparse().indices, math.cast(flags, "bool"))
     x, y = convert_values(x), convert_values(y)
     if not condition.dtype.is_bool:
         raise InvalidValueError(f"condition must be bool, got {condition.dtype.name}.")
@@ -601,16 +614,29 @@ def stack_dynamic_partitions(
         partitions = array.reshape(partitions, [-1])
     elif rank == 0:
         data, partitions = array.expand_dims(data, 0), array.expand_dims(partitions, 0)
-    groups = read_integers(partitions, "partitions of stack_dynamic_partitions")
-    count = int(read_integers(num_partitions, "num_partitions"))
-    if data.shape[0] != len(groups):
-        raise InvalidValueError(f"data has {data.shape[0]} rows, partitions {len(groups)}.")
-    if groups.size and (groups.min() < 0 or groups.max() >= count):
-        raise InvalidValueError(f"partitions {groups.tolist()} must be in [0, {count})")
-    order = np.argsort(groups, kind="stable")
-    dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.int32
-    lengths = np.bincount(groups, minlength=count).astype(dtype)
-    return RaggedTensor.from_row_lengths(gather_values(data, order), lengths)
+    groups = convert_integers(partitions)
+    count = read_sizes(convert_integers(num_partitions), "num_partitions")
+    if data.shape[0] != groups.shape[0]:
+        raise InvalidValueError(f"data has {data.shape[0]} rows, partitions {groups.shape[0]}.")
+    known = find_value(groups)
+    if known is not None and known.size and (known.min() < 0 or known.max() >= count):
+        raise InvalidValueError(f"partitions {known.tolist()} must be in [0, {count})")
+    dtype = data.partition.dtype.dtype if isinstance(data, RaggedTensor) else np.dtype(np.int32)
+    lengths = _count_members(groups, static=(count, dtype))
+    values = gather_values(data, _sort_groups(groups))
+    return RaggedTensor.from_row_lengths(values, lengths, validate=False)
+
+
+@define_array_function
+def _sort_groups(xp: Namespace, groups: Array) -> Array:
+    return xp.argsort(groups, stable=True)
+
+
+@define_array_function
+def _count_members(xp: Namespace, groups: Array, count: Size, dtype: np.dtype) -> Array:
+    if xp is np:
+        return np.bincount(groups, minlength=count).astype(dtype)
+    return jnp.zeros((count,), dtype).at[groups].add(1)
 
 
 def _merge_leading(data: PyTree, rank: int) -> PyTree:

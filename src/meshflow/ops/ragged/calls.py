@@ -12,12 +12,14 @@ import numpy as np
 from meshflow.core.dispatch import api_dispatch, symbolic_calls
 from meshflow.core.dispatch.dispatch import OPERAND_ANNOTATIONS, OPERAND_LIST_ANNOTATIONS
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import DTypeLike, int32, int64
 from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 from meshflow.ops.ragged import arrays, dynamic_shape, padding
 from meshflow.ops.ragged.elementwise import apply_elementwise, have_same_rows, map_flat_values
-from meshflow.ops.ragged.partition import read_integers
+from meshflow.ops.ragged.partition import convert_integers, find_value, make_size
 from meshflow.ops.ragged.reductions import (
     DENSE_OPS,
     REDUCTIONS,
@@ -195,7 +197,8 @@ def _matmul(public: Callable[..., Any], a: PyTree, b: PyTree, **kwargs: Any) -> 
             f"matmul of ragged tensors: batch sizes {count} and {b.shape[0]} differ."
         )
     products = [public(_to_matrix(a[i]), _to_matrix(b[i]), **kwargs) for i in range(count)]
-    if isinstance(b, RaggedTensor) and b.ragged_rank > 1:
+    is_transposed = kwargs.get("transpose_b") or kwargs.get("adjoint_b")
+    if isinstance(b, RaggedTensor) and (b.ragged_rank > 1 or is_transposed):
         products = [arrays.to_ragged(p, 1, dtype) for p in products]
     return arrays.pack_rows(products) if products else a
 
@@ -259,12 +262,15 @@ def _reduce_by_ids(
     if isinstance(ids, RaggedTensor):
         if not isinstance(data, RaggedTensor):
             raise ValueError("data must be a RaggedTensor if segment_ids is a RaggedTensor")
-        if not have_same_rows(RaggedTensor.from_partition(ids.values, data.partition), ids):
+        is_known = all(find_value(x.row_splits) is not None for x in (data, ids))
+        same_rows = RaggedTensor.from_partition(ids.values, data.partition)
+        if is_known and not have_same_rows(same_rows, ids):
             raise InvalidValueError("data and segment_ids must have the same row lengths")
         return public(data.values, ids.values, num_segments)
-    count = int(read_integers(num_segments, "num_segments"))
-    known = read_integers(ids, "segment_ids")
-    if known.size and (known.min() < 0 or known.max() >= count):
+    count = read_sizes(convert_integers(num_segments), "num_segments")
+    ids = convert_integers(ids)
+    known = find_value(ids)
+    if known is not None and known.size and (known.min() < 0 or known.max() >= count):
         raise InvalidValueError(f"segment_ids {known.tolist()} are not in [0, {count})")
     if kind in SEGMENT_OPS:
         return reduce_segments(kind, data, ids, count)
@@ -292,7 +298,38 @@ def _rank(input: RaggedTensor, name: str | None = None) -> Tensor:
     return Tensor(np.array(len(input.shape), np.int32))
 
 
+def _bincount(
+    arr: RaggedTensor,
+    weights: PyTree = None,
+    minlength: int | None = None,
+    maxlength: int | None = None,
+    dtype: DTypeLike = int32,
+    name: str | None = None,
+    axis: int | None = None,
+    binary_output: bool = False,
+) -> Tensor:
+    """Count the values of all rows, or for axis -1 of each row."""
+    values = arr.flat_values
+    weights = weights.flat_values if isinstance(weights, RaggedTensor) else weights
+    if axis != -1:
+        counts: Tensor = math.bincount(
+            values, weights, minlength, maxlength, dtype, binary_output=binary_output
+        )
+        return counts
+    find_size = lambda ids: (ids.max(initial=-1) + 1).clip(minlength or 0, maxlength)
+    size = compute_size(find_size, [values], "the argument of tf.math.bincount without maxlength")
+    count = arr.partition.static_nrows
+    rows = math.cast(arr.value_rowids(), int64)
+    ids = rows * make_size(size) + math.cast(values, int64)
+    # Values without a column are not counted.
+    ids = array.where(math.cast(values, int64) < make_size(size), ids, -1)
+    amounts = array.ones_like(values, dtype) if weights is None else weights
+    counts = array.reshape(math.unsorted_segment_sum(amounts, ids, count * size), [count, size])
+    return math.cast(counts > 0, dtype) if binary_output else counts
+
+
 _OPS: dict[str, Callable[..., Any]] = {
+    "bincount": _bincount,
     **dynamic_shape.RAGGED_OPS,
     "boolean_mask": lambda tensor, mask, axis=None, name=None: arrays.boolean_mask(tensor, mask),
     "concat": arrays.concat,

@@ -9,15 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_range
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.ragged.indexing import gather_values
-from meshflow.ops.ragged.partition import SPLITS_USE, RowPartition, Size, find_value, make_size
+from meshflow.ops.ragged.partition import (
+    SPLITS_USE,
+    RowPartition,
+    expand_rows,
+    find_value,
+    take,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["broadcast", "contains_ragged", "have_same_rows", "map_flat_values"]
@@ -94,10 +102,10 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
     is_repeated = [isinstance(a.rows[0], int) and a.rows[0] == 1 for a in axes]
     dtype = model.partition.dtype
 
-    def find(count: Size, *known: np.ndarray) -> list[np.ndarray]:
+    def find(positions: Array, *known: Array) -> list[Array]:
         supply = iter(known)
         rows = [[next(supply) if isinstance(n, Tensor) else n for n in a.rows[1:]] for a in axes]
-        maps = [np.zeros(count, np.int64) if r else np.arange(count) for r in is_repeated]
+        maps = [positions * 0 if r else positions for r in is_repeated]
         all_lengths = []
         for axis in range(depth):
             lengths, maps = _broadcast_rows([sizes[axis] for sizes in rows], maps)
@@ -106,13 +114,13 @@ def broadcast(operands: Sequence[PyTree]) -> tuple[list[PyTree], Callable[[Any],
 
     sizes = [n for a in axes for n in a.rows[1:] if not isinstance(n, Tensor)]
     if has_symbolic_size(sizes) or all(find_value(t) is not None for t in splits):
-        parts: list[Any] = find(count, *[t.require_value(SPLITS_USE) for t in splits])
+        parts: list[Any] = find(np.arange(count), *[t.require_value(SPLITS_USE) for t in splits])
     else:
         results: list[Result] = [
             ((f"rows of axis {k}" if k else count,), dtype.dtype) for k in range(depth)
         ]
         results += [(("values",), np.int64)] * len(axes)
-        parts = compute_on_host(find, [make_size(count), *splits], results, SPLITS_USE)
+        parts = compute_on_host(find, [Tensor(make_range(count)), *splits], results, SPLITS_USE)
     maps = parts[depth:]
     partitions = []
     for axis, lengths in enumerate(parts[:depth], 1):
@@ -173,31 +181,31 @@ def _broadcast_sizes(sizes: Sequence[int]) -> int:
     return others.pop() if others else 1
 
 
-def _broadcast_rows(
-    rows: Sequence[Any], maps: list[np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
+def _broadcast_rows(rows: Sequence[Any], maps: list[Array]) -> tuple[Array, list[Array]]:
     """Broadcast one axis; return its row lengths, and the rows of the operands at the next axis."""
-    count = len(maps[0])
+    ones = 0 * maps[0] + 1
     target: Any = None
     for sizes, positions in zip(rows, maps, strict=True):
         if isinstance(sizes, int) and sizes == 1:
             continue
-        lengths = np.full(count, sizes) if isinstance(sizes, int) else np.diff(sizes)[positions]
-        if target is not None and not np.array_equal(target, lengths):
+        is_uniform = isinstance(sizes, int)
+        lengths = ones * sizes if is_uniform else take(sizes[1:] - sizes[:-1], positions)
+        is_known = isinstance(lengths, np.ndarray) and isinstance(target, np.ndarray)
+        if is_known and not np.array_equal(target, lengths):
             raise InvalidValueError("Unable to broadcast: dimension size mismatch in ragged rows.")
         target = lengths
     if target is None:
-        target = np.ones(count, np.int64)
+        target = ones
     results = []
-    offsets = np.arange(target.sum()) - np.repeat(np.cumsum(target) - target, target)
+    ids, offsets = expand_rows(target)
     for sizes, positions in zip(rows, maps, strict=True):
-        repeated = np.repeat(positions, target)
+        repeated = take(positions, ids)
         if isinstance(sizes, int) and sizes == 1:
             results.append(repeated)
         elif isinstance(sizes, int):
             results.append(repeated * sizes + offsets)
         else:
-            results.append(sizes[:-1][repeated] + offsets)
+            results.append(take(sizes[:-1], repeated) + offsets)
     return target, results
 
 
@@ -232,14 +240,22 @@ def apply_elementwise(
             operands.append(value)
     dtype = next(x.dtype for x in operands if isinstance(x, RaggedTensor))
     operands = [
-        x if isinstance(x, RaggedTensor) else convert_to_tensor(x, dtype_hint=dtype)
+        x if isinstance(x, RaggedTensor | DeferredValue) else convert_to_tensor(x, dtype_hint=dtype)
         for x in operands
     ]
     flat, make = broadcast(operands)
     supply = iter(flat)
     for holder, key, count in slots:
         holder[key] = next(supply) if count is None else [next(supply) for _ in range(count)]
-    return make(public(*filled, **named))
+    return make(_call_on_values(public, filled, named))
+
+
+def _call_on_values(op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> PyTree:
+    """Call an op on innermost values, which may be strings of a function that is being saved."""
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record(args, kwargs):
+        return recorder.call(op, args, kwargs)
+    return op(*args, **kwargs)
 
 
 def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree:
@@ -267,8 +283,8 @@ def map_flat_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> PyTree
     model = max(found, key=lambda x: x.ragged_rank)
     for value in found:
         _check_rows(value, model)
-    result = op(*flat_args, **flat_kwargs)
-    if not isinstance(result, Tensor | RaggedTensor):
+    result = _call_on_values(op, flat_args, flat_kwargs)
+    if not isinstance(result, Tensor | RaggedTensor | DeferredValue):
         result = convert_to_tensor(result)
     if not len(result.shape) or result.shape[0] != model.flat_values.shape[0]:
         raise ValueError(

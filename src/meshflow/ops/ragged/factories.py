@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidValueError
@@ -12,8 +13,14 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import compute_on_host
-from meshflow.environment.types import PyTree
-from meshflow.ops.ragged.partition import RowPartition, convert_integers
+from meshflow.environment.types import Array, PyTree
+from meshflow.ops.ragged.partition import (
+    RowPartition,
+    convert_integers,
+    expand_rows,
+    get_namespace,
+    take,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = [
@@ -199,14 +206,15 @@ def range(
         )
     count = sizes.pop() if sizes else 1
 
-    def make_rows(*bounds: np.ndarray) -> list[np.ndarray]:
-        vectors = [np.atleast_1d(b).astype(common) for b in bounds]
-        start, limit, delta = np.broadcast_arrays(*vectors)
-        if (delta == 0).any():
+    def make_rows(*bounds: Array) -> list[Array]:
+        xp = jnp if any(get_namespace(b) is jnp for b in bounds) else np
+        vectors = [xp.atleast_1d(b).astype(common) for b in bounds]
+        start, limit, delta = xp.broadcast_arrays(*vectors)
+        if xp is np and (delta == 0).any():
             raise InvalidValueError("Requires delta != 0")
-        lengths = np.maximum(np.ceil((limit - start) / delta), 0).astype(np.int64)
-        steps = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return [np.repeat(start, lengths) + steps * np.repeat(delta, lengths), lengths]
+        lengths = xp.maximum(xp.ceil((limit - start) / delta), 0).astype(np.int64)
+        rows, steps = expand_rows(lengths)
+        return [take(start, rows) + steps * take(delta, rows), lengths]
 
     results = [((None,), common), ((count,), as_dtype(row_splits_dtype).dtype)]
     values, lengths = compute_on_host(make_rows, tensors, results, "bounds of tf.ragged.range")

@@ -10,15 +10,18 @@ import numpy as np
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import int64
-from meshflow.core.values.tensor import TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
-from meshflow.environment.types import PyTree
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
 from meshflow.ops.ragged.partition import (
     SPLITS_USE,
     concatenate_ranges,
     convert_integers,
+    expand_rows,
     find_value,
+    get_namespace,
+    take,
 )
 
 
@@ -33,23 +36,41 @@ def get_item(rows: PyTree, key: list[Any]) -> PyTree:
         return type(rows).from_uniform_row_length(inner, _match(rows, count), nrows=1)
     if isinstance(first, slice):
         return _get_inner(_slice_rows(rows, first), rest)
+    if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
+        raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
+    splits = rows.partition.row_splits()
+    if _is_traced(first):
+        indices = array.reshape(convert_integers(first), [1])
+        row = _take_row(rows, _find_row_values, [splits, indices])
+        return row[tuple(rest)] if rest else row
     index = int(to_static_value(first, "index"))
     count = rows.partition.static_nrows
     if index >= count > 0 or (index >= 0 and not count):
         raise IndexError(f"Row key {index} out of bounds")
     if index < -count:
         raise InvalidValueError(f"slice index {index} of dimension 0 out of bounds.")
-    if hasattr(first, "dtype") and first.dtype not in (np.int32, np.int64, "int32", "int64"):
-        raise TypeError(f"Expected an integer index of a RaggedTensor, got {first!r}.")
-    splits = rows.partition.row_splits()
     known = find_value(splits)
     if known is not None:
         row = rows.values[int(known[:-1][index]) : int(known[1:][index])]
     else:
-        find = lambda splits: [np.arange(splits[:-1][index], splits[1:][index])]
-        (positions,) = compute_on_host(find, [splits], [((None,), np.int64)], SPLITS_USE)
-        row = gather_values(rows.values, positions)
+        single = slice(index, None if index == -1 else index + 1)
+        row = _take_row(rows, lambda splits: _find_row_values(splits, single), [splits])
     return row[tuple(rest)] if rest else row
+
+
+def _is_traced(value: object) -> bool:
+    """Check whether a value is an integer that only the running program knows."""
+    return isinstance(value, Tensor) and find_value(value) is None
+
+
+def _take_row(
+    rows: PyTree, find: Callable[..., Sequence[Array]], operands: Sequence[Any]
+) -> PyTree:
+    """Return the values of the row that `find` finds."""
+    find_positions = lambda *arrays: [find(*arrays)[0]]
+    results: list[Result] = [((None,), np.int64)]
+    (positions,) = compute_on_host(find_positions, operands, results, SPLITS_USE)
+    return gather_values(rows.values, positions)
 
 
 def _match(rows: PyTree, value: Any) -> Any:
@@ -72,13 +93,26 @@ def _expand_ellipsis(key: list[Any], rank: int) -> list[Any]:
 
 
 def _to_slice(key: slice) -> slice:
-    parts = [
-        p if p is None else int(to_static_value(p, "slice"))
-        for p in (key.start, key.stop, key.step)
-    ]
-    if parts[2] == 0:
+    """Convert the bounds of a slice to integers, except traced ones."""
+    step = None if key.step is None else int(to_static_value(key.step, "slice"))
+    if step == 0:
         raise InvalidValueError("slice step cannot be zero")
-    return slice(*parts)
+    start, stop = (
+        p if p is None or _is_traced(p) else int(to_static_value(p, "slice"))
+        for p in (key.start, key.stop)
+    )
+    return slice(start, stop, step)
+
+
+def _list_traced_bounds(key: slice) -> list[Tensor]:
+    return [bound for bound in (key.start, key.stop) if isinstance(bound, Tensor)]
+
+
+def _replace_bounds(key: slice, bounds: Sequence[Array]) -> slice:
+    """Replace the traced bounds of a slice by their values."""
+    supply = iter(int(b) if isinstance(b, np.ndarray) else b for b in bounds)
+    start, stop = (next(supply) if isinstance(b, Tensor) else b for b in (key.start, key.stop))
+    return slice(start, stop, key.step)
 
 
 def _is_full(key: slice) -> bool:
@@ -89,11 +123,12 @@ def _slice_rows(rows: PyTree, key: slice) -> PyTree:
     if _is_full(key):
         return rows
     key, nrows = _to_slice(key), rows.partition.static_nrows
-    if isinstance(nrows, int):
+    bounds = _list_traced_bounds(key)
+    if isinstance(nrows, int) and not bounds:
         result = take_rows(rows, np.arange(nrows)[key], True)
     else:
-        find = lambda splits: _find_row_values(splits, np.arange(len(splits) - 1)[key])
-        result = select_values(rows, find, None)
+        find = lambda splits, *values: _find_row_values(splits, _replace_bounds(key, values))
+        result = select_values(rows, find, None, bounds)
     length = rows.partition.static_uniform_row_length
     if length is None:
         return result
@@ -133,9 +168,17 @@ def take_rows(rows: PyTree, indices: TensorLike, is_slice: bool = False) -> PyTr
     return select_values(rows, _find_row_values, indices.array.shape[0], [indices])
 
 
-def _find_row_values(splits: np.ndarray, indices: np.ndarray) -> Sequence[np.ndarray]:
-    lengths = np.diff(splits)[indices]
-    return concatenate_ranges(splits[:-1][indices], lengths), lengths
+def _find_row_values(splits: Array, indices: Array | slice) -> Sequence[Array]:
+    starts, lengths = splits[:-1], splits[1:] - splits[:-1]
+    if isinstance(indices, slice):
+        starts, lengths = starts[indices], lengths[indices]
+    else:
+        if isinstance(indices, np.ndarray) and isinstance(splits, np.ndarray):
+            count = len(lengths)
+            if ((indices < -count) | (indices >= count)).any():
+                raise InvalidValueError(f"indices = {indices.tolist()} is not in [0, {count})")
+        starts, lengths = take(starts, indices), take(lengths, indices)
+    return concatenate_ranges(starts, lengths), lengths
 
 
 def gather_values(values: PyTree, positions: TensorLike) -> PyTree:
@@ -170,16 +213,38 @@ def _get_inner(rows: PyTree, key: list[Any]) -> PyTree:
     return _get_inner(gather_values(rows.values, positions), rest)
 
 
+def _find_bound(bound: int, lengths: Array, step: int) -> Array:
+    """Return a bound of a slice in rows of some lengths."""
+    xp = get_namespace(lengths)
+    value = xp.where(bound < 0, bound + lengths, bound)
+    return (
+        xp.minimum(xp.maximum(value, 0), lengths)
+        if step > 0
+        else xp.minimum(xp.maximum(value, -1), lengths - 1)
+    )
+
+
 def _slice_columns(rows: PyTree, key: slice) -> PyTree:
-    def find(splits: np.ndarray) -> Sequence[Any]:
-        lengths = np.diff(splits)
-        columns = [np.arange(n)[key] + start for n, start in zip(lengths, splits, strict=False)]
-        return np.concatenate([*columns, np.zeros(0, np.int64)]), [len(c) for c in columns]
+    step = 1 if key.step is None else key.step
+
+    def find(splits: Array, *bounds: Array) -> Sequence[Array]:
+        known, lengths = _replace_bounds(key, bounds), splits[1:] - splits[:-1]
+        first: Any = 0 if step > 0 else lengths - 1
+        last: Any = lengths if step > 0 else -1
+        if known.start is not None:
+            first = _find_bound(known.start, lengths, step)
+        if known.stop is not None:
+            last = _find_bound(known.stop, lengths, step)
+        # The number of steps is rounded up.
+        counts = ((last - first + step - (1 if step > 0 else -1)) // step).clip(0)
+        rows, offsets = expand_rows(counts)
+        return take(splits[:-1] + first, rows) + offsets * step, counts
 
     count = rows.partition.static_nrows
-    result = select_values(rows, find, count)
+    bounds = _list_traced_bounds(key)
+    result = select_values(rows, find, count, bounds)
     length = rows.partition.static_uniform_row_length
-    if length is None:
+    if length is None or bounds:
         return result
     size = _match(rows, len(range(length)[key]))
     return type(rows).from_uniform_row_length(result.values, size, count)

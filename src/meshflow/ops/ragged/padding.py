@@ -10,11 +10,12 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, string
 from meshflow.core.values.shapes import TensorShape
+from meshflow.core.values.symbolic_sizes import make_range
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
-from meshflow.ops.ragged.partition import Namespace, Size, define_array_function
+from meshflow.ops.ragged.partition import Namespace, Size, define_array_function, take
 
 
 @define_array_function
@@ -32,8 +33,8 @@ def _find_positions(
     return xp.pad(table, [(0, count - rows), (0, 0)], constant_values=num_values)
 
 
-def _find_longest(splits: np.ndarray) -> int:
-    return int(np.diff(splits).max(initial=0))
+def _find_longest(splits: Array) -> Array:
+    return (splits[1:] - splits[:-1]).max(initial=0)
 
 
 def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -> Tensor:
@@ -88,12 +89,8 @@ def _make_fill(default_value: Tensor | None, dtype: DType) -> Tensor:
 
 @define_array_function
 def _gather_coordinates(xp: Namespace, outer: Array, rows: Array, columns: Array) -> Array:
-    return xp.concatenate([outer[rows], columns[:, None].astype(outer.dtype)], 1)
-
-
-@define_array_function
-def _make_range(xp: Namespace, count: Array) -> Array:
-    return xp.arange(count.shape[0], dtype=np.int64)[:, None]
+    outer = take(xp.asarray(outer), rows)
+    return xp.concatenate([outer, columns[:, None].astype(outer.dtype)], 1)
 
 
 @define_array_function
@@ -107,7 +104,7 @@ def _repeat_coordinates(xp: Namespace, outer: Array, sizes: tuple[int, ...]) -> 
 
 def list_row_coordinates(rows: PyTree) -> Tensor:
     """Return the int64 coordinates of all innermost values along the ragged dimensions."""
-    coordinates = _make_range(rows.partition.row_lengths())
+    coordinates = array.expand_dims(Tensor(make_range(rows.partition.static_nrows)), 1)
     while hasattr(rows, "row_splits"):
         partition, rows = rows.partition, rows.values
         coordinates = _gather_coordinates(

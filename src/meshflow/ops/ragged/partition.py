@@ -22,9 +22,14 @@ from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
-from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import (
+    get_sizes,
+    has_symbolic_size,
+    make_sizes_tensor,
+    pad_empty,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_size
+from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array, PyTree
 
 # A size: an integer, a symbol of `jax.export`, or None if it is unknown.
@@ -43,9 +48,13 @@ __all__ = [
     "concatenate_ranges",
     "convert_integers",
     "define_array_function",
+    "expand_rows",
+    "find_true",
     "find_value",
+    "get_namespace",
     "make_size",
     "read_integers",
+    "take",
 ]
 
 
@@ -115,10 +124,41 @@ def make_size(size: Size, dtype: DType = int64) -> Tensor:
     return Tensor(np.array(size, dtype.dtype))
 
 
-def concatenate_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def get_namespace(values: Array) -> Namespace:
+    """Return `jax.numpy` for a traced array, as in a function that is being saved, or NumPy."""
+    return jnp if isinstance(values, jax.core.Tracer) else np
+
+
+def expand_rows(lengths: Array) -> tuple[Array, Array]:
+    """Return the row of each value, and its index in the row, for the lengths of rows."""
+    if isinstance(lengths, np.ndarray):
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        return rows, np.arange(len(rows)) - (np.cumsum(lengths) - lengths)[rows]
+    splits = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), np.int64), lengths]))
+    count = compute_size(lambda splits: splits[-1], [Tensor(splits)], SPLITS_USE)
+    ids = _locate_rows(splits, count)
+    return ids, jnp.arange(count) - splits[ids]
+
+
+def find_true(flags: Array) -> Array:
+    """Return the indices of the true elements of a vector."""
+    if isinstance(flags, np.ndarray):
+        return np.flatnonzero(flags)
+    ends = jnp.cumsum(jnp.concatenate([jnp.zeros((1,), np.int64), flags]))
+    count = compute_size(lambda ends: ends[-1], [Tensor(ends)], SPLITS_USE)
+    targets = jnp.where(flags, ends[:-1], count)
+    return jnp.zeros((count,), np.int64).at[targets].set(jnp.arange(flags.shape[0]), mode="drop")
+
+
+def concatenate_ranges(starts: Array, lengths: Array) -> Array:
     """Return the positions of consecutive values in rows with some starts and lengths."""
-    offsets = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - offsets, lengths)
+    rows, offsets = expand_rows(lengths)
+    return take(starts, rows) + offsets
+
+
+def take(values: Array, indices: Array) -> Array:
+    """Return the values at some valid indices."""
+    return pad_empty(values, 0)[indices]
 
 
 @define_array_function
@@ -144,7 +184,7 @@ def _drop_first(xp: Namespace, splits: Array) -> Array:
 @define_array_function
 def _sum_lengths(xp: Namespace, lengths: Array) -> Array:
     zero = xp.zeros((1,), lengths.dtype)
-    return xp.concatenate([zero, xp.cumsum(lengths, dtype=lengths.dtype)])
+    return xp.cumsum(xp.concatenate([zero, lengths]), dtype=lengths.dtype)
 
 
 @define_array_function
@@ -153,8 +193,13 @@ def _find_rows(xp: Namespace, splits: Array, num_values: Size) -> Array:
     if xp is np:
         ids = np.arange(splits.shape[0] - 1, dtype=splits.dtype)
         return np.repeat(ids, np.diff(np.asarray(splits)))
-    ends = jnp.zeros((num_values,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
-    return jnp.cumsum(ends, dtype=splits.dtype)
+    return _locate_rows(splits, num_values)
+
+
+def _locate_rows(splits: Array, num_values: Size) -> Array:
+    # XLA computes prefix sums of at least one element.
+    ends = jnp.zeros((num_values + 1,), splits.dtype).at[splits[1:-1]].add(1, mode="drop")
+    return jnp.cumsum(ends, dtype=splits.dtype)[:-1]
 
 
 @define_array_function
@@ -164,8 +209,8 @@ def _find_splits(xp: Namespace, ids: Array, num_rows: Size) -> Array:
         host = np.asarray(ids)
         counts = np.bincount(host, minlength=num_rows) if host.size else np.zeros(num_rows, int)
         return np.concatenate([[0], np.cumsum(counts)]).astype(ids.dtype)
-    sums = jnp.cumsum(jnp.zeros((num_rows,), ids.dtype).at[ids].add(1, mode="drop"))
-    return jnp.concatenate([jnp.zeros((1,), ids.dtype), sums.astype(ids.dtype)])
+    sizes = jnp.zeros((num_rows + 1,), ids.dtype).at[ids + 1].add(1, mode="drop")
+    return jnp.cumsum(sizes, dtype=ids.dtype)
 
 
 @define_array_function
@@ -287,7 +332,7 @@ class RowPartition(CompositeTensor):
         known = find_value(ids)
         if nrows is None:
             use = "value_rowids of a RaggedTensor without nrows"
-            count: Size = compute_size(lambda ids: ids[-1] + 1 if ids.size else 0, [ids], use)
+            count: Size = compute_size(lambda ids: ids.max(initial=-1) + 1, [ids], use)
         else:
             count = _read_count(nrows, "nrows")
         if validate and known is not None and not _is_ascending(known, count):
@@ -346,8 +391,19 @@ class RowPartition(CompositeTensor):
             raise ValueError("Either (or both) of nvals and nrows must be specified")
         length = _convert(uniform_row_length, dtype)
         _check_rank(length, 0, "uniform_row_length")
-        size = int(length.require_value("uniform_row_length of a RaggedTensor"))
         values: Size = None if nvals is None else _read_count(nvals, "nvals")
+        if find_value(length) is None:
+            # Only the program knows the length, so the rows are those of computed row splits.
+            use = "uniform_row_length of a RaggedTensor"
+            count = lambda size, values: values // size
+            rows = (
+                compute_size(count, [length, make_size(values)], use)
+                if nrows is None
+                else _read_count(nrows, "nrows")
+            )
+            splits = _make_uniform_splits(length, static=(rows,))
+            return cls(splits, None, values, internal=True)
+        size = int(length.require_value("uniform_row_length of a RaggedTensor"))
         if size < 0:
             raise _make_error(f"uniform_row_length={size} must not be negative")
         if nrows is not None:
@@ -399,7 +455,8 @@ class RowPartition(CompositeTensor):
     def require_num_values(self) -> Size:
         """Return the number of values."""
         if self.static_nvals is None:
-            return int(self._splits.require_value("the number of values of rows")[-1])
+            use = "the number of values of rows"
+            self._num_values = compute_size(lambda splits: splits[-1], [self._splits], use)
         return self._num_values
 
     def read_splits(self) -> np.ndarray:
@@ -542,8 +599,8 @@ def _read_count(value: TensorLike, name: str) -> Size:
         return sizes.item()
     if has_symbolic_size([value]):
         return value
-    count = int(convert_integers(value).require_value(f"{name} of a RaggedTensor"))
-    if count < 0:
+    count = read_sizes(convert_integers(value), f"{name} of a RaggedTensor")
+    if isinstance(count, int) and count < 0:
         raise InvalidValueError(f"{name} must not be negative, got {count}.")
     return count
 

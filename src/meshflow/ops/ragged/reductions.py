@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.values.dtypes import int32
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import compute_size
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
+from meshflow.ops.ragged.partition import (
+    Namespace,
+    Size,
+    define_array_function,
+    sum_lengths,
+    take,
+)
 from meshflow.ops.ragged.tensor import RaggedTensor, get_positive_axis
 
 __all__ = [
@@ -42,16 +50,29 @@ def reduce_segments(kind: str, values: PyTree, ids: PyTree, count: Any) -> PyTre
     """Reduce values, or rows by position, with equal ids."""
     if not isinstance(values, RaggedTensor):
         return SEGMENT_OPS[kind](values, ids, count)
-    known = ids.require_value("rows of a reduction of nested ragged tensors")
-    splits = values.partition.read_splits()
-    lengths = np.zeros(count, splits.dtype)
-    np.maximum.at(lengths, known, np.diff(splits))
-    out_splits = np.concatenate([[0], np.cumsum(lengths)]).astype(splits.dtype)
     partition = values.partition
-    rows, columns = partition.value_rowids().numpy(), partition.offsets_in_rows().numpy()
-    inner_ids = Tensor(out_splits[known[rows]] + columns)
-    inner = reduce_segments(kind, values.values, inner_ids, int(out_splits[-1]))
-    return RaggedTensor.from_row_splits(inner, out_splits, validate=False)
+    splits = sum_lengths(_find_longest_rows(partition.row_splits(), ids, static=(count,)))
+    rows, columns = partition.value_rowids(), partition.offsets_in_rows()
+    inner_ids = _find_inner_ids(splits, ids, rows, columns)
+    inner_count = compute_size(lambda splits: splits[-1], [splits], "rows of a reduction")
+    inner = reduce_segments(kind, values.values, inner_ids, inner_count)
+    return RaggedTensor.from_row_splits(inner, splits, validate=False)
+
+
+@define_array_function
+def _find_longest_rows(xp: Namespace, splits: Array, ids: Array, count: Size) -> Array:
+    """Return the length of the longest row with each id."""
+    lengths = splits[1:] - splits[:-1]
+    if xp is np:
+        longest = np.zeros(count, lengths.dtype)
+        np.maximum.at(longest, ids, lengths)
+        return longest
+    return jnp.zeros((count,), lengths.dtype).at[ids].max(lengths)
+
+
+@define_array_function
+def _find_inner_ids(xp: Namespace, splits: Array, ids: Array, rows: Array, columns: Array) -> Array:
+    return splits[take(ids, rows)] + columns
 
 
 def _reduce_axis(kind: str, rows: PyTree, axis: int) -> PyTree:
@@ -118,13 +139,21 @@ def _reduce_mean(rows: PyTree, axes: list[int] | None) -> PyTree:
         return math.reduce_mean(rows.flat_values)
     counts = reduce_axes("sum", array.ones_like(rows), axes)
     total = reduce_axes("sum", rows, axes)
-    return total / counts
+    return _combine(lambda a, b: a / b, total, counts)
+
+
+def _combine(function: Callable[..., Tensor], first: PyTree, second: PyTree) -> PyTree:
+    """Apply an elementwise function to values of the same rows, which a trace may not know."""
+    if not isinstance(first, RaggedTensor):
+        return function(first, second)
+    return first.with_flat_values(function(first.flat_values, second.flat_values))
 
 
 def _reduce_variance(rows: PyTree, axes: list[int] | None) -> PyTree:
     if axes is None:
         return math.reduce_variance(rows.flat_values)
-    return _reduce_mean(math.square(rows), axes) - math.square(_reduce_mean(rows, axes))
+    squares, mean = _reduce_mean(math.square(rows), axes), _reduce_mean(rows, axes)
+    return _combine(lambda a, b: a - math.square(b), squares, mean)
 
 
 def _reduce_std(rows: PyTree, axes: list[int] | None) -> PyTree:

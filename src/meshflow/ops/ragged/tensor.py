@@ -21,17 +21,20 @@ from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array
+from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.ops.operators import install_operators
 from meshflow.ops.ragged import indexing, padding
 from meshflow.ops.ragged.formatting import format_rows
 from meshflow.ops.ragged.partition import (
     RowPartition,
     Size,
+    concatenate_ranges,
     convert_integers,
     find_largest,
     find_value,
+    get_namespace,
     make_size,
 )
 
@@ -56,7 +59,8 @@ Values: TypeAlias = "Tensor | RaggedTensor"
 
 def convert_values(values: PyTree, dtype: DTypeLike | None = None) -> Values:
     """Convert values to a tensor unless they are a ragged tensor."""
-    return values if isinstance(values, RaggedTensor) else convert_to_tensor(values, dtype)
+    is_converted = isinstance(values, RaggedTensor | DeferredValue)
+    return values if is_converted else convert_to_tensor(values, dtype)
 
 
 def get_positive_axis(axis: int, rank: int, name: str = "axis") -> int:
@@ -297,9 +301,10 @@ class RaggedTensor(CompositeTensor, _Operators):
         if lengths.ndim != 1:
             raise ValueError(f"lengths: shape {lengths.shape} must have rank 1")
 
-        def find(counts: np.ndarray, columns: Size) -> list[np.ndarray]:
-            counts = np.clip(counts, 0, columns)
-            return [np.flatnonzero(np.arange(columns) < counts[:, None]), counts]
+        def find(counts: Array, columns: Size) -> list[Array]:
+            counts, xp = counts.clip(0, columns), get_namespace(counts)
+            starts = xp.arange(counts.shape[0]) * columns
+            return [concatenate_ranges(starts, counts), counts]
 
         results: list[Result] = [((None,), np.int64), ((lengths.array.shape[0],), dtype.dtype)]
         use = "lengths of RaggedTensor.from_tensor"
@@ -323,10 +328,12 @@ class RaggedTensor(CompositeTensor, _Operators):
             )
         if st_input.shape.rank != 2:
             raise ValueError(f"rank(st_input) must be 2. Received {st_input.shape.rank}.")
-        indices = st_input.indices.require_value("indices of RaggedTensor.from_sparse")
-        ids = indices[:, 0].astype(as_dtype(row_splits_dtype).dtype)
-        rows = cls.from_value_rowids(st_input.values, ids, st_input.shape[0])
-        if not np.array_equal(rows.partition.offsets_in_rows().array, indices[:, 1]):
+        indices, size = st_input.indices, st_input.shape[0]
+        ids = convert_integers(indices[:, 0], as_dtype(row_splits_dtype))
+        count = st_input.dense_shape[0] if size is None else make_size(size)
+        rows = cls.from_value_rowids(st_input.values, ids, count)
+        found, columns = find_value(indices), find_value(rows.partition.offsets_in_rows())
+        if found is not None and columns is not None and not np.array_equal(columns, found[:, 1]):
             raise InvalidValueError(
                 "SparseTensor is not right-ragged: its rows have gaps, or are not in order."
             )
@@ -655,9 +662,9 @@ def padding_lengths(dense: Tensor, value: PyTree) -> Tensor:
             f"padding: shape {fill.shape} must be the shape of the values, {dense.shape[2:]}"
         )
 
-    def find(values: np.ndarray) -> list[np.ndarray]:
-        is_value = (values != fill).any(tuple(range(2, values.ndim)))
-        return [np.where(is_value, np.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)]
+    def find(values: Array) -> list[Array]:
+        is_value, xp = (values != fill).any(tuple(range(2, values.ndim))), get_namespace(values)
+        return [xp.where(is_value, xp.arange(is_value.shape[1]) + 1, 0).max(1, initial=0)]
 
     results = [(dense.array.shape[:1], np.int64)]
     return compute_on_host(find, [dense], results, "values of RaggedTensor.from_tensor")[0]

@@ -17,7 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.context import context
-from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, bool_, int32, int64, string
+from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.dtypes import (
+    DType,
+    DTypeLike,
+    as_dtype,
+    bool_,
+    int8,
+    int32,
+    int64,
+    string,
+)
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.io.parsing import parse_feature
@@ -166,6 +176,41 @@ def _make_indices_example(first: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((make_data_dependent_size(), first.ndim), np.int64)
 
 
+def make_sizes(value: Tensor, known: Sequence[Any]) -> Tensor:
+    """Return an empty array, so that a program reads computed sizes from its shape.
+
+    Args:
+      value: The sizes, a scalar or vector.
+      known: For each size, an integer or a symbol of the traced function that it is equal to, or None.
+    """
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record_values([value]):
+        recorded: Tensor = recorder.record("sizes", value, {"known": known})
+        return recorded
+    sizes = np.atleast_1d(value.require_value("a size")).tolist()
+    if min(sizes, default=0) < 0:
+        raise InvalidValueError(f"a computed shape has the negative size {min(sizes)}")
+    return Tensor(np.empty((*sizes, 0), np.int8))
+
+
+def make_shape(value: Tensor) -> Tensor:
+    """Return an empty array with the sizes of a tensor, so that a program reads them from its shape."""
+    recorder = context.host_recorder
+    if recorder is not None and recorder.should_record_values([value]):
+        recorded: Tensor = recorder.record("shape", value, {})
+        return recorded
+    return Tensor(np.empty((*value.array.shape, 0), np.int8))
+
+
+def _make_shape_example(first: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((*first.shape, 0), np.int8)
+
+
+def _make_sizes_example(first: jax.Array, known: Sequence[Any]) -> jax.ShapeDtypeStruct:
+    sizes = [n if isinstance(n, int) else make_data_dependent_size(n) for n in known]
+    return jax.ShapeDtypeStruct((*sizes, 0), np.int8)
+
+
 def _make_scalar_example(*_: Any, **__: Any) -> jax.Array:
     return jnp.zeros((), np.int32)
 
@@ -284,6 +329,12 @@ HOST_CALLS: dict[str, HostCall] = {
     "lookup": HostCall(look_up, ("table", "default"), _get_table_dtype),
     "insert": HostCall(insert_into_table, ("table", "values"), int64, _make_scalar_example),
     "remove": HostCall(remove_from_table, ("table",), int64, _make_scalar_example),
+    "shape": HostCall(make_shape, (), int8, _make_shape_example),
+    "list_parts": HostCall(
+        strings.list_parts, ("sep", "maxsplit"), make_example=_make_unknown_size_example()
+    ),
+    "count_parts": HostCall(strings.count_parts, ("sep", "maxsplit"), int64),
+    "sizes": HostCall(make_sizes, ("known",), int8, _make_sizes_example),
     "size": HostCall(get_table_size, (), int64, _make_scalar_example),
     "steps": HostCall(
         run_text_steps, ("steps", "dtype"), lambda more: more["dtype"], _make_steps_example

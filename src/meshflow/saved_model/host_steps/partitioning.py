@@ -25,6 +25,7 @@ from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.ops.deferred_host_values import UnrecordableError
 from meshflow.saved_model.host_steps.host_calls import PlanValue
 from meshflow.saved_model.host_steps.plan import HostStep, ProgramStep, RecordedFunction
+from meshflow.saved_model.manifest.composite_values import list_component_specs
 
 __all__ = ["HostRecording", "HostResult", "partition_function"]
 
@@ -154,7 +155,9 @@ def _list_determined_symbols(avals: Iterable[Any]) -> set[str]:
     """Return the names of the symbols that are equal to a size of an array."""
     sizes = [n for a in avals for n in getattr(a, "shape", ()) if is_symbolic_dim(n)]
     # A data-dependent size, which may be 0, is a symbol minus one.
-    return {text for n in sizes for text in (str(n), str(n + 1)) if text.isidentifier()}
+    # The number of row splits is the number of rows plus one.
+    texts = {text for n in sizes for text in (str(n), str(n + 1), str(n - 1))}
+    return {text for text in texts if text.isidentifier()}
 
 
 def partition_function(
@@ -169,7 +172,7 @@ def partition_function(
       results: Nested result, with `PlanValue`s for results of host calls.
       arguments: (args, kwargs) with specs for tensors.
     """
-    specs = [s for s in nest.flatten(arguments) if isinstance(s, TensorSpec)]
+    specs = list_component_specs(arguments)
     argument_indices = [i for i, s in enumerate(specs) if s.dtype is not string]
     parts = _Partitioner(traced, argument_indices)
     leaves = [v for v in nest.flatten(results) if isinstance(v, (Tensor, PlanValue))]
@@ -218,6 +221,10 @@ def partition_function(
             available = [n for n, value_level in levels.items() if value_level <= level]
             part, inputs = parts.extract_part(sorted(programs[level]), writes, available)
             steps.append(ProgramStep(part, inputs, [outputs[i] for i in sorted(programs[level])]))
+    used = {n for s in steps if isinstance(s, ProgramStep) for n in s.inputs}
+    steps = [
+        s for s in steps if isinstance(s, ProgramStep) or s.name != "shape" or s.result in used
+    ]
     remaining = iter(outputs)
     indices = [v.index if isinstance(v, PlanValue) else next(remaining) for v in leaves]
     slots = iter(range(len(leaves)))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from meshflow.core.tracing.trace import TensorSlot, TracedFunction
+from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
+from meshflow.saved_model.manifest.composite_values import list_component_specs, replace_slots
 from meshflow.saved_model.programs.stablehlo import ExportedProgram, get_static_sizes
 
 __all__ = [
@@ -91,19 +92,14 @@ class FunctionPlan:
     @property
     def specs(self) -> list[TensorSpec]:
         """Return the specs of the tensor arguments, in TensorFlow's order."""
-        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+        return list_component_specs(self.arguments)
 
     @property
     def result_specs(self) -> PyTree:
-        """Return the nested result with `TensorSpec`s for tensors."""
-        specs = self.recorded.specs
-
-        def make_spec(leaf: PyTree) -> PyTree:
-            if not isinstance(leaf, TensorSlot):
-                return leaf
-            return TensorSpec(get_static_sizes(specs[leaf.index].shape), specs[leaf.index].dtype)
-
-        return nest.map_structure(make_spec, self.recorded.structure)
+        """Return the nested result with specs for tensors and composite tensors."""
+        recorded = self.recorded
+        specs = [TensorSpec(get_static_sizes(s.shape), s.dtype) for s in recorded.specs]
+        return replace_slots(recorded.structure, specs)
 
     def explain_incompatibility(self) -> str | None:
         """Return the reason for which TensorFlow cannot run the function, or None."""
@@ -128,7 +124,7 @@ class ProgramsByRank:
     @property
     def specs(self) -> list[TensorSpec]:
         """Return the specs of the tensor arguments, in TensorFlow's order."""
-        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+        return list_component_specs(self.arguments)
 
     @property
     def result_specs(self) -> PyTree:

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import DataLossError
-from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
@@ -252,8 +252,4 @@ class PlanProgram:
         values: dict[int, Any] = dict(enumerate(tensors))
         for part in self._parts:
             part.run(values)
-        results = [values[n] for n in self._results]
-        return nest.map_structure(
-            lambda leaf: results[leaf.index] if isinstance(leaf, TensorSlot) else leaf,
-            self._structure,
-        )
+        return fill_slots(self._structure, [values[n] for n in self._results])

@@ -28,6 +28,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.io.features import FixedLenFeature
@@ -43,6 +44,7 @@ from meshflow.saved_model.host_steps.partitioning import (
 )
 from meshflow.saved_model.host_steps.plan import HostStep, RecordedFunction
 from meshflow.saved_model.manifest.assets import AssetFile
+from meshflow.saved_model.manifest.composite_values import ComponentFunction
 from meshflow.saved_model.programs.stablehlo import StringArgument, trace_for_export
 
 __all__ = ["record_function"]
@@ -184,12 +186,31 @@ class _HostCallRecorder(Recording):
         """Record an operation on a mutable table."""
         return self.record(name, keys, {"table": table, **more} if keys is not table else {})
 
+    def record_sizes(self, value: Tensor, known: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """Record a computation of sizes, and return them as symbols.
+
+        Args:
+          value: The sizes, a traced scalar or vector.
+          known: The sizes that are known, as for `make_sizes`; default none.
+        """
+        count = value.array.shape[0] if value.ndim else 1
+        result = self.record("sizes", value, {"known": list(known or [None] * count)})
+        assert isinstance(result, Tensor)
+        return tuple(result.array.shape[:-1])
+
     def draw_key(self, seed: int | None, used: int) -> None:
         """Return None: the program draws random numbers."""
 
     def make_argument(self, spec: TensorSpec, number: int) -> DeferredValue:
         """Return the placeholder of a string argument."""
-        return _StringPlaceholder(self, spec, number)
+        return self._make_text(spec, number)
+
+    def _make_text(self, spec: TensorSpec, index: int) -> _StringPlaceholder:
+        text = _StringPlaceholder(self, spec, index)
+        if has_symbolic_size(spec.shape):
+            # A program cannot take strings, but it may need their sizes.
+            self.record("shape", text, {})
+        return text
 
     def record(self, name: str, first: Any, more: Mapping[str, Any]) -> Tensor | _StringPlaceholder:
         """Record a call of a function in `HOST_CALLS`.
@@ -226,7 +247,7 @@ class _HostCallRecorder(Recording):
 
     def _make_result(self, index: int, spec: TensorSpec) -> Tensor | _StringPlaceholder:
         if spec.dtype is string:
-            return _StringPlaceholder(self, spec, index)
+            return self._make_text(spec, index)
         scope: Any = context.trace
         capture = HostResult(index, tuple(spec.shape), spec.dtype.dtype)
         tensor = Tensor(bind_capture(len(scope.sources), capture.shape, capture.dtype))
@@ -335,6 +356,7 @@ def record_function(
         function.
     """
     state: dict[str, Any] = {}
+    components = ComponentFunction(function, args, kwargs)
 
     def record(*positional: Any, **by_name: Any) -> list[Tensor]:
         flat, index = [], 0
@@ -352,7 +374,7 @@ def record_function(
             index += isinstance(leaf, (Tensor, StringArgument))
         args, kwargs = nest.pack_sequence_as((positional, by_name), flat)
         with _install_recorder(recorder):
-            results = function(*args, **kwargs)
+            results = components(*args, **kwargs)
             results = nest.map_structure(
                 lambda r: recorder.convert_result(r) if is_tensor_result(r) else r, results
             )
@@ -361,14 +383,16 @@ def record_function(
         return [*tensors, *(t for _, t in recorder.demands)]
 
     try:
-        traced = trace_for_export(record, args, kwargs)
+        traced = trace_for_export(record, *components.arguments)
     except UnrecordableError as error:
         raise UnimplementedError(
             f"{name} has {error}, which is not among what can be saved of strings: {', '.join(sorted(HOST_CALLS))}."
         ) from error
     recorder = state["recorder"]
     recording = HostRecording(recorder.steps, recorder.count, recorder.demands)
-    return partition_function(traced, recording, state["results"], (args, kwargs))
+    recorded = partition_function(traced, recording, state["results"], (args, kwargs))
+    recorded.structure = components.join_slots(recorded.structure)
+    return recorded
 
 
 def is_tensor_result(value: object) -> bool:

@@ -8,26 +8,43 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Json, PyTree
+from meshflow.saved_model.manifest.composite_values import (
+    UnsavableError,
+    get_spec_name,
+    get_spec_state,
+    make_result_slot,
+    make_spec,
+)
 
-__all__ = ["UnsavableError", "make_named_tuple", "pack_structure", "unpack_structure"]
+__all__ = [
+    "UnsavableError",
+    "get_sizes",
+    "make_named_tuple",
+    "pack_structure",
+    "unpack_structure",
+]
 
 _PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
-class UnsavableError(Exception):
-    """Error for a value that cannot be written to a file."""
+def get_sizes(shape: TensorShape) -> list[int | None] | None:
+    """Return sizes, with None for symbolic dimensions, or None if the rank is unknown."""
+    if shape.rank is None:
+        return None
+    return [size if isinstance(size, int) else None for size in shape]
 
 
 def pack_structure(value: PyTree) -> Json:
     """Convert a structure to JSON.
 
     Args:
-      value: Tuples, lists, dictionaries, `TensorSpec`s, `TensorSlot`s, dtypes, shapes, and plain Python
-        values.
+      value: Tuples, lists, dictionaries, specs, slots of tensors and composite tensors, dtypes, shapes,
+        and plain Python values.
 
     Raises:
       UnsavableError: If the structure contains another value.
@@ -42,12 +59,15 @@ def pack_structure(value: PyTree) -> Json:
     if isinstance(value, TensorSlot):
         return {"slot": value.index}
     if isinstance(value, TensorSpec):
-        shape = None if value.shape.rank is None else value.shape.as_list()
-        return {"spec": [shape, value.dtype.name, value.name]}
+        return {"spec": [get_sizes(value.shape), value.dtype.name, value.name]}
     if isinstance(value, DType):
         return {"dtype": value.name}
     if isinstance(value, TensorShape):
-        return {"shape": None if value.rank is None else value.as_list()}
+        return {"shape": get_sizes(value)}
+    if isinstance(value, CompositeSpec):
+        return {"composite": get_spec_name(value), "state": pack_structure(get_spec_state(value))}
+    if isinstance(value, CompositeResultSlot) and value.spec is not None:
+        return {"result": pack_structure(value.spec), "parts": pack_structure(value.parts)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         parts = [pack_structure(v) for v in value]
         return {"tuple": parts, "fields": list(value._fields), "name": type(value).__name__}
@@ -57,8 +77,6 @@ def pack_structure(value: PyTree) -> Json:
         return {"list": [pack_structure(v) for v in value]}
     if isinstance(value, Mapping):
         return {"dict": [[pack_structure(k), pack_structure(v)] for k, v in value.items()]}
-    if isinstance(value, CompositeResultSlot):
-        raise UnsavableError("a tf.SparseTensor or tf.IndexedSlices as a result")
     raise UnsavableError(f"{value!r} of type {type(value).__name__}")
 
 
@@ -80,6 +98,10 @@ def unpack_structure(data: Json) -> PyTree:
         return as_dtype(data["dtype"])
     if "shape" in data:
         return TensorShape(data["shape"])
+    if "composite" in data:
+        return make_spec(data["composite"], unpack_structure(data["state"]))
+    if "result" in data:
+        return make_result_slot(unpack_structure(data["result"]), unpack_structure(data["parts"]))
     if "fields" in data:
         tuple_class = make_named_tuple(data.get("name", "NamedTuple"), tuple(data["fields"]))
         return tuple_class(*(unpack_structure(v) for v in data["tuple"]))

@@ -8,24 +8,24 @@ from typing import Any, Protocol
 import jax.export
 import numpy as np
 
-from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
 from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.saved_model.manifest.composite_values import list_component_specs, list_components
 from meshflow.saved_model.manifest.json_structures import unpack_structure
 from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize_program
 
 __all__ = [
-    "COMPOSITES",
     "Alternative",
     "AlternativeDispatcher",
     "MismatchError",
@@ -35,10 +35,6 @@ __all__ = [
     "compile_program",
     "make_restored_function",
 ]
-
-
-# Specs of composite values, which consist of several tensors.
-COMPOSITES = SparseTensorSpec, IndexedSlicesSpec
 
 
 class RestoredProgram(Protocol):
@@ -144,8 +140,8 @@ class Alternative:
     """Saved function for one of its signatures.
 
     Args:
-      arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      structure: Nested result with `TensorSlot`s.
+      arguments: (args, kwargs) with specs for tensors and composite tensors.
+      structure: Nested result with slots of tensors and composite tensors.
       program: Program of the function.
     """
 
@@ -154,9 +150,9 @@ class Alternative:
 
     @property
     def has_composites(self) -> bool:
-        """Return whether an argument or a result is a sparse tensor or `tf.IndexedSlices`."""
+        """Return whether an argument or a result is a composite tensor."""
         leaves = nest.flatten((self.arguments, self.structure))
-        return any(isinstance(leaf, (*COMPOSITES, CompositeResultSlot)) for leaf in leaves)
+        return any(isinstance(leaf, (CompositeSpec, CompositeResultSlot)) for leaf in leaves)
 
     def match_tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """Return the tensors among the arguments of a call, or None if the call does not fit.
@@ -169,10 +165,10 @@ class Alternative:
             return None
         tensors: list[Any] = []
         for spec, value in zip(nest.flatten(self.arguments), parts, strict=True):
-            if isinstance(spec, COMPOSITES):
-                if not spec.is_compatible_with(value) or isinstance(value, COMPOSITES):
+            if isinstance(spec, CompositeSpec):
+                if not spec.is_compatible_with(value):
                     return None
-                tensors += spec._to_components(value)
+                tensors += list_components(spec, value)
             elif isinstance(spec, TensorSpec):
                 tensor = _convert_to_spec(spec, value)
                 if tensor is None:
@@ -237,7 +233,7 @@ class RankDispatchProgram:
           ValueError: If there is none.
         """
         for alternative in self._alternatives:
-            specs = [s for s in nest.flatten(alternative.arguments) if isinstance(s, TensorSpec)]
+            specs = list_component_specs(alternative.arguments)
             if all(s.is_compatible_with(t) for s, t in zip(specs, tensors, strict=True)):
                 return alternative.call(tensors)
         raise ValueError(

@@ -8,11 +8,13 @@ from typing import Any
 from meshflow.core.functions.cached_calls import CachedCalls
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.runtime.errors import DtypeMismatchError
-from meshflow.core.tracing.trace import TensorSlot
+from meshflow.core.tracing.trace import fill_slots
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
+from meshflow.saved_model.manifest.composite_values import replace_slots
 from meshflow.saved_model.programs.restored_functions import (
     Alternative,
     RestoredProgram,
@@ -40,8 +42,7 @@ class RestoredConcreteFunction(SignedFunction):
     @property
     def structured_outputs(self) -> PyTree:
         """Return the nested result with specs for tensors."""
-        structure, specs = self._alternative.structure, self._alternative.program.out_specs
-        return nest.map_structure(lambda leaf: _get_spec(leaf, specs), structure)
+        return replace_slots(self._alternative.structure, self._alternative.program.out_specs)
 
     @property
     def captured_inputs(self) -> list[Any]:
@@ -55,12 +56,10 @@ class RestoredConcreteFunction(SignedFunction):
           TypeError: If an argument is missing, unknown, or of the wrong type. The latter is also an
             `InvalidArgumentError`.
         """
-        specs = [
-            s for s in nest.flatten(self.structured_input_signature) if isinstance(s, TensorSpec)
-        ]
+        specs = self._specs
         tensor_arguments = iter(self._match_arguments(specs, args, kwargs))
         leaves = [
-            next(tensor_arguments) if isinstance(leaf, TensorSpec) else leaf
+            next(tensor_arguments) if isinstance(leaf, (TensorSpec, CompositeSpec)) else leaf
             for leaf in nest.flatten(self.structured_input_signature)
         ]
         full = nest.pack_sequence_as(self.structured_input_signature, leaves)
@@ -115,11 +114,7 @@ class RestoredSignature(RestoredConcreteFunction):
         results = self._cached_calls(tensors) if self._cached_calls is not None else None
         if results is None:
             return self._run(*tensors)
-        return nest.pack_sequence_as(self._alternative.structure, results)
-
-
-def _get_spec(leaf: PyTree, specs: Sequence[TensorSpec]) -> PyTree:
-    return specs[leaf.index] if isinstance(leaf, TensorSlot) else leaf
+        return fill_slots(self._alternative.structure, results)
 
 
 def _make_cached_calls(program: RestoredProgram, run: Callable[..., Any]) -> CachedCalls | None:

@@ -22,7 +22,7 @@ from meshflow.core.runtime.errors import (
     InvalidValueError,
     UnimplementedError,
 )
-from meshflow.core.tracing.trace import TensorSlot, TracedFunction, trace
+from meshflow.core.tracing.trace import TensorSlot, TracedFunction, list_slots, trace
 from meshflow.core.values import nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.jax_internals import (
@@ -34,6 +34,11 @@ from meshflow.environment.jax_internals import (
 from meshflow.environment.module_rewriting import read_programs
 from meshflow.environment.types import ClosedJaxpr, PyTree
 from meshflow.passes.contraction_order import order_contractions
+from meshflow.saved_model.manifest.composite_values import (
+    ComponentSpec,
+    list_component_specs,
+    replace_slots,
+)
 from meshflow.saved_model.programs.custom_calls import (
     check_module,
     has_native_calls,
@@ -76,8 +81,8 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 # A divisor of unknown image sizes, for networks that halve images up to five times and combine the
 # results.
 _SIZE_DIVISOR = 32
-# Returns a new symbol for a data-dependent size, possibly 0, of the function that is being traced.
-_new_size: contextvars.ContextVar[Callable[[], Any]] = contextvars.ContextVar("new_size")
+# Returns a symbol for a data-dependent size of the function that is being traced, by its name or a new one.
+_new_size: contextvars.ContextVar[Callable[[str | None], Any]] = contextvars.ContextVar("new_size")
 # Custom calls to code in JAX's wheels, which TensorFlow does not have.
 _JAX_ONLY_CALL = re.compile(r'custom_call\s+@"?(lapack_\w+)')
 
@@ -88,8 +93,8 @@ class ExportedProgram:
 
     Attributes:
       name: Name of the function.
-      arguments: (args, kwargs) with `TensorSpec`s for tensors.
-      traced: The traced function.
+      arguments: (args, kwargs) with specs for tensors and composite tensors.
+      traced: The traced function of their components.
       exported: The same as StableHLO.
       steps: Text steps of string arguments: (index of the argument, steps). The program takes the
         results of the steps first,
@@ -105,24 +110,19 @@ class ExportedProgram:
     @property
     def specs(self) -> list[TensorSpec]:
         """Return the specs of the tensor arguments, in TensorFlow's order."""
-        return [s for s in nest.flatten(self.arguments) if isinstance(s, TensorSpec)]
+        return list_component_specs(self.arguments)
 
     @property
     def result_indices(self) -> list[int]:
         """Return the indices of the returned results of the program, in TensorFlow's order."""
-        return [s.index for s in nest.flatten(self.traced.structure) if isinstance(s, TensorSlot)]
+        return [s.index for s in list_slots(self.traced.structure) if isinstance(s, TensorSlot)]
 
     @property
     def result_specs(self) -> PyTree:
-        """Return the nested result with `TensorSpec`s for tensors."""
+        """Return the nested result with specs for tensors and composite tensors."""
         avals = self.exported.out_avals
-
-        def make_spec(leaf: PyTree) -> PyTree:
-            if not isinstance(leaf, TensorSlot):
-                return leaf
-            return TensorSpec(get_static_sizes(avals[leaf.index].shape), avals[leaf.index].dtype)
-
-        return nest.map_structure(make_spec, self.traced.structure)
+        specs = [TensorSpec(get_static_sizes(a.shape), a.dtype) for a in avals]
+        return replace_slots(self.traced.structure, specs)
 
     @functools.cached_property
     def portable_exported(self) -> Any:
@@ -177,23 +177,37 @@ def trace_for_export(
 
     Args:
       function: Python function.
-      args: Its arguments, with `TensorSpec`s for tensors.
-      kwargs: Its keyword arguments, with `TensorSpec`s for tensors.
+      args: Its arguments, with `TensorSpec`s for tensors, as `ComponentFunction.arguments`.
+      kwargs: Its keyword arguments, in the same form.
 
     Raises:
       UnimplementedError: If the function needs the value of a size while it is traced.
     """
+    with contextlib.suppress(jax.errors.InconclusiveDimensionOperation):
+        return _trace_for_sizes(function, args, kwargs, True)
+    # The function cannot have an empty result, or takes no empty value.
+    return _trace_for_sizes(function, args, kwargs, False)
+
+
+def _trace_for_sizes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], allows_empty: bool
+) -> TracedFunction:
     # Independent symbols may fail if unknown sizes must be equal, for example ids and a mask with the
     # same number of columns. The next attempt uses one symbol for each axis, the last one also makes it
     # divisible, for images that are resized down and up.
     for symbol in ("d{count}", "size{axis}"):
         with contextlib.suppress(InvalidArgumentError):
-            return _trace_with_symbols(function, args, kwargs, symbol)
-    return _trace_with_symbols(function, args, kwargs, f"{_SIZE_DIVISOR}*size{{axis}}")
+            return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
+    symbol = f"{_SIZE_DIVISOR}*size{{axis}}"
+    return _trace_with_symbols(function, args, kwargs, symbol, allows_empty)
 
 
 def _trace_with_symbols(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], symbol: str
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    symbol: str,
+    allows_empty: bool,
 ) -> TracedFunction:
     """Trace a function with a symbol for each unknown size.
 
@@ -202,41 +216,43 @@ def _trace_with_symbols(
       args: Its arguments.
       kwargs: Its keyword arguments.
       symbol: Format of the symbols, with the fields `count` (of all symbols) and `axis`.
+      allows_empty: Whether composite values and data-dependent sizes may be empty.
     """
     counts = itertools.count()
     scope = jax.export.SymbolicScope()
     # The first axis is the batch axis of every tensor, so all of them get the same symbol.
-    batch = jax.export.symbolic_shape("batch", scope=scope)[0]
+
+    def make_size(text: str) -> Any:
+        # JAX assumes that symbols are positive.
+        text = text if allows_empty else text.removesuffix(" - 1")
+        return jax.export.symbolic_shape(text, scope=scope)[0]
+
+    batch = make_size("batch")
 
     def make_argument(leaf: PyTree) -> PyTree:
-        if isinstance(leaf, TensorSpec) and leaf.dtype.name == "string":
-            return StringArgument(add_symbols(leaf))
-        return add_symbols(leaf)
-
-    def add_symbols(leaf: PyTree) -> PyTree:
-        if not isinstance(leaf, TensorSpec) or leaf.shape.is_fully_defined():
+        if not isinstance(leaf, TensorSpec):
             return leaf
         if leaf.shape.rank is None:
             raise UnimplementedError(
                 f"{leaf} has an unknown rank, which XLA cannot compile. Specify the rank."
             )
+        first = make_size(leaf.first) if isinstance(leaf, ComponentSpec) else batch
         sizes = [
             size
             if size is not None
-            else batch
+            else first
             if axis == 0
-            else jax.export.symbolic_shape(
-                symbol.format(count=next(counts), axis=axis), scope=scope
-            )[0]
+            else make_size(symbol.format(count=next(counts), axis=axis))
             for axis, size in enumerate(leaf.shape)
         ]
-        return TensorSpec(sizes, leaf.dtype, leaf.name)
+        spec = TensorSpec(sizes, leaf.dtype, leaf.name)
+        return StringArgument(spec) if leaf.dtype.name == "string" else spec
 
     new_names = (f"found{i} - 1" for i in itertools.count())
     arguments = nest.map_structure(make_argument, (args, kwargs))
     saved = context.exporting, context.has_symbolic_sizes
     context.exporting = context.has_symbolic_sizes = True
-    token = _new_size.set(lambda: jax.export.symbolic_shape(next(new_names), scope=scope)[0])
+    token = _new_size.set(lambda name: make_size(name or next(new_names)))
     try:
         return trace(function, *arguments, isolated=True)
     finally:
@@ -244,9 +260,13 @@ def _trace_with_symbols(
         _new_size.reset(token)
 
 
-def make_data_dependent_size() -> Any:
-    """Return a new symbol for a size, possibly 0, that depends on values of the traced function."""
-    return _new_size.get()()
+def make_data_dependent_size(name: str | None = None) -> Any:
+    """Return a symbol for a size of the traced function that depends on values.
+
+    Args:
+      name: Name of a symbol that is equal to the size; None for a new symbol. The size may then be 0.
+    """
+    return _new_size.get()(name)
 
 
 def export_traced(traced: TracedFunction, portable: bool = False) -> jax.export.Exported:

@@ -16,14 +16,16 @@ from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import (
     UnsavableError,
     pack_structure,
@@ -49,8 +51,9 @@ __all__ = [
 
 _log = logging.getLogger("meshflow")
 _FUNCTION_TYPES = Function, SignedFunction
-# Types that a signature may return. All but the first three are converted to tensors.
+# Types that a signature may return. All but the first four are converted to tensors.
 _RESULT_TYPES = (
+    CompositeTensor,
     Tensor,
     DeferredValue,
     Variable,
@@ -135,6 +138,8 @@ def _replace_by_specs(function: Function, call: FunctionCall) -> FunctionCall:
 
 
 def _as_spec(leaf: PyTree) -> PyTree:
+    if isinstance(leaf, CompositeTensor):
+        return type_spec_from_value(leaf)
     is_constant_string = isinstance(leaf, Tensor) and leaf.dtype is string
     return (
         TensorSpec(leaf.shape, leaf.dtype)
@@ -218,7 +223,8 @@ class _TracedCall:
         self.__name__ = traced.name
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
-        return self._traced.call([t for t in nest.flatten((args, kwargs)) if isinstance(t, Tensor)])
+        parts = nest.flatten_parts((args, kwargs))
+        return self._traced.call([t for t in parts if isinstance(t, Tensor)])
 
 
 def _get_python_function(function: Function) -> Callable[..., Any]:
@@ -339,12 +345,13 @@ def name_results(result: PyTree) -> dict[str, Any]:
 
 
 def _to_tensor(value: Any) -> Tensor | DeferredValue:
-    return value if isinstance(value, (Tensor, DeferredValue)) else convert_to_tensor(value)
+    is_converted = isinstance(value, (Tensor, DeferredValue, CompositeTensor))
+    return value if is_converted else convert_to_tensor(value)
 
 
 def list_specs(args: PyTree, kwargs: PyTree) -> list[TensorSpec]:
-    """Return the specs of the tensor arguments."""
-    return [s for s in nest.flatten((args, kwargs)) if isinstance(s, TensorSpec)]
+    """Return the specs of the tensor arguments, and of the components of composite ones."""
+    return list_component_specs((args, kwargs))
 
 
 def has_unknown_size(args: PyTree, kwargs: PyTree) -> bool:

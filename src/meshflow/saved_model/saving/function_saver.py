@@ -24,7 +24,8 @@ from meshflow.saved_model.host_steps.plan import (
 from meshflow.saved_model.host_steps.plan_program import pack_argument
 from meshflow.saved_model.host_steps.recorder import record_function
 from meshflow.saved_model.host_steps.text_steps import TextFunction
-from meshflow.saved_model.manifest.json_structures import UnsavableError, pack_structure
+from meshflow.saved_model.manifest.composite_values import ComponentFunction, UnsavableError
+from meshflow.saved_model.manifest.json_structures import pack_structure
 from meshflow.saved_model.manifest.saved_objects import SavedObjects
 from meshflow.saved_model.programs.stablehlo import (
     ExportedProgram,
@@ -274,8 +275,10 @@ class FunctionSaver:
             return entry, program
         if _has_text(args, kwargs):
             return self._store_plan(name, args, kwargs, record_function(name, call, args, kwargs))
+        components = ComponentFunction(call, args, kwargs)
         try:
-            traced = trace_for_export(call, args, kwargs)
+            traced = trace_for_export(components, *components.arguments)
+            traced.structure = components.join_slots(traced.structure)
             return self._store_program(
                 ExportedProgram(name, (args, kwargs), traced, export_traced(traced))
             )

@@ -14,10 +14,14 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
 from meshflow.saved_model.host_steps.plan import FunctionPlan, ProgramsByRank
 from meshflow.saved_model.host_steps.text_steps import TextFunction
-from meshflow.saved_model.manifest.json_structures import UnsavableError
+from meshflow.saved_model.manifest.composite_values import (
+    ComponentFunction,
+    ComponentSpec,
+    UnsavableError,
+)
 from meshflow.saved_model.manifest.restored_objects import RestoredObject
 from meshflow.saved_model.manifest.saved_objects import SavedObjects
-from meshflow.saved_model.programs.restored_functions import COMPOSITES, AlternativeDispatcher
+from meshflow.saved_model.programs.restored_functions import AlternativeDispatcher
 from meshflow.saved_model.programs.stablehlo import ExportedProgram
 from meshflow.saved_model.saving.function_discovery import (
     FunctionCall,
@@ -117,10 +121,11 @@ class SignatureSaver:
         if len(calls) != 1:
             raise _make_signature_error(name, function)
         call, args, kwargs = calls[0]
-        leaves, specs = nest.flatten((args, kwargs)), list_specs(args, kwargs)
+        components = ComponentFunction(call, args, kwargs)
+        leaves, specs = nest.flatten(components.arguments), list_specs(*components.arguments)
         # The signature of a concrete function may contain Python values, which are bound.
         num_bound = len(leaves) - len(specs) if not isinstance(function, SignedFunction) else 0
-        if num_bound or any(isinstance(leaf, COMPOSITES) for leaf in leaves):
+        if num_bound:
             raise ValueError(
                 f"tf.saved_model.save: the arguments of signature {name!r} must be tensors, got {leaves}."
             )
@@ -129,11 +134,14 @@ class SignatureSaver:
         def call_by_name(**tensors: Any) -> dict[str, Any]:
             remaining = iter([tensors[n] for n in names])
             ordered = [next(remaining) if isinstance(v, TensorSpec) else v for v in leaves]
-            positional, named = nest.pack_sequence_as((args, kwargs), ordered)
-            return name_results(call(*positional, **named))
+            positional, named = nest.pack_sequence_as(components.arguments, ordered)
+            return name_results(components.call(*positional, **named))
 
         named_specs = {
-            n: TensorSpec(s.shape, s.dtype, n) for n, s in zip(names, specs, strict=True)
+            n: ComponentSpec(s, s.first, n)
+            if isinstance(s, ComponentSpec)
+            else TensorSpec(s.shape, s.dtype, n)
+            for n, s in zip(names, specs, strict=True)
         }
         named_call: Any = call_by_name
         if isinstance(call, TextFunction):

@@ -105,7 +105,9 @@ def _make_spec_namer(name: str) -> Callable[[TensorSpec | None], TensorSpec | No
     """Return a function that names unnamed specs after their parameter, for use in signatures."""
 
     def add_name(spec: TensorSpec | None) -> TensorSpec | None:
-        return spec if spec is None or spec.name else TensorSpec(spec.shape, spec.dtype, name)
+        if not isinstance(spec, TensorSpec) or spec.name:
+            return spec
+        return TensorSpec(spec.shape, spec.dtype, name)
 
     return add_name
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import as_dtype, string
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph, get_graph
@@ -73,13 +73,12 @@ def find_input_specs(model: Any) -> PyTree:
       model: The model.
 
     Returns:
-      A `TensorSpec` with a name, or a nested structure of them. None if the model is not built.
+      A `TensorSpec` with a name, the spec of a composite tensor, or a nested structure of them. None if
+      the model is not built.
     """
     graph = get_graph(model)
     if graph is not None:
-        specs = nest.map_structure(
-            lambda t: TensorSpec(t.shape, t.dtype, t._keras_history.layer.name), graph.inputs
-        )
+        specs = nest.map_structure(_make_input_spec, graph.inputs)
         is_inferred = not getattr(model, "_is_input_declared", True)
         return (
             nest.map_structure(lambda s: relax_batch_size(s, s.name), specs)
@@ -93,6 +92,12 @@ def find_input_specs(model: Any) -> PyTree:
     if specs is None:
         return None
     return nest.map_structure(relax_batch_size, specs, _make_input_names(specs))
+
+
+def _make_input_spec(tensor: KerasTensor) -> TypeSpec:
+    if tensor.is_composite:
+        return tensor.type_spec
+    return TensorSpec(tensor.shape, tensor.dtype, tensor._keras_history.layer.name)
 
 
 def find_call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | None:
@@ -223,6 +228,8 @@ def _split_at_text(model: Any, function: Callable[..., Any]) -> Callable[..., An
     """
     graph = get_graph(model)
     if graph is None or all(t.dtype is not string for t in graph.flat_inputs):
+        return function
+    if any(t.is_composite for t in graph.flat_inputs):
         return function
     part = HostPart.from_graph(graph)
     try:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.graph.graph import Graph, get_graph
@@ -29,6 +30,7 @@ from meshflow.keras.engine.training.sparse_batches import (
     split_batch,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors, is_text
+from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["HostPreprocessingStep", "HostValues", "get_host_values", "needs_host", "runs_on_host"]
 
@@ -111,7 +113,8 @@ class HostPart:
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
         results = [values[id(t)] for t in self.cut_tensors]
-        return [split_batch(v) if is_sparse(v) else np.asarray(v.array) for v in results]
+        is_composite = lambda value: is_sparse(value) or isinstance(value, RaggedTensor)
+        return [split_batch(v) if is_composite(v) else np.asarray(v.array) for v in results]
 
     @contextlib.contextmanager
     def substitute_values(self, tensors: list[Tensor]) -> Iterator[None]:
@@ -220,6 +223,12 @@ class _TextPlaceholder:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
+    def _as_tensor(self) -> Tensor:
+        """Return empty strings of the shape."""
+        blank: np.ndarray = np.empty(self.shape, object)
+        blank.fill(b"")
+        return Tensor(blank)
+
 
 jax.tree_util.register_pytree_node(
     _TextPlaceholder, lambda t: ((), t.shape), lambda shape, _: _TextPlaceholder(shape)
@@ -231,11 +240,7 @@ def _replace_text(leaf: PyTree) -> PyTree:
 
 
 def _restore_text(leaf: PyTree) -> PyTree:
-    if not isinstance(leaf, _TextPlaceholder):
-        return leaf
-    blank: np.ndarray = np.empty(leaf.shape, object)
-    blank.fill(b"")
-    return Tensor(blank)
+    return convert_to_tensor(leaf) if isinstance(leaf, _TextPlaceholder) else leaf
 
 
 class HostPreprocessingStep:

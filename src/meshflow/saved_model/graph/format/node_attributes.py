@@ -61,6 +61,7 @@ _DEFAULT_ATTRIBUTES: dict[str, Any] = {
     "output_stream": b"stderr",
     "output_encoding": b"UTF-8",
     "out_idx": 3,
+    "Tsplits": 9,
     "num_sparse": 0,
     "na_value": b"",
     "method": b"bilinear",

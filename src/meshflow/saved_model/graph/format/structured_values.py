@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meshflow.core.dispatch.composite import IndexedSlicesSpec, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -14,14 +14,21 @@ from meshflow.environment.types import PyTree
 from meshflow.saved_model.graph.format.messages import Message
 from meshflow.saved_model.graph.format.node_attributes import parse_shape
 from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
-from meshflow.saved_model.manifest.json_structures import UnsavableError, make_named_tuple
+from meshflow.saved_model.manifest.composite_values import (
+    UnsavableError,
+    get_spec_name,
+    get_spec_state,
+    list_component_specs,
+    make_spec,
+)
+from meshflow.saved_model.manifest.json_structures import get_sizes, make_named_tuple
 
-__all__ = ["get_sizes", "read_structure", "write_argument_spec", "write_structure"]
+__all__ = ["read_structure", "write_argument_spec", "write_structure"]
 
-# Supported composite specs, and names of unsupported types, by TensorFlow's enum of spec classes.
-_COMPOSITE_SPECS = {1: SparseTensorSpec, 2: IndexedSlicesSpec}
+# Names of the supported composite specs, and of unsupported types, by TensorFlow's enum of spec classes.
+_SPEC_NAMES = {1: "SparseTensorSpec", 2: "IndexedSlicesSpec", 3: "RaggedTensorSpec"}
+_EXTENSION_TYPE = 13
 _UNSUPPORTED_TYPE_NAMES = {
-    3: "tf.RaggedTensor",
     4: "tf.TensorArray",
     5: "tf.data.Dataset",
     6: "iterator of a dataset",
@@ -30,20 +37,12 @@ _UNSUPPORTED_TYPE_NAMES = {
 }
 
 
-def get_sizes(shape: TensorShape) -> list[int | None] | None:
-    """Return sizes, with None for symbolic dimensions, or None if the rank is unknown."""
-    if shape.rank is None:
-        return None
-    return [size if isinstance(size, int) else None for size in shape]
-
-
 def write_structure(proto: Message, value: PyTree) -> None:
     """Write a nested structure into a `StructuredValue`.
 
     Args:
       proto: The message.
-      value: Tuples, lists, dictionaries with string keys, `TensorSpec`s, dtypes, shapes and plain
-        Python values.
+      value: Tuples, lists, dictionaries with string keys, specs, dtypes, shapes and plain Python values.
 
     Raises:
       UnsavableError: If it contains any other value.
@@ -67,6 +66,13 @@ def write_structure(proto: Message, value: PyTree) -> None:
         proto.tensor_dtype_value = to_dtype_enum(value)
     elif isinstance(value, TensorShape):
         write_shape(proto.tensor_shape_value, get_sizes(value))
+    elif isinstance(value, CompositeSpec):
+        spec, name = proto.type_spec_value, get_spec_name(value)
+        kinds = {name: kind for kind, name in _SPEC_NAMES.items()}
+        spec.type_spec_class = kinds.get(name, _EXTENSION_TYPE)
+        spec.type_spec_class_name = name
+        spec.num_flat_components = len(list_component_specs(value))
+        write_structure(spec.type_state, get_spec_state(value))
     else:
         _write_container(proto, value)
 
@@ -120,8 +126,7 @@ def read_structure(proto: Message) -> PyTree:
     """Read the structure of a `StructuredValue`. Named tuples get a new class with the same fields.
 
     Raises:
-      DataLossError: If it contains a spec without an equivalent class, such as that of ragged
-        tensors.
+      DataLossError: If it contains a spec without an equivalent class, such as that of a dataset.
     """
     kind = proto.WhichOneof("kind")
     if kind in (None, "none_value"):
@@ -144,8 +149,11 @@ def read_structure(proto: Message) -> PyTree:
     if kind == "named_tuple_value":
         make = make_named_tuple(value.name, tuple(pair.key for pair in value.values))
         return make(*(read_structure(pair.value) for pair in value.values))
-    if kind == "type_spec_value" and value.type_spec_class in _COMPOSITE_SPECS:
-        return _COMPOSITE_SPECS[value.type_spec_class](*read_structure(value.type_state))
+    if kind == "type_spec_value":
+        is_extension = value.type_spec_class == _EXTENSION_TYPE
+        name = _SPEC_NAMES.get(value.type_spec_class, value.type_spec_class_name * is_extension)
+        if name:
+            return make_spec(name, read_structure(value.type_state))
     known = (
         _UNSUPPORTED_TYPE_NAMES.get(value.type_spec_class) if kind == "type_spec_value" else None
     )

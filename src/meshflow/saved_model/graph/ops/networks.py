@@ -233,7 +233,13 @@ def _space_to_depth(node: Node, x: Array) -> Array:
 def _make_segment_reduction(reduce: Callable[..., Any]) -> Callable[..., Any]:
     def run(node: Node, x: Array, ids: Array, count: Array | None = None) -> Array:
         total = int(np.max(as_host_array(ids)) + 1 if count is None else as_host_array(count))
-        return reduce(x, ids, total)
+        result = reduce(x, ids, total)
+        if node.op == "UnsortedSegmentMax" and jnp.issubdtype(result.dtype, jnp.floating):
+            # TensorFlow's value of empty segments is the lowest finite number.
+            is_used = jnp.zeros(total, bool).at[jnp.asarray(ids)].set(True)
+            is_used = is_used.reshape(-1, *[1] * (result.ndim - 1))
+            result = jnp.where(is_used, result, jnp.finfo(result.dtype).min)
+        return result
 
     return run
 

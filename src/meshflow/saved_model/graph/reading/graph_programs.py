@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError, ValueNeededError
-from meshflow.core.tracing.trace import CompositeResultSlot, TensorSlot, TracedFunction, fill_slots
+from meshflow.core.tracing.trace import TensorSlot, TracedFunction, fill_slots
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -26,7 +27,7 @@ from meshflow.saved_model.graph.reading.interpreter import (
     VariableRef,
     requires_host,
 )
-from meshflow.saved_model.programs.restored_functions import COMPOSITES
+from meshflow.saved_model.manifest.composite_values import list_component_specs, make_result_slot
 
 __all__ = ["GraphProgram", "make_result_slots"]
 
@@ -38,7 +39,7 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
     """Assign numbers to the tensors of a nested result in TensorFlow's order.
 
     Args:
-      structure: Nested result with a spec for each tensor, sparse tensor and `tf.IndexedSlices`.
+      structure: Nested result with a spec for each tensor and composite tensor.
 
     Returns:
       The nested result with `TensorSlot`s in place of specs, and the specs of its tensors.
@@ -49,10 +50,9 @@ def make_result_slots(structure: PyTree) -> tuple[PyTree, list[TensorSpec]]:
         if isinstance(leaf, TensorSpec):
             specs.append(leaf)
             return TensorSlot(len(specs) - 1)
-        if not isinstance(leaf, COMPOSITES):
+        if not isinstance(leaf, CompositeSpec):
             return leaf
-        parts = [make_slot(part) for part in leaf._component_specs]
-        return CompositeResultSlot(lambda tensors: leaf.value_type(*tensors), parts)
+        return make_result_slot(leaf, [make_slot(part) for part in list_component_specs(leaf)])
 
     slots = [make_slot(leaf) for leaf in nest.flatten(structure)]
     return nest.pack_sequence_as(structure, slots), specs

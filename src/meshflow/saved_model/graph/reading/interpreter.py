@@ -33,6 +33,11 @@ from meshflow.saved_model.graph.format.node_attributes import (
 from meshflow.saved_model.graph.ops import control_flow
 from meshflow.saved_model.graph.ops.algebra import ALGEBRA_OPS
 from meshflow.saved_model.graph.ops.arrays import ARRAY_OPS
+from meshflow.saved_model.graph.ops.composites import (
+    COMPOSITE_OPS,
+    COMPOSITE_OUTPUTS,
+    HOST_COMPOSITE_OPS,
+)
 from meshflow.saved_model.graph.ops.example_parsing import EXAMPLE_OPS, get_first_output_index
 from meshflow.saved_model.graph.ops.gradients import GRADIENT_OPS, UPDATE_OPS
 from meshflow.saved_model.graph.ops.host_ops import HOST_OPS
@@ -62,14 +67,20 @@ ARRAY_FUNCTION_OPS: dict[str, Callable[..., Any]] = {
     **IMAGE_OPS,
     **TENSOR_LIST_OPS,
     **MODULE_OPS,
+    **COMPOSITE_OPS,
 }
 # These ops run on the host only.
-HOST_ONLY_OPS: dict[str, Callable[..., Any]] = {**STRING_OPS, **HOST_OPS}
+HOST_ONLY_OPS: dict[str, Callable[..., Any]] = {
+    **STRING_OPS,
+    **HOST_OPS,
+    **HOST_COMPOSITE_OPS,
+}
 # The size of the results of these ops depends on values, so only the host can run them.
 _DYNAMIC_SIZE_OPS = frozenset(("Where",))
 _CALL_OPS = ("PartitionedCall", "StatefulPartitionedCall")
 # Names of the outputs of ops with several outputs, in their order.
 _OUTPUT_NAMES = {
+    **COMPOSITE_OUTPUTS,
     **dict.fromkeys(
         ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"),
         ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2"),

@@ -270,6 +270,48 @@ def _make_comparison(op: str) -> Callable[..., str]:
     return add
 
 
+def _make_sizes(nodes: HostNodeWriter, first: Argument, known: Argument) -> str:
+    """Add an empty array, because a program reads sizes from shapes."""
+    kind = TypeAttr(to_dtype_enum(int64))
+    inputs = [nodes.cast(first, np.int64), nodes.get_output([-1], np.int32)]
+    return _fill_shape(nodes, nodes.add_op("Reshape", inputs, T=kind, Tshape=TypeAttr(_INT32)))
+
+
+def _fill_shape(nodes: HostNodeWriter, sizes: str) -> str:
+    kind = TypeAttr(to_dtype_enum(int64))
+    inputs = [sizes, nodes.get_output([0], np.int64), nodes.get_output(0, np.int32)]
+    shape = nodes.add_op("ConcatV2", inputs, N=2, T=kind, Tidx=TypeAttr(_INT32))
+    zero = nodes.get_output(0, np.int8)
+    dtype = TypeAttr(to_dtype_enum(as_dtype(np.int8)))
+    return nodes.add_op("Fill", [shape, zero], T=dtype, index_type=kind)
+
+
+def _make_shape(nodes: HostNodeWriter, first: Argument) -> str:
+    types: dict[str, Any] = {"T": TypeAttr(STRING), "out_type": TypeAttr(to_dtype_enum(int64))}
+    return _fill_shape(nodes, nodes.add_op("Shape", [nodes.get_output(first)], **types))
+
+
+def _split(
+    nodes: HostNodeWriter, first: Argument, sep: Argument, maxsplit: int, output: str = "values"
+) -> str:
+    inputs = [nodes.get_output(first), nodes.get_output(b"" if sep is None else sep)]
+    return nodes.add_op("StringSplitV2", inputs, output, maxsplit=int(maxsplit))
+
+
+def _count_parts(nodes: HostNodeWriter, first: Argument, sep: Argument, maxsplit: int) -> str:
+    """Add the counts of the rows in the coordinates of parts."""
+    indices = _split(nodes, first, sep, maxsplit, "indices")
+    kind = TypeAttr(to_dtype_enum(int64))
+    # The first column of the coordinates.
+    bounds = [nodes.get_output(v, np.int32) for v in ([0, 0], [0, 1], [1, 1])]
+    masks: dict[str, Any] = {"begin_mask": 1, "end_mask": 1, "shrink_axis_mask": 2}
+    rows = nodes.add_op("StridedSlice", [indices, *bounds], T=kind, Index=TypeAttr(_INT32), **masks)
+    size = nodes.add_op("Size", [nodes.get_output(first)], T=TypeAttr(STRING), out_type=kind)
+    ones = nodes.add_op("OnesLike", [rows], "y", T=kind)
+    types: dict[str, Any] = {"T": kind, "Tindices": kind, "Tnumsegments": kind}
+    return nodes.add_op("UnsortedSegmentSum", [ones, rows, size], **types)
+
+
 def _get_item(nodes: HostNodeWriter, first: Argument, key: Any) -> str:
     keys = list(key) if isinstance(key, (list, tuple)) else [key]
     begin, end, step = [], [], []
@@ -478,6 +520,10 @@ def _suppress_non_max(
 
 
 _HOST_CALL_WRITERS: dict[str, Callable[..., str]] = {
+    "shape": _make_shape,
+    "list_parts": _split,
+    "count_parts": _count_parts,
+    "sizes": _make_sizes,
     "lower": _make_string_op("StringLower"),
     "upper": _make_string_op("StringUpper"),
     "strip": _make_string_op("StringStrip"),

@@ -1,0 +1,186 @@
+"""SavedModels with ragged tensors, sparse tensors and extension types, in both directions with TensorFlow 2.21."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pytest
+
+import meshflow as tf
+from capabilities import PEERS_PYTHON, needs_tensorflow
+
+REFERENCE = pathlib.Path(__file__).parent.parent / "reference"
+sys.path.insert(0, str(REFERENCE))
+from saved_composite_cases import make_calls, make_models, make_module, make_pair, make_sparse, show
+
+sys.path.pop(0)
+SCRIPT = pathlib.Path(__file__).parent / "scripts" / "composites_in_tensorflow.py"
+PAIR = make_pair(tf)
+CALLS = make_calls(tf, PAIR)
+keras = tf.keras
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored")
+    with tarfile.open(REFERENCE / "saved_composites.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(stored):
+    return json.loads((stored / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    tf.saved_model.save(make_module(tf, PAIR), folder / "functions")
+    for name, (model, _) in make_models(tf).items():
+        model.save(folder / name, save_format="tf")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def functions(stored, saved):
+    return {
+        "tensorflow": tf.saved_model.load(stored / "functions"),
+        "meshflow": tf.saved_model.load(saved / "functions"),
+    }
+
+
+def check(found, wanted, path=""):
+    """Compare nested lists; numbers may differ by rounding."""
+    if isinstance(wanted, dict):
+        assert set(found) == set(wanted), path
+        for key, value in wanted.items():
+            check(found[key], value, f"{path}/{key}")
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted), (path, found, wanted)
+        for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            check(a, b, f"{path}[{i}]")
+    elif isinstance(wanted, float):
+        np.testing.assert_allclose(found, wanted, 1e-5, 1e-5, err_msg=path)
+    else:
+        assert found == wanted, path
+
+
+@pytest.mark.parametrize("source", ["tensorflow", "meshflow"])
+@pytest.mark.parametrize("name", list(CALLS))
+def test_functions_return_the_same_values(name, source, functions, expected):
+    found = [show(getattr(functions[source], f)(*args)) for f, *args in CALLS[name]]
+    check(found, expected[name])
+
+
+@pytest.mark.soak
+def test_functions_are_saved_again(functions, expected, tmp_path):
+    tf.saved_model.save(functions["meshflow"], tmp_path)
+    again = tf.saved_model.load(tmp_path)
+    for name, calls in CALLS.items():
+        check([show(getattr(again, f)(*args)) for f, *args in calls], expected[name])
+
+
+@pytest.mark.parametrize("source", ["stored", "saved"])
+@pytest.mark.parametrize("name", ["ragged", "sparse"])
+def test_models_return_the_same_values(name, source, expected, request):
+    folder = request.getfixturevalue(source) / name
+    value = make_models(tf)[name][1]
+    loaded = tf.saved_model.load(folder)
+    check(show(loaded(value)), expected[name])
+    check(keras.models.load_model(folder).predict(value, verbose=0).tolist(), expected[name])
+    names = ["args_0", "args_0_1", "args_0_2"][: 2 if name == "ragged" else 3]
+    signature = loaded.signatures["serving_default"]
+    assert sorted(signature.structured_input_signature[1]) == names
+    components = tf.type_spec_from_value(value)._to_components(value)
+    (result,) = signature(**dict(zip(names, components, strict=True))).values()
+    check(show(result), expected[name])
+
+
+@needs_tensorflow
+def test_tensorflow_returns_the_same_values(saved, expected):
+    command = [PEERS_PYTHON, str(SCRIPT), str(saved), str(REFERENCE)]
+    output = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    found = json.loads(output.stdout.splitlines()[-1])
+    assert set(found) == set(expected)
+    check(found, expected)
+
+
+def test_gradients_and_outer_functions(functions):
+    loaded = functions["meshflow"]
+    ids = tf.ragged.constant([[1], [], [1, 3]], dtype=tf.int32)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(loaded.embed(ids) ** 2)
+    gradient = tf.convert_to_tensor(tape.gradient(total, loaded.weight)).numpy()
+    rows = np.arange(30, dtype=np.float32).reshape(10, 3) / 10
+    np.testing.assert_allclose(gradient[1], 2 * (rows[1] + rows[1] + rows[3]), 1e-5)
+    np.testing.assert_allclose(gradient[3], 2 * (rows[1] + rows[3]), 1e-5)
+    outer = tf.function(lambda x: loaded.rows(x)["dense"])
+    assert outer(tf.ragged.constant([[1.0], []])).numpy().tolist() == [[1.0], [-1.0]]
+
+
+def test_signatures_return_ragged_tensors(tmp_path):
+    module = tf.Module()
+    spec = tf.RaggedTensorSpec([None, None], tf.float32)
+    module.double = tf.function(lambda x: {"y": x * 2.0}, input_signature=[spec])
+    tf.saved_model.save(module, tmp_path, signatures=module.double)
+    signature = tf.saved_model.load(tmp_path).signatures["serving_default"]
+    assert sorted(signature.structured_input_signature[1]) == ["x", "x_1"]
+    result = signature(x=tf.constant([1.0, 2.0]), x_1=tf.constant([0, 0, 2], tf.int64))
+    assert result["y"].to_list() == [[], [2.0, 4.0]]
+
+
+def test_extension_types_that_are_not_defined(tmp_path, monkeypatch):
+    class Named(tf.experimental.ExtensionType):
+        __name__ = "tests.Named"
+        x: tf.Tensor
+        tags: tuple[str, ...] = ("a",)
+
+    class Unnamed(tf.experimental.ExtensionType):
+        x: tf.Tensor
+
+    module = tf.Module()
+    for cls in (Named, Unnamed):
+        function = tf.function(lambda value: value.x * 2.0)
+        function(cls([1.0]))
+        setattr(module, cls.__name__.lower(), function)
+    tf.saved_model.save(module, tmp_path)
+    loaded = tf.saved_model.load(tmp_path)
+    assert loaded.named(Named([3.0])).numpy() == [6.0]
+    with pytest.raises(AttributeError, match="Define the attribute __name__"):
+        loaded.unnamed
+    from meshflow.core.values.composite import named_spec_classes
+
+    monkeypatch.delitem(named_spec_classes, "tests.Named.Spec")
+    (concrete,) = tf.saved_model.load(tmp_path).named.concrete_functions
+    ((spec,), _) = concrete.structured_input_signature
+    value = spec._from_components([tf.constant([4.0])])
+    assert (type(value).__name__, value.tags) == ("AnonymousExtensionType", ("a",))
+    assert tf.saved_model.load(tmp_path).named(value).numpy() == [8.0]
+
+
+@pytest.mark.soak
+def test_models_of_several_kinds_of_inputs(tmp_path):
+    sparse, dense = keras.Input([10], sparse=True), keras.Input([10])
+    joined = keras.layers.concatenate([keras.layers.Dense(3)(sparse), dense])
+    both = keras.Model([sparse, dense], keras.layers.Dense(2)(joined))
+    words = keras.Input([None], dtype="string", ragged=True)
+    ids = keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+    hidden = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(20, 4)(ids))
+    steps = keras.Input([None, 3], ragged=True)
+    states = tf.RaggedTensor.from_row_lengths(tf.ones([4, 3]), [3, 1])
+    cases = [
+        (both, [make_sparse(tf), tf.ones([3, 10])]),
+        (keras.Model(words, hidden), tf.ragged.constant([["a", "c"], ["b"]])),
+        (keras.Model(steps, keras.layers.LSTM(4)(steps)), states),
+    ]
+    for i, (model, value) in enumerate(cases):
+        wanted = model(value).numpy()
+        for path in (tmp_path / f"{i}.keras", tmp_path / str(i)):
+            model.save(path)
+            loaded = keras.models.load_model(path)
+            np.testing.assert_allclose(loaded.predict(value, verbose=0), wanted, 1e-5, 1e-6)
+        np.testing.assert_allclose(tf.saved_model.load(path)(value).numpy(), wanted, 1e-5, 1e-6)
