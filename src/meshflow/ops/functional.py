@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.autograph.conversion import convert_if_enabled
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.eager_forms import EagerForm, UncompiledForm
 from meshflow.core.dispatch.operation import Op
@@ -26,6 +27,7 @@ from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
+from meshflow.ops import sparse_elements
 from meshflow.ops.array import stack
 from meshflow.ops.control_flow import LoopVariableInvariants
 from meshflow.ops.ragged.arrays import pack_rows
@@ -84,16 +86,22 @@ def _make_empty(spec: TensorSpec) -> Tensor:
 
 def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     """Map over rows, or to rows, of ragged tensors."""
-    leaves = [convert_values(x) for x in nest.flatten(elems)]
-    counts = {int(x.shape[0]) for x in leaves}
+    leaves = [
+        sparse_elements.list_rows(x) if isinstance(x, SparseTensor) else convert_values(x)
+        for x in nest.flatten(elems)
+    ]
+    counts = {len(x) if isinstance(x, list) else int(x.shape[0]) for x in leaves}
     if len(counts) != 1:
         raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
     count = counts.pop()
     outputs = [fn(nest.pack_sequence_as(elems, [x[i] for x in leaves])) for i in range(count)]
     if not outputs:
-        return leaves[0]
+        return nest.flatten(elems)[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
+        if isinstance(rows[0], SparseTensor):
+            expanded = [sparse_elements.expand_dims(row, 0) for row in rows]
+            return sparse_elements.concat(0, expanded, expand_nonconcat_dims=True)
         parts = [convert_values(row) for row in rows]
         is_row = any(isinstance(p, RaggedTensor) or len(p.shape) for p in parts)
         if isinstance(spec, RaggedTensorSpec) or (spec is None and is_row):
@@ -146,7 +154,7 @@ def map_fn(
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
     signature = dtype if fn_output_signature is None else fn_output_signature
-    if any(isinstance(x, RaggedTensor) for x in nest.flatten(elems)) or any(
+    if any(isinstance(x, RaggedTensor | SparseTensor) for x in nest.flatten(elems)) or any(
         isinstance(x, RaggedTensorSpec) for x in nest.flatten(signature)
     ):
         return _map_rows(fn, elems, signature)

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
@@ -444,16 +445,25 @@ class SparseTensor(CompositeTensor):
       array([[0., 5., 0.]], dtype=float32)
     """
 
+    _is_tensor_like = True
+
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
-        self._indices = _as_int64(indices)
+        self._indices = _as_int64(indices, "indices")
         self._values = convert_to_tensor(values)
-        self._dense_shape = _as_int64(dense_shape)
-        rank = self._dense_shape.shape[0]
-        if self._indices.shape.as_list() != [self._values.shape[0], rank]:
+        self._dense_shape = _as_int64(dense_shape, "dense_shape")
+        counts, sizes = self._values.shape.as_list(), self._dense_shape.shape.as_list()
+        if len(counts) != 1 or len(sizes) != 1:
+            raise InvalidValueError(
+                f"SparseTensor: values and dense_shape must be vectors, got shapes {counts} and {sizes}."
+            )
+        if self._indices.shape.as_list() != [*counts, *sizes]:
             raise ValueError(
-                f"SparseTensor: indices must have shape [{self._values.shape[0]}, {rank}] for these values and "
+                f"SparseTensor: indices must have shape {[*counts, *sizes]} for these values and "
                 f"this dense_shape, got {self._indices.shape.as_list()}."
             )
+        known = self._dense_shape._value
+        if isinstance(known, np.ndarray) and (known < 0).any():
+            raise ValueError(f"SparseTensor: dense_shape must not be negative, got {known}.")
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
@@ -494,9 +504,11 @@ class SparseTensor(CompositeTensor):
     @property
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
-        if isinstance(self._dense_shape.array, jax.core.Tracer):
+        sizes = get_sizes(self._dense_shape)
+        if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
             return TensorShape([None] * self._dense_shape.array.shape[0])
-        return TensorShape(self._dense_shape.numpy().tolist())
+        sizes = self._dense_shape.numpy() if sizes is None else sizes
+        return TensorShape([None if is_symbolic_dim(n) else int(n) for n in sizes])
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
@@ -571,7 +583,7 @@ class SparseTensor(CompositeTensor):
         return self._combine_elements(other, operator.truediv)
 
     def _as_tensor(self) -> Tensor:
-        raise TypeError(
+        raise InvalidValueError(
             "A SparseTensor is no tensor: convert it with tf.sparse.to_dense, or use the ops of tf.sparse."
         )
 
@@ -588,8 +600,11 @@ def _build_sparse(parts: Sequence[Any]) -> SparseTensor:
     return sparse
 
 
-def _as_int64(value: TensorLike) -> Tensor:
+def _as_int64(value: TensorLike, name: str) -> Tensor:
     tensor = convert_to_tensor(value, dtype_hint=dtypes.int64)
+    # An empty list has a dtype of floats.
+    if not tensor.dtype.is_integer and tensor.shape.num_elements() != 0:
+        raise TypeError(f"SparseTensor: {name} must be integers, got {tensor.dtype.name}.")
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 

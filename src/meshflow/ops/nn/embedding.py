@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, math
+from meshflow.ops import sparse_elements as sparse
 from meshflow.ops.array import gather
 from meshflow.ops.array.sharded_gather import gather_from_shards
 from meshflow.ops.math import clip_by_norm
@@ -148,32 +147,26 @@ def safe_embedding_lookup_sparse(
        [ 1.  1.]
        [ 1.  1.]]
     """
-    shape = sparse_ids.shape.as_list()
-    count = int(np.prod(shape[:-1], dtype=int))
-    op_name = "tf.nn.safe_embedding_lookup_sparse"
-    indices = sparse_ids.indices.require_value(f"indices of {op_name}")
-    row_ids = sparse_ids.values.require_value(f"ids of {op_name}")
-    segments = np.zeros(len(indices), np.int64)
-    for dimension, size in enumerate(shape[:-1]):
-        segments = segments * size + indices[:, dimension]
-    weights = np.ones(len(row_ids), np.float32)
-    if sparse_weights is not None:
-        weights = sparse_weights.values.require_value(f"weights of {op_name}")
-    is_valid = row_ids >= 0
+    rank = len(sparse_ids.shape)
+    leading = sparse_ids.dense_shape[: rank - 1]
+    parts = [sparse_ids] if sparse_weights is None else [sparse_ids, sparse_weights]
+    if rank != 2:
+        matrix = array.concat([[math.reduce_prod(leading)], sparse_ids.dense_shape[rank - 1 :]], 0)
+        parts = [sparse.reshape(part, matrix) for part in parts]
+    is_valid = parts[0].values >= 0
     if sparse_weights is not None and combiner != "sum":
-        is_valid &= weights > 0
-    segments, row_ids, weights = segments[is_valid], row_ids[is_valid], weights[is_valid]
-    empty = np.setdiff1d(np.arange(count), segments)
-    order = np.argsort(np.concatenate([segments, empty]), kind="stable")
-    segments = np.concatenate([segments, empty])[order]
-    filler = np.full(len(empty), default_id or 0, row_ids.dtype)
-    grid = np.stack([segments, np.zeros_like(segments)], 1)
-    ids = SparseTensor(grid, np.concatenate([row_ids, filler])[order], [count, 1])
-    ones = np.ones(len(empty), weights.dtype)
-    weighted = SparseTensor(grid, np.concatenate([weights, ones])[order], [count, 1])
+        is_valid &= parts[1].values > 0
+    parts = [sparse.retain(part, is_valid) for part in parts]
+    # Empty rows have the default id with the weight 1.
+    parts = [
+        sparse.fill_empty_rows(part, math.cast(default, part.dtype))
+        for part, default in zip(parts, (default_id or 0, 1), strict=False)
+    ]
+    (ids, is_empty), *weights = parts
+    weighted = weights[0][0] if weights else None
     result = embedding_lookup_sparse(embedding_weights, ids, weighted, combiner, max_norm)
     inner = result.shape.as_list()[1:]
     if default_id is None:
-        is_filled = (~np.isin(np.arange(count), empty)).reshape([count] + [1] * len(inner))
-        result = array.where(is_filled, result, array.zeros_like(result))
-    return array.reshape(result, [*shape[:-1], *inner])
+        mask = array.reshape(is_empty, [-1] + [1] * len(inner))
+        result = array.where(mask, array.zeros_like(result), result)
+    return result if rank == 2 else array.reshape(result, array.concat([leading, inner], 0))
