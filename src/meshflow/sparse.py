@@ -242,9 +242,7 @@ def _reduce(
         limits = np.iinfo(np.int64)
         lower = tuple(0 if d in kept else limits.min for d in range(rank))
         upper = tuple(n if d in kept else limits.max for d, n in enumerate(sizes))
-        checked = sparse.indices
-        if not has_symbolic_size(sizes):
-            checked = sparse.check_indices(message, lower=lower, upper=upper, error="InternalError")
+        checked = sparse.check_indices(message, lower=lower, upper=upper, error="InternalError")
         return reduce_elements(checked, sparse.values, tuple(sizes), kept, shape, reduction)
 
     def find(indices: np.ndarray, dense_shape: np.ndarray) -> list[np.ndarray]:

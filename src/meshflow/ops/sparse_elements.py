@@ -17,7 +17,7 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.unknown_sizes import Result, can_have_unknown_sizes, compute_on_host
+from meshflow.core.values.unknown_sizes import Result, can_have_unknown_sizes, compute_on_host, compute_size
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -37,6 +37,7 @@ from meshflow.ops.coordinates import (
     take_elements,
     unique_rows,
 )
+from meshflow.ops.math.segments import count_segments
 from meshflow.ops.signatures import RowSegments
 
 __all__ = [
@@ -713,10 +714,8 @@ def _make_row_segments(reduction: str, example_result: str) -> RowSegments:
         rows = array.gather(data, indices)
         ids = convert_to_tensor(segment_ids)
         if num_segments is None:
-            static_ids = ids.require_value(
-                f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
-            )
-            num_segments = int(static_ids[-1]) + 1 if static_ids.size else 0
+            use = f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
+            num_segments = compute_size(count_segments, [ids], use)
         reduce = getattr(math, f"unsorted_segment_{reduction}")
         return reduce(rows, math.cast(ids, int64), num_segments)
 

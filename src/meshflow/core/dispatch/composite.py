@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
@@ -26,7 +25,12 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import (
+    as_size,
+    get_sizes,
+    has_symbolic_size,
+    make_sizes_tensor,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
@@ -183,6 +187,8 @@ def split_dense_shape(
     parts: list[Tensor], dense_shape: Tensor
 ) -> tuple[list[Tensor], tuple[bool, np.dtype]]:
     """Return parts with an empty array of the dense shape, so that its sizes remain static."""
+    if isinstance(dense_shape, _SizesSpec):
+        return [*parts, dense_shape.empty], (True, dense_shape.dtype.dtype)
     if isinstance(dense_shape, TensorSpec):
         return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
     sizes = get_sizes(dense_shape)
@@ -194,17 +200,24 @@ def split_dense_shape(
     return [*parts, Tensor(empty)], (True, dense_shape.array.dtype)
 
 
+class _SizesSpec(TensorSpec):
+    """Spec of a dense shape with symbols, from the spec of the empty array with this shape."""
+
+    def __init__(self, empty: TensorSpec) -> None:
+        self._sizes = tuple(empty.shape)[:-1]
+        super().__init__([len(self._sizes)], dtypes.int64)
+        self.empty = empty
+
+
 def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
     """Return the dense shape from the part that holds it."""
     holds_sizes, dtype = static
     if not holds_sizes:
         return part
     sizes = tuple(part.shape)[:-1]
-    return (
-        make_sizes_tensor(sizes, dtype)
-        if has_symbolic_size(sizes)
-        else Tensor(np.array(sizes, dtype))
-    )
+    if not has_symbolic_size(sizes):
+        return Tensor(np.array(sizes, dtype))
+    return _SizesSpec(part) if isinstance(part, TensorSpec) else make_sizes_tensor(sizes, dtype)  # type: ignore[return-value]
 
 
 def _build_rows(parts: Sequence[Any]) -> IndexedSlices:
@@ -505,10 +518,12 @@ class SparseTensor(CompositeTensor):
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
         sizes = get_sizes(self._dense_shape)
+        if isinstance(self._dense_shape, _SizesSpec):
+            sizes = self._dense_shape._sizes
         if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
             return TensorShape([None] * self._dense_shape.array.shape[0])
         sizes = self._dense_shape.numpy() if sizes is None else sizes
-        return TensorShape([None if is_symbolic_dim(n) else int(n) for n in sizes])
+        return TensorShape([as_size(n) for n in sizes])
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
@@ -529,7 +544,7 @@ class SparseTensor(CompositeTensor):
           InvalidArgumentError: An index is out of bounds.
         """
         sizes = tuple(self.shape.as_list())
-        if None in sizes or not sizes:
+        if not sizes or any(size is None for size in sizes):
             return self._indices
         columns = tuple(map(str, range(len(sizes))))
         check = BoundsCheck(
@@ -567,7 +582,8 @@ class SparseTensor(CompositeTensor):
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
         sizes = self.shape.as_list()[max(len(self.shape) - dense.ndim, 0) :]
         if len(sizes) != dense.ndim or any(
-            n not in (1, size) for n, size in zip(dense.shape, sizes, strict=True)
+            size is not None and n not in (1, size)
+            for n, size in zip(dense.array.shape, sizes, strict=True)
         ):
             raise InvalidArgumentError(
                 f"SparseTensor: a dense operand of shape {dense.shape} does not broadcast to {self.shape}."

@@ -184,7 +184,11 @@ def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
 
     The result has the shape [n] or [n, 1].
     """
-    padding = indices >= np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
+    if all(isinstance(size, int | np.integer) for size in sizes):
+        limits: Any = np.maximum(np.array(sizes, np.int64), PADDING_INDEX)
+    else:
+        limits = jnp.stack([jnp.maximum(jnp.asarray(size), PADDING_INDEX) for size in sizes])
+    padding = indices >= limits
     return padding.any(1, keepdims=True) if indices.ndim == 2 else padding
 
 

@@ -127,7 +127,7 @@ def _reduce_segments(
     return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _count_segments(ids: np.ndarray) -> int:
+def count_segments(ids: np.ndarray) -> int:
     if (ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any():
         raise InvalidValueError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
     return int(ids[-1]) + 1 if ids.size else 0
@@ -143,7 +143,7 @@ def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segme
                 f"segment_ids should be a vector of integers, got {ids.dtype.name} of shape {ids.shape}."
             )
         use = f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
-        count = compute_size(_count_segments, [ids], use)
+        count = compute_size(count_segments, [ids], use)
         result = _reduce_segments(convert_to_tensor(data), ids, count, kind)
         return _zero_empty_segments(result, ids, count) if fill_empty else result
 

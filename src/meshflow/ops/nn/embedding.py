@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -92,6 +93,18 @@ def embedding_lookup_sparse(
       [[40. 60.]
        [ 1.  1.]]
     """
+    return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, None)
+
+
+def _combine_rows(
+    params: TensorLike | Sequence[TensorLike],
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    combiner: str | None,
+    max_norm: float | None,
+    num_rows: Any,
+) -> Tensor:
+    """Combine rows like `embedding_lookup_sparse`; `num_rows` is the size of the result, if it is known."""
     combiner = combiner or "mean"
     if combiner not in ("mean", "sqrtn", "sum"):
         raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', got {combiner!r}.")
@@ -105,12 +118,18 @@ def embedding_lookup_sparse(
     else:
         weights = math.cast(sp_weights.values, rows.dtype)
     column = array.reshape(weights, [-1] + [1] * (len(rows.shape) - 1))
-    total = math.segment_sum(rows * column, segments)
+
+    def add_rows(values: Tensor) -> Tensor:
+        if num_rows is None:
+            return math.segment_sum(values, segments)
+        return math.unsorted_segment_sum(values, segments, num_rows)
+
+    total = add_rows(rows * column)
     if combiner == "sum":
         return total
     if combiner == "mean":
-        return math.divide_no_nan(total, math.segment_sum(column, segments))
-    return math.divide_no_nan(total, math.sqrt(math.segment_sum(column * column, segments)))
+        return math.divide_no_nan(total, add_rows(column))
+    return math.divide_no_nan(total, math.sqrt(add_rows(column * column)))
 
 
 @dispatch_composites
@@ -164,7 +183,8 @@ def safe_embedding_lookup_sparse(
     ]
     (ids, is_empty), *weights = parts
     weighted = weights[0][0] if weights else None
-    result = embedding_lookup_sparse(embedding_weights, ids, weighted, combiner, max_norm)
+    num_rows = ids.dense_shape[0]
+    result = _combine_rows(embedding_weights, ids, weighted, combiner, max_norm, num_rows)
     inner = result.shape.as_list()[1:]
     if default_id is None:
         mask = array.reshape(is_empty, [-1] + [1] * len(inner))
