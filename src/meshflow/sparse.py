@@ -172,8 +172,9 @@ def sparse_dense_matmul(
         return math.matmul(sp_a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
     if not hasattr(b, "_keras_history"):
         b = convert_to_tensor(b, dtype=sp_a.dtype)
-    inner = sp_a.shape[0 if adjoint_a else 1] if len(sp_a.shape) == len(b.shape) == 2 else -1
-    if inner not in (None, b.shape[1 if adjoint_b else 0]):
+    are_matrices = len(sp_a.shape) == len(b.shape) == 2
+    inner = sp_a.shape[0 if adjoint_a else 1] if are_matrices else None
+    if not are_matrices or inner not in (None, b.shape[1 if adjoint_b else 0]):
         raise InvalidValueError(
             f"sparse_dense_matmul: matrices of shapes {sp_a.shape} and {b.shape} cannot be multiplied with "
             f"adjoint_a={adjoint_a} and adjoint_b={adjoint_b}."

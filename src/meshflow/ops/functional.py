@@ -21,6 +21,7 @@ from meshflow.core.staging import loops
 from meshflow.core.staging.merged_operands import MergedOperands
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec
@@ -84,12 +85,18 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
+def _list_slices(value: Any) -> Any:
+    """Return a sequence of the slices of a value along its first axis."""
+    if hasattr(value, "_list_batch_values"):
+        return value._list_batch_values()
+    if isinstance(value, SparseTensor):
+        return sparse_elements.list_rows(value)
+    return convert_values(value)
+
+
 def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     """Map over rows, or to rows, of ragged tensors."""
-    leaves = [
-        sparse_elements.list_rows(x) if isinstance(x, SparseTensor) else convert_values(x)
-        for x in nest.flatten(elems)
-    ]
+    leaves = list(map(_list_slices, nest.flatten(elems)))
     counts = {len(x) if isinstance(x, list) else int(x.shape[0]) for x in leaves}
     if len(counts) != 1:
         raise ValueError(f"tf.map_fn: elems have different sizes {sorted(counts)}.")
@@ -99,6 +106,8 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
         return nest.flatten(elems)[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
+        if hasattr(rows[0], "_stack_batch_values"):
+            return rows[0]._stack_batch_values(rows)
         if isinstance(rows[0], SparseTensor):
             expanded = [sparse_elements.expand_dims(row, 0) for row in rows]
             return sparse_elements.concat(0, expanded, expand_nonconcat_dims=True)
@@ -154,7 +163,7 @@ def map_fn(
     if not callable(fn):
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
     signature = dtype if fn_output_signature is None else fn_output_signature
-    if any(isinstance(x, RaggedTensor | SparseTensor) for x in nest.flatten(elems)) or any(
+    if any(isinstance(x, CompositeTensor) for x in nest.flatten(elems)) or any(
         isinstance(x, RaggedTensorSpec) for x in nest.flatten(signature)
     ):
         return _map_rows(fn, elems, signature)

@@ -563,8 +563,11 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       [[0.5 0.5 0. ]]
     """
     sizes = get_sizes_list(sp_input)[:-1]
-    if not sizes:
-        raise InvalidValueError("tf.sparse.softmax: the tensor must have at least rank 2.")
+    if not sizes or not sp_input.dtype.is_floating:
+        raise InvalidValueError(
+            f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
+        )
+    sp_input.check_indices()
     count = sp_input.values.array.shape[0]
     if not is_symbolic_dim(count) and not count:
         return sp_input
@@ -697,7 +700,7 @@ def _list_integers(value: Any) -> tuple[Tensor, Tensor, Any]:
     shape = array.shape(dense, int64)
     size = array.size(dense, int64)
     columns = size // math.maximum(shape[0], 1) if dense.ndim else size
-    return array.reshape(dense, [-1]), math.range(size) // math.maximum(columns, 1), shape
+    return array.reshape(dense, [-1]), array.range(size) // math.maximum(columns, 1), shape
 
 
 def _make_row_segments(reduction: str, example_result: str) -> RowSegments:

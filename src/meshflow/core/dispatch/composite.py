@@ -427,6 +427,14 @@ class SparseTensorSpec(CompositeSpec):
     def _serialize(self) -> tuple[Any, ...]:
         return self._shape, self._dtype
 
+    def _batch(self, size: int | None) -> SparseTensorSpec:
+        """Return the spec of batches of such tensors."""
+        return SparseTensorSpec([size, *self._shape.as_list()], self._dtype)
+
+    def _unbatch(self) -> SparseTensorSpec:
+        """Return the spec of the rows of such tensors."""
+        return SparseTensorSpec(self._shape.as_list()[1:], self._dtype)
+
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (

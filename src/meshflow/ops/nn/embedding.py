@@ -168,7 +168,9 @@ def safe_embedding_lookup_sparse(
     """
     rank = len(sparse_ids.shape)
     leading = sparse_ids.dense_shape[: rank - 1]
-    parts = [sparse_ids] if sparse_weights is None else [sparse_ids, sparse_weights]
+    parts = [sparse_ids]
+    if sparse_weights is not None:
+        parts.append(sparse_ids.with_values(sparse_weights.values))
     if rank != 2:
         matrix = array.concat([[math.reduce_prod(leading)], sparse_ids.dense_shape[rank - 1 :]], 0)
         parts = [sparse.reshape(part, matrix) for part in parts]
