@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import CompositeSpec, is_extension
 from meshflow.ops import ragged
 from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
@@ -17,16 +17,6 @@ from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 def is_sparse(leaf: object) -> bool:
     """Check whether a leaf is a sparse or ragged tensor, a row of a ragged one, or an extension type."""
     return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow)) or is_extension(leaf)
-
-
-def is_extension(leaf: object) -> TypeGuard[CompositeTensor]:
-    """Check whether a leaf is a value of an extension type."""
-    return getattr(leaf, "_is_dispatched_extension", False)
-
-
-def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
-    """Check whether a spec describes an extension type."""
-    return isinstance(spec, CompositeSpec) and is_extension(spec.value_type)
 
 
 def get_batch_encoder(spec: CompositeSpec) -> Any:

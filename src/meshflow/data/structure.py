@@ -16,11 +16,12 @@ from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
-from meshflow.data.sparse_leaves import is_extension, is_sparse
+from meshflow.data.sparse_leaves import is_sparse
 from meshflow.environment.types import PyTree
 from meshflow.ops.ragged import RaggedRow, RaggedTensorSpec
 
@@ -225,7 +226,7 @@ def batch_spec(spec: PyTree, size: int | None) -> PyTree:
     """
 
     def leaf(s: TypeSpec) -> Any:
-        if sparse_leaves.is_extension_spec(s):
+        if is_extension_spec(s):
             return sparse_leaves.get_batch_encoder(s).batch(s, size)
         if isinstance(s, (SparseTensorSpec, RaggedTensorSpec)):
             return s if s.shape.rank is None else s._batch(size)
@@ -257,7 +258,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
         )
 
     def leaf(s: TypeSpec) -> Any:
-        if sparse_leaves.is_extension_spec(s):
+        if is_extension_spec(s):
             for part in _list_encoding_specs(s):
                 leaf(part)
             return sparse_leaves.get_batch_encoder(s).unbatch(s)
@@ -274,7 +275,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
 
 def _list_encoding_specs(spec: Any) -> list[Any]:
     """List the specs of the tensors that represent a leaf in a batch."""
-    if not sparse_leaves.is_extension_spec(spec):
+    if not is_extension_spec(spec):
         return [spec]
     return nest.flatten(sparse_leaves.get_batch_encoder(spec).encoding_specs(spec))
 
@@ -302,7 +303,7 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
     """
 
     def leaf(a: TypeSpec, b: TypeSpec) -> Any:
-        if sparse_leaves.is_extension_spec(a):
+        if is_extension_spec(a):
             return a.most_specific_compatible_type(b)
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import jax
 
@@ -22,7 +22,14 @@ from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
-__all__ = ["CompositeSpec", "CompositeTensor", "can_split", "split_value"]
+__all__ = [
+    "CompositeSpec",
+    "CompositeTensor",
+    "can_split",
+    "is_extension",
+    "is_extension_spec",
+    "split_value",
+]
 
 
 class _Content:
@@ -188,6 +195,16 @@ def _generalize(first: PyTree, second: PyTree) -> PyTree:
 
 def _is_constant(parts: Sequence[Any]) -> bool:
     return any(type(p) is Tensor and p.array.dtype == object for p in parts)
+
+
+def is_extension(value: object) -> TypeGuard[CompositeTensor]:
+    """Check whether a value belongs to an extension type of the user."""
+    return getattr(value, "_is_dispatched_extension", False)
+
+
+def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
+    """Check whether a spec describes an extension type."""
+    return isinstance(spec, CompositeSpec) and is_extension(spec.value_type)
 
 
 def split_value(value: CompositeTensor) -> list[Tensor]:

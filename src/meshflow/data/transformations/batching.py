@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import is_extension_spec
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
@@ -187,7 +188,7 @@ class PaddedBatch(Unary):
         spec = parent.element_spec
         leaves = nest.flatten(spec)
         if not all(isinstance(s, TensorSpec) for s in leaves):
-            is_extension = any(map(sparse_leaves.is_extension_spec, leaves))
+            is_extension = any(map(is_extension_spec, leaves))
             raise (NotImplementedError if is_extension else TypeError)(
                 f"`padded_batch` is only supported for tensors, got elements of {spec}."
             )

@@ -104,7 +104,7 @@ class HostPart:
         has_strings = any(t.dtype is dtypes.string for t in part.cut_tensors)
         return None if has_strings else part
 
-    def compute_values(self, inputs: PyTree) -> list[np.ndarray | SparseBatch | RaggedBatch]:
+    def compute_values(self, inputs: PyTree) -> list[Any]:
         """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)
