@@ -248,7 +248,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
       ValueError: If a component is a scalar, or the sizes of the first axes differ.
     """
     spec_types = (TensorSpec, SparseTensorSpec)
-    parts = [part for s in nest.flatten(spec) for part in _list_encoding_specs(s)]
+    parts = [part for s in nest.flatten(spec) for part in list_encoding_specs(s)]
     rows = {s.shape[0] for s in parts if isinstance(s, spec_types) and s.shape.rank}
     rows.discard(None)
     if len(rows) > 1:
@@ -259,7 +259,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
 
     def leaf(s: TypeSpec) -> Any:
         if is_extension_spec(s):
-            for part in _list_encoding_specs(s):
+            for part in list_encoding_specs(s):
                 leaf(part)
             return sparse_leaves.get_batch_encoder(s).unbatch(s)
         if isinstance(s, RaggedTensorSpec):
@@ -273,7 +273,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
     return map_specs(leaf, spec)
 
 
-def _list_encoding_specs(spec: Any) -> list[Any]:
+def list_encoding_specs(spec: Any) -> list[Any]:
     """List the specs of the tensors that represent a leaf in a batch."""
     if not is_extension_spec(spec):
         return [spec]

@@ -14,7 +14,7 @@ from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_extension_spec
-from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
+from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
 from meshflow.data.arguments import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, IntLike, to_int
@@ -278,8 +278,9 @@ class Unbatch(Unary):
     def count_elements(self) -> int:
         """Return the number of rows, UNKNOWN_CARDINALITY if the spec does not determine it."""
         count = self.parent.count_elements()
-        shape = next((getattr(s, "shape", None) for s in nest.flatten(self.parent.element_spec)), None)
-        rows = shape.as_list()[0] if isinstance(shape, TensorShape) and shape.rank else None
+        leaves = nest.flatten(self.parent.element_spec)[:1]
+        shapes = [s.shape for leaf in leaves for s in structure.list_encoding_specs(leaf)]
+        rows = shapes[0].as_list()[0] if shapes and shapes[0].rank else None
         if count == INFINITE_CARDINALITY or count == 0:
             return count
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY

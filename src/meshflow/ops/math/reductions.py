@@ -516,9 +516,11 @@ def bincount(
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
     known_ids = None if isinstance(arr.array, jax.core.Tracer) else np.asarray(arr.array)
-    if known_ids is not None and (known_ids < 0).any():
+    # Rows of a sparse tensor may contain negative integers, which are not counted.
+    by_sparse_row = sparse is not None and axis == -1 and len(sparse.shape) > 1
+    if known_ids is not None and not by_sparse_row and (known_ids < 0).any():
         raise InvalidArgumentError("bincount: the numbers must be non-negative.")
-    if known_ids is None:
+    if known_ids is None and not by_sparse_row:
         limit = np.iinfo(np.int64).max
         arr = check_classes(arr, limit, "Input arr must be non-negative!")
     if binary_output and weights is not None:
@@ -534,11 +536,11 @@ def bincount(
             return size if maxlength is None else builtins.min(size, maxlength)
 
         size = compute_size(find_size, [arr], "the argument of tf.math.bincount without maxlength")
-    if sparse is not None and axis == -1 and len(sparse.shape) > 1:
+    if sparse is not None and by_sparse_row:
         rows = read_sizes(sparse.dense_shape, "the shape of a sparse argument of tf.math.bincount")[0]
         wide = cast(arr, int64)
         # Integers that are not counted belong to no row.
-        ids = where(wide < size, sparse.indices[:, 0] * size + wide, rows * size)
+        ids = where((wide >= 0) & (wide < size), sparse.indices[:, 0] * size + wide, rows * size)
         counts = _bincount(ids, weights, rows * size, as_dtype(dtype), False, binary_output)
         return reshape(counts, [rows, size])
     by_row = axis == -1 and arr.ndim > 1

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_unknown
+from meshflow.interpreter.symbolic_sizes import SizeGuardError
 from meshflow.ops import array, math
 from meshflow.ops import sparse_elements as sparse
 from meshflow.ops.array import gather
@@ -93,7 +97,28 @@ def embedding_lookup_sparse(
       [[40. 60.]
        [ 1.  1.]]
     """
-    return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, None)
+    num_rows = None
+    if is_unknown([sp_ids.indices]):
+        sp_ids, num_rows = _assume_all_rows(sp_ids)
+    return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, num_rows)
+
+
+def _assume_all_rows(sp_ids: SparseTensor) -> tuple[SparseTensor, Any]:
+    """Check that the last row has an id, and return the ids and the number of rows.
+
+    Otherwise the call runs as Python.
+    """
+
+    def check(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+        rows = indices[:, 0]
+        if not rows.size or rows[-1] + 1 != shape[0] or (np.diff(rows) < 0).any():
+            raise SizeGuardError({})
+        return [indices]
+
+    results: list[Result] = [(sp_ids.indices.array.shape, np.int64)]
+    operands = [sp_ids.indices, sp_ids.dense_shape]
+    (indices,) = compute_on_host(check, operands, results, "ids of tf.nn.embedding_lookup_sparse")
+    return SparseTensor(indices, sp_ids.values, sp_ids.dense_shape), sp_ids.dense_shape[0]
 
 
 def _combine_rows(
