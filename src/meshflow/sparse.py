@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -16,10 +15,8 @@ from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_f
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64, string
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import Result, compute_on_host
-from meshflow.environment.types import Array
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
@@ -332,7 +329,9 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
     axes = range(len(sizes))
     perm = axes[::-1] if perm is None else [int(p) for p in perm]
     if sorted(perm) != list(axes):
-        raise InvalidValueError(f"tf.sparse.transpose: perm must be a permutation of {list(axes)}, got {perm}.")
+        raise InvalidValueError(
+            f"tf.sparse.transpose: perm must be a permutation of {list(axes)}, got {perm}."
+        )
     indices = map_indices(lambda xp, i: i[:, np.array(perm, np.int64)], sp_input.indices)
     shape = [sizes[p] for p in perm]
     return sort_elements(indices, sp_input.values, shape)
@@ -351,7 +350,9 @@ def eye(
     """
     columns = num_rows if num_columns is None else num_columns
     if min(num_rows, columns) < 0:
-        raise InvalidValueError(f"tf.sparse.eye: sizes must not be negative, got {num_rows} and {columns}.")
+        raise InvalidValueError(
+            f"tf.sparse.eye: sizes must not be negative, got {num_rows} and {columns}."
+        )
     diagonal = np.arange(min(num_rows, columns), dtype=np.int64)
     return SparseTensor(
         np.stack([diagonal, diagonal], 1), array.ones([len(diagonal)], dtype), [num_rows, columns]

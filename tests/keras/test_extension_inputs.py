@@ -107,4 +107,4 @@ def test_symbolic_values():
     with pytest.raises(ValueError, match="only supports specs with a shape"):
         K.Input(type_spec=Hidden.Spec(tf.TensorSpec([None])))
     with pytest.raises(AttributeError):
-        inputs.work  # noqa: B018
+        inputs.work

@@ -661,7 +661,7 @@ def evaluate(tf, case, is_traced=False):
             traced = tf.function(
                 lambda *v: call(**dict(zip(arguments, v, strict=True))), input_signature=specs
             )
-            compute = lambda **values: traced(*values.values())  # noqa: E731
+            compute = lambda **values: traced(*values.values())
         x = arguments.get("x")
         is_sparse = isinstance(x, tf.SparseTensor)
         is_float = (is_sparse or isinstance(x, tf.RaggedTensor)) and x.dtype.name == "float32"

@@ -159,8 +159,15 @@ def expressions():
             add(text, key)
     for name in ("sum", "max"):
         for axis in REDUCTIONS:
-            for options in ("", ", keepdims=True", ", output_is_sparse=True", ", keepdims=True, output_is_sparse=True"):
-                for key in ALL if axis in ("None", "0", "-1", "[0, 1]") else ("s2", "s3", "e2", "u2"):
+            for options in (
+                "",
+                ", keepdims=True",
+                ", output_is_sparse=True",
+                ", keepdims=True, output_is_sparse=True",
+            ):
+                for key in (
+                    ALL if axis in ("None", "0", "-1", "[0, 1]") else ("s2", "s3", "e2", "u2")
+                ):
                     add(f"tf.sparse.reduce_{name}(x, axis={axis}{options})", key)
     for name in UNARY:
         for key in ("s2", "e2", "s3"):
@@ -169,7 +176,15 @@ def expressions():
         for key in ("t2", "e2"):
             add(f"tf.nn.{name}(x)", key)
     for text in DTYPED:
-        for dtype in ("tf.float64", "tf.int32", "tf.int64", "tf.complex64", "tf.bool", "tf.uint8", "tf.float16"):
+        for dtype in (
+            "tf.float64",
+            "tf.int32",
+            "tf.int64",
+            "tf.complex64",
+            "tf.bool",
+            "tf.uint8",
+            "tf.float16",
+        ):
             for key in ("s2", "e2", "u2"):
                 add(text, key, dtype=dtype)
     for text in STRING_OPS:
@@ -178,7 +193,12 @@ def expressions():
     for text in PAIRED:
         for pair in PAIRS:
             add(text, *pair)
-    for rank, perms in {"s2": ("[0, 1]", "[1, 0]", "[0]", "[0, 0]", "[2, 1]", "[-1, 0]"), "s3": ("[1, 0, 2]", "[2, 0, 1]", "[0, 1]"), "s4": ("[3, 1, 0, 2]", "[0, 2, 1, 3]"), "u2": ("[1, 0]", "[0, 1]")}.items():
+    for rank, perms in {
+        "s2": ("[0, 1]", "[1, 0]", "[0]", "[0, 0]", "[2, 1]", "[-1, 0]"),
+        "s3": ("[1, 0, 2]", "[2, 0, 1]", "[0, 1]"),
+        "s4": ("[3, 1, 0, 2]", "[0, 2, 1, 3]"),
+        "u2": ("[1, 0]", "[0, 1]"),
+    }.items():
         for perm in perms:
             add(f"tf.sparse.transpose(x, {perm})", rank)
             add(f"tf.sparse.transpose(x, perm=C({perm}))", rank)

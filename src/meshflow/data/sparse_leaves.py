@@ -10,8 +10,10 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values.composite import CompositeSpec, is_extension
+from meshflow.core.values.specs import type_spec_from_value
+from meshflow.environment.types import PyTree
 from meshflow.ops import ragged
-from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged import RaggedRow, RaggedTensor
 
 
 def is_sparse(leaf: object) -> bool:
@@ -19,7 +21,7 @@ def is_sparse(leaf: object) -> bool:
     return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow)) or is_extension(leaf)
 
 
-def get_batch_encoder(spec: CompositeSpec) -> Any:
+def get_batch_encoder(spec: CompositeSpec) -> PyTree:
     """Return the encoder of an extension type.
 
     Raises:
@@ -113,10 +115,10 @@ def split_rows(sparse: SparseTensor | RaggedTensor) -> list[Any]:
     ]
 
 
-def infer_sparse_spec(leaf: Any) -> Any:
+def infer_sparse_spec(leaf: PyTree) -> PyTree:
     """Return the spec of a composite leaf."""
     if is_extension(leaf):
-        return leaf._type_spec
+        return type_spec_from_value(leaf)
     if isinstance(leaf, SparseTensor):
         return SparseTensorSpec.from_value(leaf)
     return ragged.make_spec(leaf)

@@ -18,7 +18,7 @@ from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec
+from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
@@ -229,7 +229,7 @@ def batch_spec(spec: PyTree, size: int | None) -> PyTree:
         if is_extension_spec(s):
             return sparse_leaves.get_batch_encoder(s).batch(s, size)
         if isinstance(s, (SparseTensorSpec, RaggedTensorSpec)):
-            return s if s.shape.rank is None else s._batch(size)
+            return s if s.shape.rank is None else s.to_batch_spec(size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
             return s
         return TensorSpec([size, *s.shape.as_list()], s.dtype)
@@ -263,7 +263,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
                 leaf(part)
             return sparse_leaves.get_batch_encoder(s).unbatch(s)
         if isinstance(s, RaggedTensorSpec):
-            return s._unbatch()
+            return s.to_row_spec()
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -273,7 +273,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
     return map_specs(leaf, spec)
 
 
-def list_encoding_specs(spec: Any) -> list[Any]:
+def list_encoding_specs(spec: PyTree) -> list[Any]:
     """List the specs of the tensors that represent a leaf in a batch."""
     if not is_extension_spec(spec):
         return [spec]
@@ -356,7 +356,7 @@ def stack_elements(elements: Sequence[Any], spec: PyTree = None) -> PyTree:
     return nest.pack_sequence_as(elements[0], leaves)
 
 
-def stack_extensions(values: Sequence[Any], spec: Any = None) -> Any:
+def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
     """Stack values of an extension type.
 
     Args:
@@ -366,7 +366,7 @@ def stack_extensions(values: Sequence[Any], spec: Any = None) -> Any:
     Raises:
       InvalidArgumentError: If the values differ in more than their sizes, or have shapes that cannot be stacked.
     """
-    specs = [value._type_spec for value in values]
+    specs = list(map(type_spec_from_value, values))
     encoder = sparse_leaves.get_batch_encoder(specs[0])
     encoded = [encoder.encode(s, v) for s, v in zip(specs, values, strict=True)]
     if spec is None:
@@ -376,7 +376,7 @@ def stack_extensions(values: Sequence[Any], spec: Any = None) -> Any:
             raise InvalidArgumentError(f"Cannot batch values of different types: {error}") from None
     parts = nest.flatten(encoder.encoding_specs(spec))
 
-    def to_leaf(part: Any, value: Any) -> Any:
+    def to_leaf(part: TypeSpec, value: PyTree) -> PyTree:
         array = to_array(value)
         is_row = isinstance(part, RaggedTensorSpec) and type(array) is np.ndarray
         return RaggedRow(array, part.row_splits_dtype) if is_row else array
@@ -386,11 +386,11 @@ def stack_extensions(values: Sequence[Any], spec: Any = None) -> Any:
     return encoder.decode(encoder.batch(spec, len(values)), tensors)
 
 
-def split_rows(value: Any) -> Any:
+def split_rows(value: PyTree) -> PyTree:
     """Split a leaf along its first axis: an array as it is, and a composite tensor into a list."""
     if not is_extension(value):
         return sparse_leaves.split_rows(value) if is_sparse(value) else value
-    spec = value._type_spec
+    spec = type_spec_from_value(value)
     encoder = sparse_leaves.get_batch_encoder(spec)
     encoded = encoder.encode(spec, value, 1)
     columns = [split_rows(to_array(part)) for part in nest.flatten(encoded)]

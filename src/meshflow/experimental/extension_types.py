@@ -622,7 +622,7 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
         encoder: PyTree = getattr(spec.value_type, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
     if isinstance(spec, TypeSpec):
-        change = getattr(spec, "_batch" if is_batch else "_unbatch", None)
+        change = getattr(spec, "to_batch_spec" if is_batch else "to_row_spec", None)
         if change is not None:
             return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
@@ -675,12 +675,12 @@ class BatchableExtensionType(ExtensionType):
 
     __batch_encoder__: ClassVar[ExtensionTypeBatchEncoder] = ExtensionTypeBatchEncoder()
 
-    def _list_batch_values(self) -> list[Any]:
+    def list_batch_values(self) -> list[Any]:
         """Return the values in a batch."""
         rows: list[Any] = structure.split_rows(self)
         return rows
 
     @staticmethod
-    def _stack_batch_values(values: Sequence[Any]) -> PyTree:
+    def stack_batch_values(values: Sequence[Any]) -> PyTree:
         """Return a batch of values."""
         return structure.stack_extensions(values)

@@ -72,9 +72,7 @@ def serialize_many_sparse(
     rows = []
     if shape[0]:
         for row in zip(np.split(indices[:, 1:], ends), np.split(values, ends), strict=True):
-            rows.append(
-                [serialize_tensor(convert_to_tensor(p)).numpy() for p in (*row, shape[1:])]
-            )
+            rows.append([serialize_tensor(convert_to_tensor(p)).numpy() for p in (*row, shape[1:])])
     return convert_to_tensor(np.array(rows, object).reshape(-1, 3))
 
 

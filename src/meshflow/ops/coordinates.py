@@ -94,7 +94,7 @@ def take_elements(values: Tensor, order: Tensor) -> Tensor:
 _sum = Op("unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]))
 
 
-def sum_elements(values: Tensor, owner: Tensor, count: Any) -> Tensor:
+def sum_elements(values: Tensor, owner: Tensor, count: int) -> Tensor:
     """Sum the values with the same owner; negative owners are ignored."""
     result: Tensor = apply(_sum, (values, owner), (count,))
     return result
@@ -108,7 +108,7 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return different, owner.reshape(-1)
 
 
-def get_row_ids(xp: ModuleType, indices: Array, sizes: Any) -> Array:
+def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int] | Array) -> Array:
     """Return the row-major positions of elements in a dense tensor."""
     ids = xp.zeros(indices.shape[0], np.int64)
     for axis in range(len(sizes)):

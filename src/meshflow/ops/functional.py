@@ -85,10 +85,10 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
-def _list_slices(value: Any) -> Any:
+def _list_slices(value: PyTree) -> PyTree:
     """Return a sequence of the slices of a value along its first axis."""
-    if hasattr(value, "_list_batch_values"):
-        return value._list_batch_values()
+    if hasattr(value, "list_batch_values"):
+        return value.list_batch_values()
     if isinstance(value, SparseTensor):
         return sparse_elements.list_rows(value)
     return convert_values(value)
@@ -106,8 +106,8 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
         return nest.flatten(elems)[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
-        if hasattr(rows[0], "_stack_batch_values"):
-            return rows[0]._stack_batch_values(rows)
+        if hasattr(rows[0], "stack_batch_values"):
+            return rows[0].stack_batch_values(rows)
         if isinstance(rows[0], SparseTensor):
             expanded = [sparse_elements.expand_dims(row, 0) for row in rows]
             return sparse_elements.concat(0, expanded, expand_nonconcat_dims=True)

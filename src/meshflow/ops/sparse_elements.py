@@ -17,11 +17,16 @@ from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.unknown_sizes import Result, can_have_unknown_sizes, compute_on_host, compute_size
 from meshflow.core.values.dtypes import int64
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array
+from meshflow.core.values.unknown_sizes import (
+    Result,
+    can_have_unknown_sizes,
+    compute_on_host,
+    compute_size,
+)
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
@@ -690,7 +695,7 @@ def bincount(
     return SparseTensor(*compute_on_host(count, operands, results, "values of tf.sparse.bincount"))
 
 
-def _list_integers(value: Any) -> tuple[Tensor, Tensor, Any]:
+def _list_integers(value: PyTree) -> tuple[Tensor, Tensor, Tensor]:
     """Return the elements of a dense, sparse or ragged tensor, their rows, and the shape."""
     if hasattr(value, "to_sparse"):
         value = value.to_sparse()

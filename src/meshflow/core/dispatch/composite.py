@@ -204,8 +204,8 @@ class _SizesSpec(TensorSpec):
     """Spec of a dense shape with symbols, from the spec of the empty array with this shape."""
 
     def __init__(self, empty: TensorSpec) -> None:
-        self._sizes = tuple(empty.shape)[:-1]
-        super().__init__([len(self._sizes)], dtypes.int64)
+        self.sizes = tuple(empty.shape)[:-1]
+        super().__init__([len(self.sizes)], dtypes.int64)
         self.empty = empty
 
 
@@ -427,11 +427,11 @@ class SparseTensorSpec(CompositeSpec):
     def _serialize(self) -> tuple[Any, ...]:
         return self._shape, self._dtype
 
-    def _batch(self, size: int | None) -> SparseTensorSpec:
+    def to_batch_spec(self, size: int | None) -> SparseTensorSpec:
         """Return the spec of batches of such tensors."""
         return SparseTensorSpec([size, *self._shape.as_list()], self._dtype)
 
-    def _unbatch(self) -> SparseTensorSpec:
+    def to_row_spec(self) -> SparseTensorSpec:
         """Return the spec of the rows of such tensors."""
         return SparseTensorSpec(self._shape.as_list()[1:], self._dtype)
 
@@ -482,7 +482,7 @@ class SparseTensor(CompositeTensor):
                 f"SparseTensor: indices must have shape {[*counts, *sizes]} for these values and "
                 f"this dense_shape, got {self._indices.shape.as_list()}."
             )
-        known = self._dense_shape._value
+        known = self._dense_shape.array
         if isinstance(known, np.ndarray) and (known < 0).any():
             raise ValueError(f"SparseTensor: dense_shape must not be negative, got {known}.")
 
@@ -527,7 +527,7 @@ class SparseTensor(CompositeTensor):
         """Return the shape of the full tensor; sizes are None if a program computes them."""
         sizes = get_sizes(self._dense_shape)
         if isinstance(self._dense_shape, _SizesSpec):
-            sizes = self._dense_shape._sizes
+            sizes = self._dense_shape.sizes
         if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
             return TensorShape([None] * self._dense_shape.array.shape[0])
         sizes = self._dense_shape.numpy() if sizes is None else sizes

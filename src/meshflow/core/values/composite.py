@@ -80,6 +80,15 @@ class CompositeTensor:
         """Return a value with the static part of this one and other parts."""
         return self._join(parts, self._split()[1])
 
+    def split_parts(self) -> tuple[list[Tensor], Hashable]:
+        """Return the parts and the static part, for `build_from_parts`."""
+        return self._split()
+
+    @classmethod
+    def build_from_parts(cls, parts: Sequence[Any], static: Hashable) -> Self:
+        """Return a value from the result of `split_parts`."""
+        return cls._join(parts, static)
+
     @property
     def _type_spec(self) -> TypeSpec:
         raise NotImplementedError(f"{type(self).__name__} does not define _type_spec.")
@@ -143,6 +152,14 @@ class CompositeSpec(TypeSpec):
     def _deserialize(cls, serialization: tuple[Any, ...]) -> Self:
         """Return a spec from the result of `_serialize`."""
         return cls(*serialization)
+
+    def list_component_specs(self) -> list[TypeSpec]:
+        """List the specs of the components."""
+        return list(self._component_specs)
+
+    def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
+        """Return a value with the results of a function of the specs of its components."""
+        return self._from_components([fill(spec) for spec in self._component_specs])
 
     def most_specific_compatible_type(self, other: TypeSpec) -> Self:
         """Return the most specific spec that covers both.

@@ -537,7 +537,9 @@ def bincount(
 
         size = compute_size(find_size, [arr], "the argument of tf.math.bincount without maxlength")
     if sparse is not None and by_sparse_row:
-        rows = read_sizes(sparse.dense_shape, "the shape of a sparse argument of tf.math.bincount")[0]
+        rows = read_sizes(sparse.dense_shape, "the shape of a sparse argument of tf.math.bincount")[
+            0
+        ]
         wide = cast(arr, int64)
         # Integers that are not counted belong to no row.
         ids = where((wide >= 0) & (wide < size), sparse.indices[:, 0] * size + wide, rows * size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -103,7 +102,7 @@ def embedding_lookup_sparse(
     return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, num_rows)
 
 
-def _assume_all_rows(sp_ids: SparseTensor) -> tuple[SparseTensor, Any]:
+def _assume_all_rows(sp_ids: SparseTensor) -> tuple[SparseTensor, Tensor]:
     """Check that the last row has an id, and return the ids and the number of rows.
 
     Otherwise the call runs as Python.
@@ -127,7 +126,7 @@ def _combine_rows(
     sp_weights: SparseTensor | None,
     combiner: str | None,
     max_norm: float | None,
-    num_rows: Any,
+    num_rows: Tensor | None,
 ) -> Tensor:
     """Combine rows like `embedding_lookup_sparse`; `num_rows` is the size of the result, if it is known."""
     combiner = combiner or "mean"

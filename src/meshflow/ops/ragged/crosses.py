@@ -32,7 +32,9 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
     """
     if isinstance(value, SparseTensor):
         if len(value.shape) != 2:
-            raise InvalidValueError(f"tf.sparse.cross: inputs must be matrices, got shape {value.shape}.")
+            raise InvalidValueError(
+                f"tf.sparse.cross: inputs must be matrices, got shape {value.shape}."
+            )
         values = value.values
         if values.dtype is not string:
             values = cast(values, int64)
@@ -47,7 +49,9 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
             f"tf.ragged.cross only supports inputs with rank=2, got shape {value.shape}."
         )
     if value.dtype is not string and not value.dtype.is_integer:
-        raise InvalidValueError(f"Unexpected dtype for inputs of tf.ragged.cross: {value.dtype.name}")
+        raise InvalidValueError(
+            f"Unexpected dtype for inputs of tf.ragged.cross: {value.dtype.name}"
+        )
     if isinstance(value, RaggedTensor):
         if value.ragged_rank != 1 or len(value.flat_values.shape) != 1:
             raise ValueError("tf.ragged.cross only supports inputs with ragged_rank=1.")

@@ -793,12 +793,12 @@ class RaggedTensorSpec(CompositeSpec):
         sizes = self._shape.dims or [None] * (self._ragged_rank + 1)
         return join_parts(components, sizes[1 : self._ragged_rank + 1])
 
-    def _batch(self, size: int | None) -> RaggedTensorSpec:
+    def to_batch_spec(self, size: int | None) -> RaggedTensorSpec:
         """Return the spec of batches of such tensors."""
         sizes = [size, *self._shape.as_list()]
         return RaggedTensorSpec(sizes, self.dtype, self.ragged_rank + 1, self.row_splits_dtype)
 
-    def _unbatch(self) -> RaggedTensorSpec:
+    def to_row_spec(self) -> RaggedTensorSpec:
         """Return the spec of the rows of such tensors."""
         sizes = self._shape.as_list()[1:]
         return RaggedTensorSpec(sizes, self.dtype, self.ragged_rank - 1, self.row_splits_dtype)

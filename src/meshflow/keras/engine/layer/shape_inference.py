@@ -23,7 +23,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, is_extension, is_extension_spec
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.call_errors import merge_messages, replace_message
@@ -274,7 +274,7 @@ class _Partition:
             count = int(lengths.sum())
         self.flat_spec = TensorSpec([count, *sizes[spec.ragged_rank + 1 :]], spec.dtype)
 
-    def make_value(self) -> Any:
+    def make_value(self) -> PyTree:
         """Return a placeholder of specs, with traced row splits."""
         splits = [TensorSpec([len(n) + 1], n.dtype) for n in self._lengths]
         value = self.make_tensor(np.zeros(self.flat_spec.shape, self.flat_spec.dtype.dtype))
@@ -301,10 +301,10 @@ def _make_placeholder(value: Any, size: int) -> Any:
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
-def _fill_spec(spec: Any, size: int) -> Any:
+def _fill_spec(spec: PyTree, size: int) -> PyTree:
     """Return a placeholder of specs for the values that a spec describes."""
     if is_extension_spec(spec):
-        return spec._from_components([_fill_spec(part, size) for part in spec._component_specs])
+        return spec.fill_components(lambda part: _fill_spec(part, size))
     if isinstance(spec, RaggedTensorSpec):
         return _Partition(spec, size).make_value()
     sizes = tuple(size if d is None else d for d in spec.shape)
@@ -313,10 +313,10 @@ def _fill_spec(spec: Any, size: int) -> Any:
     return TensorSpec(sizes, spec.dtype)
 
 
-def _describe_ragged(value: Any) -> Any:
+def _describe_ragged(value: PyTree) -> PyTree:
     """Return the spec of a ragged result or an extension type, whose parts are of no interest."""
     if is_extension(value):
-        return value._type_spec
+        return type_spec_from_value(value)
     return RaggedTensorSpec.from_value(value) if isinstance(value, RaggedTensor) else value
 
 

@@ -85,7 +85,7 @@ class KerasTensor(_Base):
         """Return the element type; that of the first tensor if an extension type defines none."""
         spec = self._type_spec
         if isinstance(spec, CompositeSpec) and not hasattr(spec, "dtype"):
-            spec = next(s for s in nest.flatten(spec._component_specs) if hasattr(s, "dtype"))
+            spec = next(s for s in spec.list_component_specs() if hasattr(s, "dtype"))
         return spec.dtype
 
     @property

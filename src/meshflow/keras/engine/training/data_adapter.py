@@ -40,7 +40,6 @@ from meshflow.keras.engine.training.sparse_batches import (
     split_batch,
 )
 from meshflow.keras.engine.training.training_state import Resumption, get_source_state
-from meshflow.ops.ragged import RaggedTensor
 from meshflow.placement.layout import find_layout
 
 
@@ -150,8 +149,7 @@ def _is_array(value: object) -> bool:
 def _is_structure_of_arrays(value: PyTree) -> bool:
     leaves = nest.flatten(value)
     return bool(leaves) and all(
-        _is_array(v) or is_composite(v) or isinstance(v, (int, float, np.generic))
-        for v in leaves
+        _is_array(v) or is_composite(v) or isinstance(v, (int, float, np.generic)) for v in leaves
     )
 
 

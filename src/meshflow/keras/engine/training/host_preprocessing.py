@@ -22,8 +22,6 @@ from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.training.sparse_batches import (
-    RaggedBatch,
-    SparseBatch,
     is_sparse,
     split_batch,
 )

@@ -157,8 +157,8 @@ class ExtensionRows:
     """
 
     def __init__(self, value: Any) -> None:
-        self._rows: list[Any] = value._list_batch_values()
-        self._stack = value._stack_batch_values
+        self._rows: list[Any] = value.list_batch_values()
+        self._stack = value.stack_batch_values
         self.shape = tuple(getattr(value, "shape", (len(self._rows),)))
         self.ndim, self.dtype = len(self.shape), None
 
@@ -179,7 +179,7 @@ def is_composite(value: object) -> bool:
     return is_sparse(value) or isinstance(value, RaggedTensor) or is_extension(value)
 
 
-def list_rows(value: Any) -> Any:
+def list_rows(value: PyTree) -> PyTree:
     """Return a composite value as rows that can be selected."""
     if isinstance(value, RaggedTensor):
         return RaggedRows(value)
@@ -195,7 +195,7 @@ def is_sparse(value: object) -> bool:
 def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
     """Convert a composite value to a batch."""
     if is_extension(value):
-        parts, static = value._split()
+        parts, static = value.split_parts()
         return _make_batch_class(type(value), static)(tuple([part.numpy() for part in parts]))
     if isinstance(value, RaggedTensor):
         return RaggedBatch.from_tensor(value)
@@ -208,7 +208,7 @@ def join_batch(batch: PyTree) -> PyTree:
     if isinstance(batch, ExtensionBatch):
         value_class: Any = batch.value_class  # type: ignore[attr-defined]
         parts = list(map(convert_to_tensor, batch.parts))
-        return value_class._join(parts, batch.static)  # type: ignore[attr-defined]
+        return value_class.build_from_parts(parts, batch.static)  # type: ignore[attr-defined]
     if isinstance(batch, RaggedBatch):
         return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
     if isinstance(batch, SparseBatch):
