@@ -11,11 +11,10 @@ import meshflow as tf
 
 FOLDER = Path(__file__).parent.parent / "reference"
 sys.path.insert(0, str(FOLDER))
-from ragged_cases import evaluate
+from ragged_cases import evaluate, matches
 from sparse_cases import expressions
 
 sys.path.pop(0)
-from test_ragged_against_tensorflow import matches
 
 STORED = json.loads(lzma.decompress((FOLDER / "sparse.json.xz").read_bytes()))
 CASES = list(zip(expressions(), STORED, strict=True))

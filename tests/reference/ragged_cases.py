@@ -4,6 +4,8 @@
 Meshflow. `evaluate` returns a value for JSON: the content, shape, dtype and gradient, or an error class.
 """
 
+import math
+
 import numpy as np
 
 # Nested lists by name: several ranks, empty rows, no rows, inner and uniform dimensions.
@@ -692,3 +694,31 @@ def evaluate(tf, case, is_traced=False):
             "error": type(error).__name__,
             "bases": [base.__name__ for base in type(error).__mro__],
         }
+
+
+def matches(found, expected, tolerance=1e-3):
+    """Compare results; numbers within a tolerance, and error classes by inheritance."""
+    if isinstance(expected, dict):
+        if "error" in expected:
+            return isinstance(found, dict) and expected["error"] in found.get("bases", ())
+        return (
+            isinstance(found, dict)
+            and expected.keys() == found.keys()
+            and all(
+                matches(found[k], expected[k], 5e-3 if k == "gradient" else tolerance)
+                for k in expected
+            )
+        )
+    if isinstance(expected, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(matches(f, e, tolerance) for f, e in zip(found, expected, strict=True))
+        )
+    if (
+        isinstance(expected, float)
+        and isinstance(found, int | float)
+        and not isinstance(found, bool)
+    ):
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return type(found) is type(expected) and found == expected
