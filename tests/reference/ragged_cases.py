@@ -587,7 +587,7 @@ def _encode(tf, value):
         return {"array": [_encode(tf, v) for v in value], "dtype": str(value.dtype)}
     if isinstance(value, list | tuple | tf.data.Dataset):
         return [_encode(tf, v) for v in value]
-    if isinstance(value, dict):
+    if isinstance(value, dict) and any(isinstance(v, tf.SparseTensor) for v in value.values()):
         return {str(k): _encode(tf, v) for k, v in sorted(value.items())}
     if isinstance(value, bytes):
         return value.decode("latin-1")

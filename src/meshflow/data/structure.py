@@ -277,7 +277,8 @@ def list_encoding_specs(spec: PyTree) -> list[Any]:
     """List the specs of the tensors that represent a leaf in a batch."""
     if not is_extension_spec(spec):
         return [spec]
-    return nest.flatten(sparse_leaves.get_batch_encoder(spec).encoding_specs(spec))
+    parts = nest.flatten(sparse_leaves.get_batch_encoder(spec).encoding_specs(spec))
+    return [inner for part in parts for inner in list_encoding_specs(part)]
 
 
 def relax_spec(spec: PyTree) -> PyTree:
