@@ -173,7 +173,7 @@ def sparse_dense_matmul(
     inner = sp_a.shape[0 if adjoint_a else 1] if are_matrices else None
     if not are_matrices or inner not in (None, b.shape[1 if adjoint_b else 0]):
         raise InvalidValueError(
-            f"sparse_dense_matmul: matrices of shapes {sp_a.shape} and {b.shape} cannot be multiplied with "
+            f"Matrix size-incompatible: matrices of shapes {sp_a.shape} and {b.shape} cannot be multiplied with "
             f"adjoint_a={adjoint_a} and adjoint_b={adjoint_b}."
         )
     if adjoint_b:

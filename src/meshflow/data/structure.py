@@ -367,7 +367,7 @@ def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
     Raises:
       InvalidArgumentError: If the values differ in more than their sizes, or have shapes that cannot be stacked.
     """
-    specs = list(map(type_spec_from_value, values))
+    specs: list[Any] = list(map(type_spec_from_value, values))
     encoder = sparse_leaves.get_batch_encoder(specs[0])
     encoded = [encoder.encode(s, v) for s, v in zip(specs, values, strict=True)]
     if spec is None:
@@ -377,7 +377,7 @@ def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
             raise InvalidArgumentError(f"Cannot batch values of different types: {error}") from None
     parts = nest.flatten(encoder.encoding_specs(spec))
 
-    def to_leaf(part: TypeSpec, value: PyTree) -> PyTree:
+    def to_leaf(part: PyTree, value: PyTree) -> PyTree:
         array = to_array(value)
         is_row = isinstance(part, RaggedTensorSpec) and type(array) is np.ndarray
         return RaggedRow(array, part.row_splits_dtype) if is_row else array
@@ -391,7 +391,7 @@ def split_rows(value: PyTree) -> PyTree:
     """Split a leaf along its first axis: an array as it is, and a composite tensor into a list."""
     if not is_extension(value):
         return sparse_leaves.split_rows(value) if is_sparse(value) else value
-    spec = type_spec_from_value(value)
+    spec: PyTree = type_spec_from_value(value)
     encoder = sparse_leaves.get_batch_encoder(spec)
     encoded = encoder.encode(spec, value, 1)
     columns = [split_rows(to_array(part)) for part in nest.flatten(encoded)]

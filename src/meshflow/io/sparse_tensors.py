@@ -100,10 +100,8 @@ def deserialize_many_sparse(
         )
     if texts.ndim == 1:
         # One tensor, without a dimension of batches.
-        indices, values, shape = (
-            parse_tensor(t, k) for t, k in zip(texts, ("int64", dtype, "int64"), strict=True)
-        )
-        return SparseTensor(indices, values, shape)
+        single = [parse_tensor(t, k) for t, k in zip(texts, ("int64", dtype, "int64"), strict=True)]
+        return SparseTensor(*single)
     parts = [
         [parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)]
         for row in texts

@@ -573,7 +573,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
             f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
         )
     sp_input.check_indices()
-    count = sp_input.values.array.shape[0]
+    count: Any = sp_input.values.array.shape[0]
     if not is_symbolic_dim(count) and not count:
         return sp_input
 

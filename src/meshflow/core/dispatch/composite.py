@@ -217,7 +217,7 @@ def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
     sizes = tuple(part.shape)[:-1]
     if not has_symbolic_size(sizes):
         return Tensor(np.array(sizes, dtype))
-    return _SizesSpec(part) if isinstance(part, TensorSpec) else make_sizes_tensor(sizes, dtype)  # type: ignore[return-value]
+    return _SizesSpec(part) if isinstance(part, TensorSpec) else make_sizes_tensor(sizes, dtype)
 
 
 def _build_rows(parts: Sequence[Any]) -> IndexedSlices:

@@ -203,11 +203,10 @@ def safe_embedding_lookup_sparse(
         is_valid &= parts[1].values > 0
     parts = [sparse.retain(part, is_valid) for part in parts]
     # Empty rows have the default id with the weight 1.
-    parts = [
+    (ids, is_empty), *weights = [
         sparse.fill_empty_rows(part, math.cast(default, part.dtype))
         for part, default in zip(parts, (default_id or 0, 1), strict=False)
     ]
-    (ids, is_empty), *weights = parts
     weighted = weights[0][0] if weights else None
     num_rows = ids.dense_shape[0]
     result = _combine_rows(embedding_weights, ids, weighted, combiner, max_norm, num_rows)
