@@ -1,4 +1,4 @@
-"""Measure ragged batches of varying sizes, with Meshflow or another Python's TensorFlow.
+"""Measure ragged, sparse and graph batches of varying sizes, with Meshflow or another Python's TensorFlow.
 
 Usage: `python benchmarks/ragged_batches.py [meshflow|tensorflow]`. It prints CPU seconds, compiled programs and a loss.
 """
@@ -40,6 +40,57 @@ def rearrange(ids, targets):
     return ids.to_tensor(), tf.concat([ids, ids], 1), masked, tf.gather(ids, [1, 0, 2]), ids[:, :5]
 
 
+def recommend(ids, weights, profile, targets):
+    """Train on sparse profiles and on weighted means of the rows of the items in each row."""
+    with tf.GradientTape() as tape:
+        mean = tf.nn.safe_embedding_lookup_sparse(table, ids, weights)
+        hidden = tf.nn.relu(mean + tf.sparse.sparse_dense_matmul(profile, projection))
+        loss = tf.reduce_mean((hidden @ kernel - targets) ** 2)
+    rows, *gradients = tape.gradient(loss, [table, projection, kernel])
+    table.scatter_sub(tf.IndexedSlices(0.1 * rows.values, rows.indices))
+    for variable, gradient in zip((projection, kernel), gradients, strict=True):
+        variable.assign_sub(0.1 * gradient)
+    return loss
+
+
+def rearrange_sparse(ids, weights, profile, targets):
+    large = tf.sparse.retain(profile, profile.values > 0.5)
+    filled, empty = tf.sparse.fill_empty_rows(large, 1.0)
+    total = tf.sparse.add(profile, filled)
+    halves = tf.sparse.split(total, 2, axis=1)
+    return (
+        tf.sparse.reduce_sum(total, 1),
+        tf.sparse.concat(0, halves),
+        empty,
+        tf.sparse.transpose(total),
+    )
+
+
+class Graph(tf.experimental.BatchableExtensionType):
+    """Graphs with different numbers of nodes and edges."""
+
+    nodes: tf.RaggedTensor
+    senders: tf.RaggedTensor
+    receivers: tf.RaggedTensor
+
+
+def train_graphs(graph, targets):
+    """Add the features of the senders of edges to their receivers, and train on means of the nodes."""
+    offsets = tf.gather(graph.nodes.row_starts(), graph.senders.value_rowids())
+    with tf.GradientTape() as tape:
+        hidden = tf.tanh(graph.nodes.flat_values @ projection[:8])
+        sent = tf.gather(hidden, graph.senders.flat_values + offsets)
+        receivers = graph.receivers.flat_values + offsets
+        hidden += tf.math.unsorted_segment_sum(sent, receivers, tf.shape(hidden)[0])
+        mean = tf.reduce_mean(graph.nodes.with_flat_values(hidden), 1)
+        loss = tf.reduce_mean((mean @ kernel - targets) ** 2)
+    for variable, gradient in zip(
+        (projection, kernel), tape.gradient(loss, [projection, kernel]), strict=True
+    ):
+        variable.assign_sub(0.001 * gradient)
+    return loss
+
+
 def make_batch():
     lengths = random.integers(0, 60, size=32)
     ids = random.integers(0, 1000, size=lengths.sum()).astype(np.int32)
@@ -47,19 +98,64 @@ def make_batch():
     return tf.RaggedTensor.from_row_lengths(ids, lengths), targets
 
 
+def make_sparse_batch():
+    count = int(random.integers(20, 40))
+    lengths = random.integers(0, 12, size=count)
+    indices = np.stack(
+        [np.repeat(np.arange(count), lengths), np.concatenate([np.arange(n) for n in lengths])], 1
+    )
+    ids = tf.SparseTensor(indices, random.integers(0, 1000, len(indices)), [count, 12])
+    weights = ids.with_values(random.random(len(indices)).astype(np.float32))
+    profile = random.random((count, 64)) * (random.random((count, 64)) > 0.9)
+    targets = tf.constant(random.random((count, 1)).astype(np.float32))
+    return ids, weights, tf.sparse.from_dense(profile.astype(np.float32)), targets
+
+
+def make_graphs(count=1280):
+    num_nodes, num_edges = random.integers(1, 12, count), random.integers(1, 20, count)
+    ends = [random.integers(0, np.repeat(num_nodes, num_edges)) for _ in range(2)]
+    nodes = random.standard_normal((num_nodes.sum(), 8)).astype(np.float32)
+    graphs = Graph(
+        tf.RaggedTensor.from_row_lengths(nodes, num_nodes),
+        *[tf.RaggedTensor.from_row_lengths(end, num_edges) for end in ends],
+    )
+    targets = random.random((count, 1)).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((graphs, targets)).batch(32)
+
+
+projection = tf.Variable(random.standard_normal((64, 16)).astype(np.float32) / 10)
 batches = [make_batch() for _ in range(40)]
+sparse_batches = [make_sparse_batch() for _ in range(40)]
+start = time.process_time()
+graph_batches = list(make_graphs())
+print(f"batch graphs in a dataset: {time.process_time() - start:.2f} CPU s")
 signature = [tf.RaggedTensorSpec([None, None], tf.int32), tf.TensorSpec([None, 1])]
-for name, step in {
-    "train in a function": tf.function(train, input_signature=signature),
-    "train eagerly": train,
-    "rearrange in a function": tf.function(rearrange, input_signature=signature),
-    "rearrange eagerly": rearrange,
-}.items():
-    for attempt in ("first", "again"):
-        programs.clear()
-        start = time.process_time()
-        for batch in batches:
-            result = step(*batch)
-        seconds = time.process_time() - start
-        loss = f" loss {float(result):.6f}" if name.startswith("train") else ""
-        print(f"{name}, {attempt}: {seconds:.2f} CPU s, {len(programs)} programs{loss}")
+sparse_signature = [
+    tf.SparseTensorSpec([None, 12], tf.int64),
+    tf.SparseTensorSpec([None, 12]),
+    tf.SparseTensorSpec([None, 64]),
+    tf.TensorSpec([None, 1]),
+]
+ends_spec = tf.RaggedTensorSpec([None, None], tf.int64, 1)
+nodes_spec = tf.RaggedTensorSpec([None, None, 8], tf.float32, 1)
+graph_signature = [Graph.Spec(nodes_spec, ends_spec, ends_spec), tf.TensorSpec([None, 1])]
+steps = {
+    "train": (train, signature, batches),
+    "rearrange": (rearrange, signature, batches),
+    "train on sparse features": (recommend, sparse_signature, sparse_batches),
+    "rearrange sparse tensors": (rearrange_sparse, sparse_signature, sparse_batches),
+    "train on graphs": (train_graphs, graph_signature, graph_batches),
+}
+for name, (function, specs, data) in steps.items():
+    for kind, step in {
+        "in a function": tf.function(function, input_signature=specs),
+        "eagerly": function,
+    }.items():
+        for attempt in ("first", "again"):
+            programs.clear()
+            start = time.process_time()
+            for batch in data:
+                result = step(*batch)
+            seconds = time.process_time() - start
+            loss = f" loss {float(result):.6f}" if name.startswith("train") else ""
+            print(f"{name} {kind}, {attempt}: {seconds:.2f} CPU s, {len(programs)} programs{loss}")

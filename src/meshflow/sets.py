@@ -21,8 +21,9 @@ _Rows = dict[tuple[int, ...], np.ndarray]
 def _collect_rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
     """Return sets by their index in the leading axes, the shape of those axes, and the dtype."""
     if isinstance(value, SparseTensor):
-        shape = [int(n) for n in value.dense_shape.numpy()]
-        indices, values = value.indices.numpy(), value.values.require_value("a set")
+        parts = (value.dense_shape, value.indices, value.values)
+        sizes, indices, values = (part.require_value("a set") for part in parts)
+        shape = sizes.tolist()
         keys = [tuple(int(i) for i in index[:-1]) for index in indices]
         elements: dict[tuple[int, ...], list[Any]] = {}
         for key, element in zip(keys, values, strict=True):
@@ -35,6 +36,8 @@ def _collect_rows(value: Any, name: str) -> tuple[_Rows, list[int], np.dtype]:
         array = convert_to_tensor(value).require_value("a set")
         shape, dtype = list(array.shape), array.dtype
         rows = {k: array[k] for k in np.ndindex(*shape[:-1])}
+    if dtype.kind not in "iuO" or dtype in (np.uint32, np.uint64):
+        raise TypeError(f"tf.sets: {name} must be integers or strings, got {dtype}.")
     if len(shape) < 2:
         raise InvalidArgumentError(
             f"tf.sets: shape {shape} of {name} has rank {len(shape)}, expected at least 2"

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal, overload
 
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
+from meshflow.core.runtime.bounds_checks import is_padding
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.runtime.tracebacks import hide_frames_of_functions as _hide_frames
 from meshflow.core.runtime.unavailable_names import explain_names as _explain_names
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import string
+from meshflow.core.values.dtypes import int64, string
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_on_host
-from meshflow.environment.types import Array
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.ops import array, math
 from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
     INVALID,
     add_elements,
-    get_row_ids,
-    get_static_indices,
+    get_sizes_list,
     has_static_indices,
+    make_sparse,
     map_indices,
     multiply_elements,
     reduce_elements,
@@ -43,14 +41,12 @@ __all__ = [
     "SparseTensor",
     "cross",
     "cross_hashed",
-    "expand_dims",
     "eye",
     "from_dense",
     "mask",
     "reduce_max",
     "reduce_sum",
     "reorder",
-    "reshape",
     "sparse_dense_matmul",
     "to_dense",
     "transpose",
@@ -81,10 +77,10 @@ def to_dense(
       [[-1  5]
        [ 6 -1]]
     """
-    shape = sp_input.shape.as_list()
     indices = sp_input.check_indices() if validate_indices else sp_input.check_indices(INVALID)
     if validate_indices and has_static_indices(sp_input):
-        _check_order(np.asarray(indices.array), shape)
+        _check_order(np.asarray(indices.array), sp_input.shape.as_list())
+    shape = sp_input.dense_shape
     if default_value is None:
         empty = array.zeros(shape, sp_input.dtype)
     else:
@@ -123,13 +119,16 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
       ([[0, 1], [1, 0]], [5, 6])
     """
     tensor = convert_to_tensor(tensor)
+    if not tensor.ndim:
+        raise InvalidValueError("tf.sparse.from_dense: the tensor must have at least rank 1.")
     (indices,) = compute_on_host(
         lambda values: [np.argwhere(values != (b"" if values.dtype == object else 0))],
         [tensor],
         [((None, tensor.ndim), np.int64)],
         "a tensor to be made sparse (its result's shape depends on it)",
     )
-    return SparseTensor(indices, array.gather_nd(tensor, indices), tensor.shape.as_list())
+    values = array.gather_nd(tensor, indices)
+    return SparseTensor(indices, values, array.shape(tensor, int64))
 
 
 def sparse_dense_matmul(
@@ -170,14 +169,16 @@ def sparse_dense_matmul(
         return math.matmul(sp_a, b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
     if not hasattr(b, "_keras_history"):
         b = convert_to_tensor(b, dtype=sp_a.dtype)
-    shape = sp_a.shape.as_list()
-    are_matrices = len(shape) == len(b.shape) == 2
-    if are_matrices and b.shape[1 if adjoint_b else 0] == shape[0 if adjoint_a else 1]:
-        if adjoint_b:
-            b = array.transpose(b, conjugate=True)
-        return multiply_elements(sp_a, b, adjoint_a)
-    # This raises an error that names the shapes.
-    return math.matmul(to_dense(sp_a), b, adjoint_a=adjoint_a, adjoint_b=adjoint_b)
+    are_matrices = len(sp_a.shape) == len(b.shape) == 2
+    inner = sp_a.shape[0 if adjoint_a else 1] if are_matrices else None
+    if not are_matrices or inner not in (None, b.shape[1 if adjoint_b else 0]):
+        raise InvalidValueError(
+            f"Matrix size-incompatible: matrices of shapes {sp_a.shape} and {b.shape} cannot be multiplied with "
+            f"adjoint_a={adjoint_a} and adjoint_b={adjoint_b}."
+        )
+    if adjoint_b:
+        b = array.transpose(b, conjugate=True)
+    return multiply_elements(sp_a, b, adjoint_a)
 
 
 @overload
@@ -224,7 +225,7 @@ def reduce_sum(
 def _reduce(
     sparse: SparseTensor, axis: Any, keepdims: bool | None, is_sparse: bool, reduction: str
 ) -> Tensor | SparseTensor:
-    sizes = sparse.shape.as_list()
+    sizes = get_sizes_list(sparse)
     rank = len(sizes)
     axes = to_static_value(axis, "axis")
     if axes is None:
@@ -241,15 +242,25 @@ def _reduce(
         upper = tuple(n if d in kept else limits.max for d, n in enumerate(sizes))
         checked = sparse.check_indices(message, lower=lower, upper=upper, error="InternalError")
         return reduce_elements(checked, sparse.values, tuple(sizes), kept, shape, reduction)
-    indices = get_static_indices(sparse, f"reduce_{reduction}")
-    rows, owner = unique_rows(indices[:, kept])
-    count = len(rows)
-    values = reduce_elements(owner[:, None], sparse.values, (count,), (0,), (count,), reduction)
-    if keepdims:
-        indices = np.zeros((count, rank), np.int64)
-        indices[:, kept] = rows
-        rows = indices
-    return SparseTensor(rows, values, np.array(shape, np.int64))
+
+    def find(indices: np.ndarray, dense_shape: np.ndarray) -> list[np.ndarray]:
+        stored = ~is_padding(indices, dense_shape)[:, 0]
+        rows, owner = unique_rows(indices[:, kept][stored])
+        owners = np.full(len(indices), -1)
+        owners[stored] = owner
+        if not keepdims:
+            return [rows, owners]
+        full_rows = np.zeros((len(rows), rank), np.int64)
+        full_rows[:, kept] = rows
+        return [full_rows, owners]
+
+    results: list[Result] = [((None, len(shape)), np.int64), (sparse.values.array.shape, np.int64)]
+    operands = [sparse.indices, sparse.dense_shape]
+    rows, owner = compute_on_host(find, operands, results, f"indices of tf.{name}")
+    count = rows.array.shape[0]
+    owner = array.reshape(owner, [-1, 1])
+    values = reduce_elements(owner, sparse.values, (count,), (0,), (count,), reduction)
+    return make_sparse(rows, values, shape)
 
 
 @overload
@@ -302,7 +313,7 @@ def reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.reorder(a).values.numpy())
       [5 6]
     """
-    return sort_elements(sp_input.indices, sp_input.values, sp_input.shape.as_list())
+    return sort_elements(sp_input.indices, sp_input.values, get_sizes_list(sp_input))
 
 
 def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None) -> SparseTensor:
@@ -314,61 +325,16 @@ def transpose(sp_input: SparseTensor, perm: Any = None, name: str | None = None)
       >>> print(tf.sparse.to_dense(tf.sparse.transpose(a)).numpy().tolist())
       [[1], [2], [0]]
     """
-    rank = len(sp_input.shape)
-    perm = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
-    indices = map_indices(lambda xp, i: i[:, np.array(perm, np.int64)], sp_input.indices)
-    shape = [sp_input.shape.as_list()[p] for p in perm]
-    return sort_elements(indices, sp_input.values, shape)
-
-
-def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
-    """Reshape a sparse tensor; one size of the new shape may be -1.
-
-    Example:
-      >>> import meshflow as tf
-      >>> a = tf.sparse.from_dense([[1, 0], [0, 2]])
-      >>> print(tf.sparse.to_dense(tf.sparse.reshape(a, [-1])).numpy())
-      [1 0 0 2]
-    """
-    old = sp_input.shape.as_list()
-    new = [int(s) for s in np.asarray(convert_to_tensor(shape).array)]
-    if -1 in new:
-        rest = -int(np.prod(new))
-        new[new.index(-1)] = int(np.prod(old)) // max(rest, 1)
-    if int(np.prod(new)) != int(np.prod(old)):
+    sizes = get_sizes_list(sp_input)
+    axes = range(len(sizes))
+    perm = axes[::-1] if perm is None else [int(p) for p in perm]
+    if sorted(perm) != list(axes):
         raise InvalidValueError(
-            f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
+            f"tf.sparse.transpose: perm must be a permutation of {list(axes)}, got {perm}."
         )
-    strides = np.cumprod([1, *new[:0:-1]])[::-1]
-
-    def change_indices(xp: ModuleType, indices: Array) -> Array:
-        ids = get_row_ids(xp, indices, old)
-        if not new:
-            return indices[:, :0]
-        columns = [
-            ids // strides[0],
-            *[ids // s % n for s, n in zip(strides[1:], new[1:], strict=True)],
-        ]
-        return xp.where(
-            is_padding(indices, old), np.maximum(new, PADDING_INDEX), xp.stack(columns, 1)
-        )
-
-    return SparseTensor(map_indices(change_indices, sp_input.indices), sp_input.values, new)
-
-
-def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
-    """Insert an axis of size 1; by default, at the end.
-
-    Example:
-      >>> import meshflow as tf
-      >>> tf.sparse.expand_dims(tf.sparse.from_dense([1, 0]), axis=0).shape
-      TensorShape([1, 2])
-    """
-    shape = sp_input.shape.as_list()
-    axis = -1 if axis is None else int(axis)
-    axis = axis if axis >= 0 else len(shape) + 1 + axis
-    indices = map_indices(lambda xp, i: xp.insert(i, axis, 0, axis=1), sp_input.indices)
-    return SparseTensor(indices, sp_input.values, [*shape[:axis], 1, *shape[axis:]])
+    indices = map_indices(lambda xp, i: i[:, np.array(perm, np.int64)], sp_input.indices)
+    shape = [sizes[p] for p in perm]
+    return sort_elements(indices, sp_input.values, shape)
 
 
 def eye(
@@ -383,6 +349,10 @@ def eye(
        [0. 1. 0.]]
     """
     columns = num_rows if num_columns is None else num_columns
+    if min(num_rows, columns) < 0:
+        raise InvalidValueError(
+            f"tf.sparse.eye: sizes must not be negative, got {num_rows} and {columns}."
+        )
     diagonal = np.arange(min(num_rows, columns), dtype=np.int64)
     return SparseTensor(
         np.stack([diagonal, diagonal], 1), array.ones([len(diagonal)], dtype), [num_rows, columns]

@@ -4,6 +4,8 @@
 Meshflow. `evaluate` returns a value for JSON: the content, shape, dtype and gradient, or an error class.
 """
 
+import math
+
 import numpy as np
 
 # Nested lists by name: several ranks, empty rows, no rows, inner and uniform dimensions.
@@ -583,8 +585,10 @@ def _encode(tf, value):
         }
     if isinstance(value, np.ndarray):
         return {"array": [_encode(tf, v) for v in value], "dtype": str(value.dtype)}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | tf.data.Dataset):
         return [_encode(tf, v) for v in value]
+    if isinstance(value, dict) and any(isinstance(v, tf.SparseTensor) for v in value.values()):
+        return {str(k): _encode(tf, v) for k, v in sorted(value.items())}
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, complex):
@@ -597,40 +601,88 @@ def _encode(tf, value):
     return value if value is None or isinstance(value, bool | int | str) else repr(value)
 
 
-def evaluate(tf, case):
-    """Return the result of a case for JSON."""
+def _make_example(tf, **features):
+    """Serialize a `tf.train.Example` of lists of integers, floats or bytes."""
+    message = tf.train.Example()
+    for key, values in features.items():
+        feature, first = message.features.feature[key], values[0]
+        kind = {int: feature.int64_list, float: feature.float_list, bytes: feature.bytes_list}
+        kind[type(first)].value.extend(values)
+    return message.SerializeToString()
+
+
+def _make_sequence(tf, rows):
+    """Serialize a `tf.train.SequenceExample` with rows of integers named "a"."""
+    message = tf.train.SequenceExample()
+    for row in rows:
+        message.feature_lists.feature_list["a"].feature.add().int64_list.value.extend(row)
+    return message.SerializeToString()
+
+
+def _take_flat_values(tf, value):
+    return value.values if isinstance(value, tf.SparseTensor) else value.flat_values
+
+
+def _sum_weighted(tf, value, allows_sparse):
+    """Return a sum of the elements of a result with different weights, None if there are no floats."""
+    if isinstance(value, list | tuple) and allows_sparse and value:
+        parts = [_sum_weighted(tf, part, True) for part in value]
+        return None if any(part is None for part in parts) else sum(parts)
+    if isinstance(value, tf.RaggedTensor) or (isinstance(value, tf.SparseTensor) and allows_sparse):
+        value = _take_flat_values(tf, value)
+    if not tf.is_tensor(value) or isinstance(value, tf.SparseTensor) or not value.dtype.is_floating:
+        return None
+    weights = tf.range(1.0, tf.cast(tf.size(value), tf.float32) + 1)
+    return tf.reduce_sum(value * tf.cast(tf.reshape(weights, tf.shape(value)), value.dtype))
+
+
+def evaluate(tf, case, is_traced=False):
+    """Return the result of a case for JSON.
+
+    Args:
+      tf: TensorFlow or Meshflow.
+      case: An expression, and expressions of its operands.
+      is_traced: Whether to compute it in a function that accepts sparse operands of all shapes.
+    """
     names = {
         "tf": tf, "np": np, "R": tf.ragged.constant, "RT": tf.RaggedTensor, "C": tf.constant, "Z": tf.zeros,
+        "S": tf.SparseTensor, "E": lambda **f: _make_example(tf, **f), "Q": lambda rows: _make_sequence(tf, rows),
     }  # fmt: skip
     text, *operands = case
     try:
-        for name, operand in zip("xy", operands):
-            names[name] = eval(operand, names)
-        x = names.get("x")
-        is_float = isinstance(x, tf.RaggedTensor) and x.dtype.name == "float32"
+        arguments = {name: eval(operand, names) for name, operand in zip("xy", operands)}
+
+        def call(**values):
+            return eval(text, names | values)
+
+        compute = call
+        if is_traced:
+            specs = [
+                tf.SparseTensorSpec([None] * len(v.shape), v.dtype) for v in arguments.values()
+            ]
+            traced = tf.function(
+                lambda *v: call(**dict(zip(arguments, v, strict=True))), input_signature=specs
+            )
+            compute = lambda **values: traced(*values.values())
+        x = arguments.get("x")
+        is_sparse = isinstance(x, tf.SparseTensor)
+        is_float = (is_sparse or isinstance(x, tf.RaggedTensor)) and x.dtype.name == "float32"
         if not is_float:
-            return {"value": _encode(tf, eval(text, names))}
-        flat = x.flat_values
+            return {"value": _encode(tf, compute(**arguments))}
+        flat = _take_flat_values(tf, x)
         with tf.GradientTape() as tape:
             tape.watch(flat)
-            names["x"] = x.with_flat_values(flat)
-            value = eval(text, names)
-            target = value.flat_values if isinstance(value, tf.RaggedTensor) else value
-            has_target = (
-                tf.is_tensor(target)
-                and not isinstance(target, tf.SparseTensor)
-                and target.dtype.is_floating
-            )
-            if has_target:
-                target = tf.reduce_sum(
-                    target
-                    * tf.reshape(
-                        tf.range(1.0, tf.cast(tf.size(target), tf.float32) + 1), tf.shape(target)
-                    )
-                )
+            changed = x.with_values(flat) if is_sparse else x.with_flat_values(flat)
+            value = compute(**arguments | {"x": changed})
+            target = _sum_weighted(tf, value, is_sparse)
         result = {"value": _encode(tf, value)}
-        if has_target:
-            gradient = tape.gradient(target, flat)
+        if target is not None:
+            try:
+                gradient = tape.gradient(target, flat)
+            except (LookupError, TypeError):  # TensorFlow has no gradients of some ops.
+                if not is_sparse:
+                    raise
+                gradient = None
             result["gradient"] = (
                 None
                 if gradient is None
@@ -642,3 +694,31 @@ def evaluate(tf, case):
             "error": type(error).__name__,
             "bases": [base.__name__ for base in type(error).__mro__],
         }
+
+
+def matches(found, expected, tolerance=1e-3):
+    """Compare results; numbers within a tolerance, and error classes by inheritance."""
+    if isinstance(expected, dict):
+        if "error" in expected:
+            return isinstance(found, dict) and expected["error"] in found.get("bases", ())
+        return (
+            isinstance(found, dict)
+            and expected.keys() == found.keys()
+            and all(
+                matches(found[k], expected[k], 5e-3 if k == "gradient" else tolerance)
+                for k in expected
+            )
+        )
+    if isinstance(expected, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(expected)
+            and all(matches(f, e, tolerance) for f, e in zip(found, expected, strict=True))
+        )
+    if (
+        isinstance(expected, float)
+        and isinstance(found, int | float)
+        and not isinstance(found, bool)
+    ):
+        return math.isclose(found, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return type(found) is type(expected) and found == expected

@@ -1,4 +1,4 @@
-"""Sparse tensors as leaves of elements: stacking them to batches, and splitting batches into rows."""
+"""Composite tensors as leaves of elements: stacking them to batches, and splitting batches into rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,31 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
+from meshflow.core.values.composite import CompositeSpec, is_extension
+from meshflow.core.values.specs import type_spec_from_value
+from meshflow.environment.types import PyTree
 from meshflow.ops import ragged
-from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
+from meshflow.ops.ragged import RaggedRow, RaggedTensor
 
 
 def is_sparse(leaf: object) -> bool:
-    """Check whether a leaf is a sparse or ragged tensor, or a row of a ragged one."""
-    return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow))
+    """Check whether a leaf is a sparse or ragged tensor, a row of a ragged one, or an extension type."""
+    return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow)) or is_extension(leaf)
+
+
+def get_batch_encoder(spec: CompositeSpec) -> PyTree:
+    """Return the encoder of an extension type.
+
+    Raises:
+      TypeError: If the type is not batchable.
+    """
+    encoder = getattr(spec.value_type, "__batch_encoder__", None)
+    if encoder is None:
+        raise TypeError(
+            f"{spec.value_type.__qualname__} cannot be batched. Derive it from "
+            "tf.experimental.BatchableExtensionType."
+        )
+    return encoder
 
 
 def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -97,20 +115,10 @@ def split_rows(sparse: SparseTensor | RaggedTensor) -> list[Any]:
     ]
 
 
-def infer_sparse_spec(leaf: Any) -> SparseTensorSpec | RaggedTensorSpec:
-    """Return the spec of a sparse or ragged leaf."""
+def infer_sparse_spec(leaf: PyTree) -> PyTree:
+    """Return the spec of a composite leaf."""
+    if is_extension(leaf):
+        return type_spec_from_value(leaf)
     if isinstance(leaf, SparseTensor):
         return SparseTensorSpec.from_value(leaf)
     return ragged.make_spec(leaf)
-
-
-def batch_sparse_spec(
-    spec: SparseTensorSpec | RaggedTensorSpec, size: int | None
-) -> SparseTensorSpec | RaggedTensorSpec:
-    """Return the spec of batches of sparse or ragged tensors."""
-    if spec.shape.rank is None:
-        return spec
-    if isinstance(spec, RaggedTensorSpec):
-        sizes = [size, *spec.shape.as_list()]
-        return RaggedTensorSpec(sizes, spec.dtype, spec.ragged_rank + 1, spec.row_splits_dtype)
-    return SparseTensorSpec([size, *spec.shape.as_list()], spec.dtype)

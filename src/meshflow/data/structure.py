@@ -6,6 +6,7 @@ sparse tensors and datasets are leaves, too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +16,9 @@ from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
+from meshflow.core.values.composite import is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec
+from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
 from meshflow.data import sparse_leaves
 from meshflow.data.sparse_leaves import is_sparse
@@ -224,8 +226,10 @@ def batch_spec(spec: PyTree, size: int | None) -> PyTree:
     """
 
     def leaf(s: TypeSpec) -> Any:
+        if is_extension_spec(s):
+            return sparse_leaves.get_batch_encoder(s).batch(s, size)
         if isinstance(s, (SparseTensorSpec, RaggedTensorSpec)):
-            return sparse_leaves.batch_sparse_spec(s, size)
+            return s if s.shape.rank is None else s.to_batch_spec(size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
             return s
         return TensorSpec([size, *s.shape.as_list()], s.dtype)
@@ -244,7 +248,8 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
       ValueError: If a component is a scalar, or the sizes of the first axes differ.
     """
     spec_types = (TensorSpec, SparseTensorSpec)
-    rows = {s.shape[0] for s in nest.flatten(spec) if isinstance(s, spec_types) and s.shape.rank}
+    parts = [part for s in nest.flatten(spec) for part in list_encoding_specs(s)]
+    rows = {s.shape[0] for s in parts if isinstance(s, spec_types) and s.shape.rank}
     rows.discard(None)
     if len(rows) > 1:
         raise ValueError(
@@ -253,9 +258,12 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
         )
 
     def leaf(s: TypeSpec) -> Any:
+        if is_extension_spec(s):
+            for part in list_encoding_specs(s):
+                leaf(part)
+            return sparse_leaves.get_batch_encoder(s).unbatch(s)
         if isinstance(s, RaggedTensorSpec):
-            sizes = s.shape.as_list()[1:]
-            return RaggedTensorSpec(sizes, s.dtype, s.ragged_rank - 1, s.row_splits_dtype)
+            return s.to_row_spec()
         if not isinstance(s, spec_types) or s.shape.rank is None:
             return s
         if s.shape.rank == 0:
@@ -263,6 +271,14 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
         return type(s)(s.shape.as_list()[1:], s.dtype)
 
     return map_specs(leaf, spec)
+
+
+def list_encoding_specs(spec: PyTree) -> list[Any]:
+    """List the specs of the tensors that represent a leaf in a batch."""
+    if not is_extension_spec(spec):
+        return [spec]
+    parts = nest.flatten(sparse_leaves.get_batch_encoder(spec).encoding_specs(spec))
+    return [inner for part in parts for inner in list_encoding_specs(part)]
 
 
 def relax_spec(spec: PyTree) -> PyTree:
@@ -288,6 +304,8 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
     """
 
     def leaf(a: TypeSpec, b: TypeSpec) -> Any:
+        if is_extension_spec(a):
+            return a.most_specific_compatible_type(b)
         if not isinstance(a, TensorSpec) or not isinstance(b, TensorSpec):
             return a
         if a.dtype is not b.dtype:
@@ -305,18 +323,26 @@ def merge_specs(first: PyTree, second: PyTree) -> PyTree:
         ) from None
 
 
-def stack_elements(elements: Sequence[Any]) -> PyTree:
+def stack_elements(elements: Sequence[Any], spec: PyTree = None) -> PyTree:
     """Stack elements to a batch.
+
+    Args:
+      elements: The elements.
+      spec: Spec of an element, for rows of ragged tensors in extension types.
 
     Raises:
       InvalidArgumentError: If the shapes of the elements differ.
     """
     columns = [nest.flatten(e) for e in elements]
+    leaf_specs = [None] * len(columns[0]) if spec is None else nest.flatten(spec)
     leaves: list[Any] = []
     for component, arrays in enumerate(zip(*columns, strict=True)):
         first = arrays[0]
         if first is None:
             leaves.append(None)
+            continue
+        if is_extension(first):
+            leaves.append(stack_extensions(arrays, leaf_specs[component]))
             continue
         if is_sparse(first):
             leaves.append(sparse_leaves.stack_sparse(arrays))
@@ -329,6 +355,51 @@ def stack_elements(elements: Sequence[Any]) -> PyTree:
                 )
         leaves.append(_stack_arrays(arrays))
     return nest.pack_sequence_as(elements[0], leaves)
+
+
+def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
+    """Stack values of an extension type.
+
+    Args:
+      values: The values.
+      spec: A spec that all values have, by default the most specific one.
+
+    Raises:
+      InvalidArgumentError: If the values differ in more than their sizes, or have shapes that cannot be stacked.
+    """
+    specs: list[Any] = list(map(type_spec_from_value, values))
+    encoder = sparse_leaves.get_batch_encoder(specs[0])
+    encoded = [encoder.encode(s, v) for s, v in zip(specs, values, strict=True)]
+    if spec is None:
+        try:
+            spec = functools.reduce(lambda a, b: a.most_specific_compatible_type(b), specs)
+        except ValueError as error:
+            raise InvalidArgumentError(f"Cannot batch values of different types: {error}") from None
+    parts = nest.flatten(encoder.encoding_specs(spec))
+
+    def to_leaf(part: PyTree, value: PyTree) -> PyTree:
+        array = to_array(value)
+        is_row = isinstance(part, RaggedTensorSpec) and type(array) is np.ndarray
+        return RaggedRow(array, part.row_splits_dtype) if is_row else array
+
+    batch = stack_elements([tuple(map(to_leaf, parts, nest.flatten(e))) for e in encoded])
+    tensors = nest.pack_sequence_as(encoded[0], list(map(to_tensor, batch)))
+    return encoder.decode(encoder.batch(spec, len(values)), tensors)
+
+
+def split_rows(value: PyTree) -> PyTree:
+    """Split a leaf along its first axis: an array as it is, and a composite tensor into a list."""
+    if not is_extension(value):
+        return sparse_leaves.split_rows(value) if is_sparse(value) else value
+    spec: PyTree = type_spec_from_value(value)
+    encoder = sparse_leaves.get_batch_encoder(spec)
+    encoded = encoder.encode(spec, value, 1)
+    columns = [split_rows(to_array(part)) for part in nest.flatten(encoded)]
+    row_spec = encoder.unbatch(spec)
+    return [
+        encoder.decode(row_spec, nest.pack_sequence_as(encoded, list(map(to_tensor, row))))
+        for row in zip(*columns, strict=True)
+    ]
 
 
 def _stack_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:

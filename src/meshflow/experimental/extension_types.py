@@ -29,6 +29,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.data import structure
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 
@@ -662,10 +663,10 @@ def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
             sizes = [size, *sizes] if is_batch else sizes[1:]
         return TensorSpec(sizes, spec.dtype)
     if isinstance(spec, ExtensionTypeSpec):
-        encoder: PyTree = getattr(spec, "__batch_encoder__", ExtensionTypeBatchEncoder())
+        encoder: PyTree = getattr(spec.value_type, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)
     if isinstance(spec, TypeSpec):
-        change = getattr(spec, "_batch" if is_batch else "_unbatch", None)
+        change = getattr(spec, "to_batch_spec" if is_batch else "to_row_spec", None)
         if change is not None:
             return change(size) if is_batch else change()
         raise TypeError(f"{type(spec).__name__} cannot be batched.")
@@ -717,3 +718,13 @@ class BatchableExtensionType(ExtensionType):
     """
 
     __batch_encoder__: ClassVar[ExtensionTypeBatchEncoder] = ExtensionTypeBatchEncoder()
+
+    def list_batch_values(self) -> list[Any]:
+        """Return the values in a batch."""
+        rows: list[Any] = structure.split_rows(self)
+        return rows
+
+    @staticmethod
+    def stack_batch_values(values: Sequence[Any]) -> PyTree:
+        """Return a batch of values."""
+        return structure.stack_extensions(values)

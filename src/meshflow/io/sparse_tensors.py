@@ -60,14 +60,19 @@ def serialize_many_sparse(
       name: Ignored.
     """
     _check_strings(out_type)
-    indices, values, shape = (
-        np.asarray(x.numpy()) for x in (sp_input.indices, sp_input.values, sp_input.dense_shape)
-    )
+    if len(sp_input.shape) < 2:
+        raise InvalidArgumentError(
+            f"serialize_many_sparse: the rank must be at least 2, got shape {sp_input.shape}."
+        )
+    parts = (sp_input.indices, sp_input.values, sp_input.dense_shape)
+    indices, values, shape = (x.require_value("parts of serialize_many_sparse") for x in parts)
+    order = np.argsort(indices[:, 0], kind="stable")
+    indices, values = indices[order], values[order]
+    ends = np.searchsorted(indices[:, 0], np.arange(1, int(shape[0])))
     rows = []
-    for row in range(int(shape[0])):
-        mask = indices[:, 0] == row
-        parts = (indices[mask, 1:], values[mask], shape[1:])
-        rows.append([serialize_tensor(convert_to_tensor(part)).numpy() for part in parts])
+    if shape[0]:
+        for row in zip(np.split(indices[:, 1:], ends), np.split(values, ends), strict=True):
+            rows.append([serialize_tensor(convert_to_tensor(p)).numpy() for p in (*row, shape[1:])])
     return convert_to_tensor(np.array(rows, object).reshape(-1, 3))
 
 
@@ -80,32 +85,38 @@ def deserialize_many_sparse(
     """Combine serialized sparse tensors to a batch.
 
     Args:
-      serialized_sparse: Strings of shape [batch, 3].
+      serialized_sparse: Strings of shape [batch, 3], or of shape [3] for one tensor.
       dtype: Dtype of the values.
-      rank: Rank of each sparse tensor, or None.
+      rank: Rank of the result, or None.
       name: Ignored.
 
     Raises:
       InvalidArgumentError: If the shape of the strings, the rank or the dtype is wrong.
     """
     texts = to_host_strings(serialized_sparse, "deserialize_many_sparse")
-    if texts.ndim != 2 or texts.shape[1] != 3:
+    if texts.ndim not in (1, 2) or texts.shape[-1] != 3:
         raise InvalidArgumentError(
             f"deserialize_many_sparse: expected strings of shape [batch, 3], got {list(texts.shape)}."
         )
+    if texts.ndim == 1:
+        # One tensor, without a dimension of batches.
+        single = [parse_tensor(t, k) for t, k in zip(texts, ("int64", dtype, "int64"), strict=True)]
+        return SparseTensor(*single)
     parts = [
         [parse_tensor(t, k).numpy() for t, k in zip(row, ("int64", dtype, "int64"), strict=True)]
         for row in texts
     ]
     shapes = [shape for _, _, shape in parts]
-    if len({len(shape) for shape in shapes}) > 1 or (
-        rank is not None and any(len(s) != rank for s in shapes)
-    ):
+    if len({len(shape) for shape in shapes}) > 1:
         raise InvalidArgumentError(
-            f"deserialize_many_sparse: expected equal ranks ({rank}), got shapes {shapes}."
+            f"deserialize_many_sparse: expected equal ranks, got shapes {shapes}."
+        )
+    if rank is not None and any(len(shape) + 1 != rank for shape in shapes):
+        raise ValueError(
+            f"deserialize_many_sparse: expected a batch of rank {rank}, got rows of shapes {shapes}."
         )
     indices = [
-        np.insert(np.reshape(i, (len(v), -1)), 0, row, axis=1)
+        np.insert(np.reshape(i, (len(v), len(shapes[0]))), 0, row, axis=1)
         for row, (i, v, _) in enumerate(parts)
     ]
     values = (

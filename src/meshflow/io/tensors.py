@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -144,6 +145,31 @@ def to_tensor_proto(array: np.ndarray) -> Any:
     return proto
 
 
+def _split_texts(content: bytes) -> list[bytes]:
+    """Split the content of a tensor of strings: their lengths as varints, then their bytes.
+
+    Raises:
+      InvalidArgumentError: If the content has another length.
+    """
+    lengths: list[int] = []
+    position = total = 0
+    while position + total < len(content):
+        length = shift = 0
+        while position < len(content):
+            byte = content[position]
+            position += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        lengths.append(length)
+        total += length
+    if position + total != len(content):
+        raise InvalidArgumentError("The content of a tensor of strings is damaged.")
+    ends = np.cumsum([position, *lengths]).tolist()
+    return [content[a:b] for a, b in itertools.pairwise(ends)]
+
+
 def _make_empty_proto(kind: DType, shape: Sequence[int]) -> Any:
     proto = protos.TensorProto(dtype=kind.as_datatype_enum)
     for size in shape:
@@ -214,8 +240,9 @@ def _count_elements(shape: Sequence[int], kind: DType, size: int) -> int:
 
 def _decode_values(proto: Any, kind: DType, count: int) -> np.ndarray:
     if kind.name == "string":
-        array = np.empty(len(proto.string_val), object)
-        array[:] = list(proto.string_val)
+        texts = list(proto.string_val) or _split_texts(proto.tensor_content)
+        array = np.empty(len(texts), object)
+        array[:] = texts
     elif proto.tensor_content:
         array = np.frombuffer(proto.tensor_content, kind.dtype)
     else:

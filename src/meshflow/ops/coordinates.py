@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +19,23 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import is_padding
-from meshflow.core.values.symbolic_sizes import has_symbolic_size
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import read_sizes
 from meshflow.environment.types import Array
 
 __all__ = [
     "INVALID",
     "add_elements",
     "get_row_ids",
-    "get_static_indices",
+    "get_sizes_list",
     "has_static_indices",
+    "make_sparse",
     "map_indices",
     "multiply_elements",
     "reduce_elements",
     "sort_elements",
+    "sum_elements",
     "take_elements",
     "unique_rows",
 ]
@@ -46,15 +50,15 @@ def has_static_indices(sparse: SparseTensor) -> bool:
     return not isinstance(sparse.indices.array, jax.core.Tracer)
 
 
-def get_static_indices(sparse: SparseTensor, op_name: str) -> np.ndarray:
-    """Return the indices on the host, for an op with a result size that depends on them.
+def get_sizes_list(sparse: SparseTensor) -> list[Any]:
+    """Return the dense shape as integers, or symbols of a trace."""
+    return list(read_sizes(sparse.dense_shape, "the dense shape of a sparse tensor"))
 
-    Raises:
-      ValueNeededError: If the indices are traced; the function then runs op by op.
-    """
-    return sparse.indices.require_value(
-        f"indices of the argument of tf.sparse.{op_name} (they determine the number of elements)"
-    )
+
+def make_sparse(indices: Tensor, values: Tensor, sizes: Sequence[Any]) -> SparseTensor:
+    """Create a sparse tensor; its sizes may be symbols."""
+    shape = make_sizes_tensor(tuple(sizes), np.int64) if has_symbolic_size(sizes) else None
+    return SparseTensor(indices, values, np.array(sizes, np.int64) if shape is None else shape)
 
 
 def map_indices(compute: Callable[..., Array], *indices: Tensor) -> Tensor:
@@ -71,11 +75,11 @@ def map_indices(compute: Callable[..., Array], *indices: Tensor) -> Tensor:
     return Tensor(compute(np, *[np.asarray(i.array) for i in indices]))
 
 
-def sort_elements(indices: Tensor, values: Tensor, shape: Sequence[int]) -> SparseTensor:
+def sort_elements(indices: Tensor, values: Tensor, shape: Sequence[Any]) -> SparseTensor:
     """Create a sparse tensor with elements in row-major order."""
     order = map_indices(lambda xp, i: xp.lexsort(i.T[::-1]), indices)
     indices = map_indices(lambda xp, i, o: i[o], indices, order)
-    return SparseTensor(indices, take_elements(values, order), shape)
+    return make_sparse(indices, take_elements(values, order), shape)
 
 
 _take = Op("gather", lambda o, _: jnp.take(o[0], o[1], axis=0, mode="clip"), strings="moves")
@@ -87,6 +91,15 @@ def take_elements(values: Tensor, order: Tensor) -> Tensor:
     return result
 
 
+_sum = Op("unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]))
+
+
+def sum_elements(values: Tensor, owner: Tensor, count: int) -> Tensor:
+    """Sum the values with the same owner; negative owners are ignored."""
+    result: Tensor = apply(_sum, (values, owner), (count,))
+    return result
+
+
 def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the different rows of a matrix in order, and for each row its index among them."""
     if not rows.shape[1]:
@@ -95,11 +108,11 @@ def unique_rows(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return different, owner.reshape(-1)
 
 
-def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int]) -> Array:
+def get_row_ids(xp: ModuleType, indices: Array, sizes: Sequence[int] | Array) -> Array:
     """Return the row-major positions of elements in a dense tensor."""
     ids = xp.zeros(indices.shape[0], np.int64)
-    for axis, size in enumerate(sizes):
-        ids = ids * size + indices[:, axis]
+    for axis in range(len(sizes)):
+        ids = ids * sizes[axis] + indices[:, axis]
     return ids
 
 
@@ -108,7 +121,7 @@ def multiply_elements(sparse: SparseTensor, b: TensorLike, is_adjoint: bool = Fa
     names = ("k", "m") if is_adjoint else ("m", "k")
     message = "{name} ({item}) from index[{index},{column}] out of bounds (>={bound})"
     indices = sparse.check_indices(message, names=names)
-    num_rows = sparse.shape.as_list()[is_adjoint]
+    num_rows = get_sizes_list(sparse)[is_adjoint]
     return _multiply_elements(indices, sparse.values, b, num_rows, is_adjoint)
 
 
@@ -120,12 +133,6 @@ def _multiply_elements(
     values = jnp.conj(values) if is_adjoint else values
     products = values[:, None] * jnp.take(b, columns, axis=0, mode="clip")
     return jax.ops.segment_sum(products, rows, num_rows)
-
-
-def _make_limits(sizes: Sequence[int]) -> Array:
-    if has_symbolic_size(sizes):
-        return jnp.stack([jnp.asarray(n, np.int64) for n in sizes])
-    return np.array(sizes, np.int64)
 
 
 @op(same=("values",), name="sparse_reduce")
@@ -149,9 +156,11 @@ def reduce_elements(
     """
     kept_sizes = [sizes[axis] for axis in kept]
     count = math.prod(kept_sizes)
-    indices, padding = indices[:, np.array(kept, np.int64)], is_padding(indices, sizes)
-    is_inside = ((indices >= 0) & (indices < _make_limits(kept_sizes))).all(1)
-    ids = jnp.where(is_inside & ~padding[:, 0], get_row_ids(jnp, indices, kept_sizes), count)
+    is_inside = ~is_padding(indices, sizes)[:, 0]
+    for axis in kept:
+        is_inside &= (indices[:, axis] >= 0) & (indices[:, axis] < sizes[axis])
+    indices = indices[:, np.array(kept, np.int64)]
+    ids = jnp.where(is_inside, get_row_ids(jnp, indices, kept_sizes), count)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)
     largest = jax.ops.segment_max(values, ids, count)

@@ -156,7 +156,7 @@ def _map_rows(fn: Callable[..., T], elems: PyTree, signature: PyTree) -> T:
     elements = [[get_row(x, i) for x in leaves] for i in range(count)]
     outputs = [fn(nest.pack_sequence_as(elems, row)) for row in elements]
     if not outputs:
-        return leaves[0]
+        return nest.flatten(elems)[0]
 
     def stack_results(spec: Any, *rows: Any) -> Any:
         if is_sparse(rows[0]):

@@ -1,7 +1,6 @@
 """Ops of sparse tensors that compute with their elements only.
 
-Where the number of elements of a result depends on the indices, these must be static: a function
-with traced indices runs op by op.
+Where the number of elements of a result depends on the indices, NumPy selects them (`compute_on_host`).
 """
 
 from __future__ import annotations
@@ -11,39 +10,52 @@ from types import ModuleType
 from typing import Any, overload
 
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
-from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import Array
+from meshflow.core.values.unknown_sizes import (
+    Result,
+    can_have_unknown_sizes,
+    compute_on_host,
+    compute_size,
+)
+from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
+from meshflow.ops.array.shaping import normalize_axis
 from meshflow.ops.coordinates import (
     INVALID,
     add_elements,
     get_row_ids,
-    get_static_indices,
+    get_sizes_list,
     has_static_indices,
+    make_sparse,
     map_indices,
     sort_elements,
+    sum_elements,
     take_elements,
     unique_rows,
 )
+from meshflow.ops.math.segments import count_segments
 from meshflow.ops.signatures import RowSegments
 
 __all__ = [
     "add",
     "bincount",
     "concat",
+    "expand_dims",
     "fill_empty_rows",
     "map_values",
     "maximum",
     "minimum",
     "reset_shape",
+    "reshape",
     "retain",
     "segment_mean",
     "segment_sqrt_n",
@@ -65,14 +77,23 @@ def _combine(
     a: SparseTensor, b: SparseTensor, combine: Callable[[Tensor, Tensor], Tensor], name: str
 ) -> SparseTensor:
     """Combine two sparse tensors; an element that is missing in one of them is 0."""
-    if a.shape.as_list() != b.shape.as_list():
+    sizes = get_sizes_list(a)
+    if len(sizes) != len(b.shape) or sizes != get_sizes_list(b):
         raise InvalidValueError(f"Operands' shapes do not match: {a.shape} and {b.shape}.")
-    first = get_static_indices(a, name)
-    indices, owner = unique_rows(np.concatenate([first, get_static_indices(b, name)]))
-    count = len(first)
-    left = array.scatter_nd(owner[:count, None], a.values, [len(indices)])
-    right = array.scatter_nd(owner[count:, None], b.values, [len(indices)])
-    return SparseTensor(indices, combine(left, right), a.shape.as_list())
+
+    def find(first: np.ndarray, second: np.ndarray) -> list[np.ndarray]:
+        indices, owner = unique_rows(np.concatenate([first, second]))
+        return [indices, *np.split(owner, [len(first)])]
+
+    results: list[Result] = [
+        ((None, len(sizes)), np.int64),
+        (a.values.array.shape, np.int64),
+        (b.values.array.shape, np.int64),
+    ]
+    indices, *owners = compute_on_host(find, [a.indices, b.indices], results, name)
+    count = indices.array.shape[0]
+    parts = [sum_elements(s.values, o, count) for s, o in zip((a, b), owners, strict=True)]
+    return SparseTensor(indices, combine(*parts), a.dense_shape)
 
 
 def _compare(
@@ -85,7 +106,7 @@ def _compare(
 
 
 def _replace_by_ones(a: SparseTensor) -> SparseTensor:
-    return a.with_values(array.ones([a.values.shape[0]], "int32"))
+    return a.with_values(array.ones_like(a.values, "int32"))
 
 
 @overload
@@ -125,8 +146,7 @@ def add(
             return total
         # The threshold only applies to elements that exist in both tensors.
         counts = _combine(_replace_by_ones(a), _replace_by_ones(b), math.add, "add").values
-        sums = total.values.require_value("sums that tf.sparse.add compares with a threshold")
-        return retain(total, (np.abs(sums) >= limit) | (np.asarray(counts.array) < 2))
+        return retain(total, (math.abs(total.values) >= limit) | (counts < 2))
     if not isinstance(a, SparseTensor) and not isinstance(b, SparseTensor):
         raise TypeError("tf.sparse.add: at least one argument must be a SparseTensor.")
     sparse, dense = (a, b) if isinstance(a, SparseTensor) else (b, a)
@@ -194,7 +214,12 @@ def map_values(op: Callable[..., Any], *args: Any, **kwargs: Any) -> SparseTenso
             raise InvalidValueError("map_values: sparse arguments must have the same indices.")
     values = [v.values if isinstance(v, SparseTensor) else v for v in args]
     named = {k: v.values if isinstance(v, SparseTensor) else v for k, v in kwargs.items()}
-    return sparse[0].with_values(op(*values, **named))
+    result = convert_to_tensor(op(*values, **named))
+    if result.shape[:1] != sparse[0].values.shape:
+        raise InvalidValueError(
+            f"map_values: the function must return {sparse[0].values.shape[0]} values, got shape {result.shape}."
+        )
+    return sparse[0].with_values(result)
 
 
 def _may_have_equal_indices(a: SparseTensor, b: SparseTensor) -> bool:
@@ -219,17 +244,20 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
       >>> print(tf.sparse.retain(a, [True, False, True]).indices.numpy().tolist())
       [[0], [3]]
     """
-    mask = np.asarray(convert_to_tensor(to_retain).require_value("to_retain of tf.sparse.retain"))
-    if mask.shape != (sp_input.values.shape[0],):
+    mask = convert_to_tensor(to_retain)
+    if mask.shape != sp_input.values.shape:
         raise ValueError(
-            f"to_retain must have shape {[sp_input.values.shape[0]]}, got {list(mask.shape)}."
+            f"to_retain must have shape {[sp_input.values.shape[0]]}, got {mask.shape.as_list()}."
         )
-    order = np.flatnonzero(mask)
-    return SparseTensor(
-        map_indices(lambda xp, i: i[order], sp_input.indices),
-        array.gather(sp_input.values, order),
-        sp_input.shape.as_list(),
-    )
+    use = "to_retain of tf.sparse.retain"
+    (order,) = compute_on_host(lambda m: [np.flatnonzero(m)], [mask], [((None,), np.int64)], use)
+    return _select(sp_input, order)
+
+
+def _select(sparse: SparseTensor, order: Tensor) -> SparseTensor:
+    """Return the elements at some positions."""
+    indices = map_indices(lambda xp, i, o: i[o], sparse.indices, order)
+    return SparseTensor(indices, take_elements(sparse.values, order), sparse.dense_shape)
 
 
 def concat(
@@ -258,30 +286,37 @@ def concat(
     """
     if isinstance(sp_inputs, SparseTensor):
         sp_inputs = [sp_inputs]
-    shapes = np.asarray([_check_sparse(s, "sp_inputs").shape.as_list() for s in sp_inputs])
-    rank = shapes.shape[1]
+    shapes = [get_sizes_list(_check_sparse(s, "sp_inputs")) for s in sp_inputs]
+    rank = len(shapes[0])
+    if len({len(shape) for shape in shapes}) > 1:
+        raise InvalidValueError(f"tf.sparse.concat: ranks differ: {shapes}.")
     if not -rank <= axis < rank:
         raise InvalidValueError(f"Concat dimension must be in [-{rank}, {rank}), got {axis}.")
-    others = np.delete(shapes, axis, axis=1)
-    if not expand_nonconcat_dims and (others != others[0]).any():
+    if len(sp_inputs) == 1:
+        return sp_inputs[0]
+    axis %= rank
+    columns = list(zip(*shapes, strict=True))
+    if not expand_nonconcat_dims and any(
+        size != sizes[0] for k, sizes in enumerate(columns) if k != axis for size in sizes[1:]
+    ):
         raise InvalidValueError(
-            f"tf.sparse.concat: shapes differ outside of dimension {axis}: {shapes.tolist()}."
+            f"tf.sparse.concat: shapes differ outside of dimension {axis}: {shapes}."
         )
-    shape = shapes.max(0)
-    shape[axis] = shapes[:, axis].sum()
-    padding = np.maximum(shape, PADDING_INDEX)
-    starts = np.cumsum(shapes[:, axis]) - shapes[:, axis]
+    shape = [sum(sizes) if k == axis else max(sizes) for k, sizes in enumerate(columns)]
+    starts = [sum(columns[axis][:k]) for k in range(len(shapes))]
 
     def join(xp: ModuleType, *parts: Array) -> Array:
-        offsets = np.zeros((len(parts), rank), np.int64)
-        offsets[:, axis] = starts
-        rows = zip(parts, shapes, offsets, strict=True)
-        # Padding must not overflow.
-        return xp.concatenate([xp.where(is_padding(i, n), padding, i + o) for i, n, o in rows])
+        rows = []
+        for indices, sizes, start in zip(parts, shapes, starts, strict=True):
+            offsets = xp.stack([xp.asarray(start if k == axis else 0) for k in range(rank)])
+            # Padding must not overflow.
+            padding = xp.asarray([xp.maximum(size, PADDING_INDEX) for size in shape])
+            rows.append(xp.where(is_padding(indices, sizes), padding, indices + offsets))
+        return xp.concatenate(rows)
 
     indices = map_indices(join, *[s.indices for s in sp_inputs])
     values = array.concat([s.values for s in sp_inputs], 0)
-    return sort_elements(indices, values, shape.tolist())
+    return sort_elements(indices, values, shape)
 
 
 def slice(
@@ -302,13 +337,24 @@ def slice(
       [[2 0]
        [3 4]]
     """
-    first = np.asarray(to_static_value(start, "start"))
-    shape = np.asarray(sp_input.shape.as_list())
-    sizes = np.maximum(np.minimum(np.asarray(to_static_value(size, "size")), shape - first), 0)
-    indices = get_static_indices(sp_input, "slice")
-    order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
-    values = take_elements(sp_input.values, Tensor(order))
-    return SparseTensor(indices[order] - first, values, sizes.tolist())
+    rank, use = len(sp_input.shape), "arguments of tf.sparse.slice"
+    box = [convert_to_tensor(start, dtype_hint=int64), convert_to_tensor(size, dtype_hint=int64)]
+    if any(part.shape != [rank] for part in box):
+        raise InvalidValueError(
+            f"tf.sparse.slice: start and size must have {rank} elements, got {[*map(str, box)]}."
+        )
+
+    def clip(first: np.ndarray, sizes: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+        return [np.clip(sizes, 0, np.maximum(shape - first, 0))]
+
+    def find(indices: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+        order = np.flatnonzero(((indices >= first) & (indices < first + sizes)).all(1))
+        return [indices[order] - first, order]
+
+    sizes = compute_on_host(clip, [*box, sp_input.dense_shape], [((rank,), np.int64)], use)[0]
+    results: list[Result] = [(("n", rank), np.int64), (("n",), np.int64)]
+    indices, order = compute_on_host(find, [sp_input.indices, box[0], sizes], results, use)
+    return SparseTensor(indices, take_elements(sp_input.values, order), sizes)
 
 
 def split(
@@ -328,22 +374,68 @@ def split(
       >>> [tf.sparse.to_dense(part).numpy().tolist() for part in tf.sparse.split(a, 2, axis=1)]
       [[[1, 0]], [[3]]]
     """
-    shape = sp_input.shape.as_list()
-    rank = len(shape)
+    rank = len(sp_input.shape)
     if not -rank <= axis < rank:
         raise InvalidValueError(f"Input axis should be in [-{rank}, {rank}), got {axis}.")
-    axis = axis % rank
-    if not 0 < num_split <= shape[axis]:
-        raise InvalidValueError(f"num_split must be in [1, {shape[axis]}], got {num_split}.")
-    base, num_larger = divmod(shape[axis], num_split)
-    parts, start = [], [0] * rank
-    for i in range(num_split):
-        size = list(shape)
-        size[axis] = base + (i < num_larger)
-        parts.append(slice(sp_input, start, size))
-        start = [*start]
-        start[axis] += size[axis]
-    return parts
+    if num_split < 1:
+        raise InvalidValueError(f"num_split must be positive, got {num_split}.")
+
+    def find(shape: np.ndarray) -> list[np.ndarray]:
+        if num_split > shape[axis]:
+            raise InvalidValueError(f"num_split must be in [1, {shape[axis]}], got {num_split}.")
+        base, num_larger = divmod(shape[axis], num_split)
+        sizes = np.repeat(shape[None], num_split, 0)
+        sizes[:, axis] = base + (np.arange(num_split) < num_larger)
+        starts = np.zeros_like(sizes)
+        starts[:, axis] = np.cumsum(sizes[:, axis]) - sizes[:, axis]
+        return [*starts, *sizes]
+
+    results: list[Result] = [((rank,), np.int64)] * (2 * num_split)
+    boxes = compute_on_host(find, [sp_input.dense_shape], results, "the shape of tf.sparse.split")
+    return [slice(sp_input, boxes[k], boxes[num_split + k]) for k in range(num_split)]
+
+
+def reshape(sp_input: SparseTensor, shape: Any, name: str | None = None) -> SparseTensor:
+    """Reshape a sparse tensor; one size of the new shape may be -1.
+
+    Example:
+      >>> import meshflow as tf
+      >>> a = tf.sparse.from_dense([[1, 0], [0, 2]])
+      >>> print(tf.sparse.to_dense(tf.sparse.reshape(a, [-1])).numpy())
+      [1 0 0 2]
+    """
+    new = convert_to_tensor(shape, dtype_hint=int64)
+    if new.ndim != 1:
+        raise InvalidValueError(f"tf.sparse.reshape: the shape must be a vector, got {new}.")
+
+    def resolve(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+        size, unknown = int(np.prod(old)), np.flatnonzero(new == -1)
+        sizes = new.copy()
+        rest = int(np.prod(new[new != -1]))
+        if len(unknown) == 1:
+            sizes[unknown] = size // max(rest, 1)
+        if len(unknown) > 1 or (sizes < 0).any() or int(np.prod(sizes)) != size:
+            raise InvalidValueError(
+                f"tf.sparse.reshape: a tensor of shape {old} cannot be reshaped to {new}."
+            )
+        return [sizes]
+
+    rank, use = new.array.shape[0], "shapes of tf.sparse.reshape"
+    results: list[Result] = [((rank,), np.int64)]
+    (sizes,) = compute_on_host(resolve, [sp_input.dense_shape, new], results, use)
+
+    def change_indices(xp: ModuleType, indices: Array, old: Array, new: Array) -> Array:
+        ids = get_row_ids(xp, indices, old)
+        if not rank:
+            return indices[:, :0]
+        strides = xp.cumprod(xp.concatenate([xp.ones(1, np.int64), new[:0:-1]]))[::-1]
+        columns = ids[:, None] // strides
+        columns = xp.concatenate([columns[:, :1], columns[:, 1:] % new[1:]], 1)
+        padding = (indices >= xp.maximum(old, PADDING_INDEX)).any(1, keepdims=True)
+        return xp.where(padding, xp.maximum(new, PADDING_INDEX), columns)
+
+    indices = map_indices(change_indices, sp_input.indices, sp_input.dense_shape, sizes)
+    return SparseTensor(indices, sp_input.values, sizes)
 
 
 def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTensor:
@@ -363,17 +455,46 @@ def reset_shape(sp_input: SparseTensor, new_shape: ShapeLike = None) -> SparseTe
       >>> tf.sparse.reset_shape(a).shape, tf.sparse.reset_shape(a, [8, 9]).shape
       (TensorShape([1, 2]), TensorShape([8, 9]))
     """
-    old_shape = sp_input.shape.as_list()
+    rank, use = len(sp_input.shape), "arguments of tf.sparse.reset_shape"
+    results: list[Result] = [((rank,), np.int64)]
     if new_shape is None:
-        indices = get_static_indices(sp_input, "reset_shape")
-        tight = (indices.max(0) + 1).tolist() if len(indices) else [0] * len(old_shape)
-        return SparseTensor(indices, sp_input.values, tight)
-    shape = list(to_static_value(new_shape, "new_shape"))
-    if len(shape) != len(old_shape) or any(n < o for n, o in zip(shape, old_shape, strict=True)):
-        raise InvalidValueError(
-            f"tf.sparse.reset_shape: new_shape must not be smaller than {old_shape}, got {shape}."
-        )
+
+        def find_smallest(indices: np.ndarray) -> list[np.ndarray]:
+            return [indices.max(0, initial=-1) + 1]
+
+        (shape,) = compute_on_host(find_smallest, [sp_input.indices], results, use)
+        return SparseTensor(sp_input.indices, sp_input.values, shape)
+
+    def check(old: np.ndarray, new: np.ndarray) -> list[np.ndarray]:
+        if new.shape != old.shape or (new < old).any():
+            raise InvalidValueError(
+                f"tf.sparse.reset_shape: new_shape must not be smaller than {old}, got {new}."
+            )
+        return [new]
+
+    requested = convert_to_tensor(
+        new_shape.as_list() if isinstance(new_shape, TensorShape) else new_shape, dtype_hint=int64
+    )
+    (shape,) = compute_on_host(check, [sp_input.dense_shape, requested], results, use)
     return SparseTensor(sp_input.indices, sp_input.values, shape)
+
+
+def expand_dims(sp_input: SparseTensor, axis: Any = None, name: str | None = None) -> SparseTensor:
+    """Insert an axis of size 1; by default, at the end.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.sparse.expand_dims(tf.sparse.from_dense([1, 0]), axis=0).shape
+      TensorShape([1, 2])
+    """
+    shape = get_sizes_list(sp_input)
+    axis = normalize_axis(-1 if axis is None else int(axis), len(shape) + 1, "sparse.expand_dims")
+
+    def insert(xp: ModuleType, i: Array) -> Array:
+        return xp.concatenate([i[:, :axis], xp.zeros_like(i[:, :1]), i[:, axis:]], 1)
+
+    indices = map_indices(insert, sp_input.indices)
+    return make_sparse(indices, sp_input.values, [*shape[:axis], 1, *shape[axis:]])
 
 
 def fill_empty_rows(
@@ -396,17 +517,33 @@ def fill_empty_rows(
       [[1, 2], [-1, 0]] [False  True]
     """
     _check_sparse(sp_input, "sp_input")
-    indices, shape = get_static_indices(sp_input, "fill_empty_rows"), sp_input.shape.as_list()
-    message = "indices({index}, 0) is invalid: {item} >= {bound}"
-    upper = (shape[0], *[np.iinfo(np.int64).max] * (len(shape) - 1))
-    sp_input.check_indices(message, upper=upper)
-    rows = np.setdiff1d(np.arange(shape[0]), indices[:, 0])
-    extra = np.zeros((len(rows), len(shape)), np.int64)
-    extra[:, 0] = rows
-    filler = array.fill([len(rows)], convert_to_tensor(default_value, dtype=sp_input.dtype))
-    values = array.concat([sp_input.values, filler], 0)
-    filled = sort_elements(Tensor(np.concatenate([indices, extra])), values, shape)
-    return filled, convert_to_tensor(np.isin(np.arange(shape[0]), rows))
+    default = convert_to_tensor(default_value, dtype=sp_input.dtype)
+    if default.ndim:
+        raise InvalidValueError(f"default_value must be a scalar, got shape {default.shape}.")
+    rank = len(sp_input.shape)
+
+    def find(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+        positions = np.flatnonzero(~is_padding(indices, shape)[:, 0])
+        rows = indices[positions, 0]
+        for i in np.flatnonzero((rows < 0) | (rows >= shape[0]))[:1]:
+            raise InvalidArgumentError(f"indices({i}, 0) is invalid: {rows[i]} >= {shape[0]}")
+        empty = np.bincount(rows, minlength=shape[0]) == 0
+        extra = np.zeros((np.count_nonzero(empty), rank), np.int64)
+        extra[:, 0] = np.flatnonzero(empty)
+        filled = np.concatenate([indices[positions], extra])
+        order = np.argsort(filled[:, 0], kind="stable")
+        # The default value follows the values.
+        positions = np.concatenate([positions, np.full(len(extra), len(indices))])
+        return [filled[order], positions[order], empty]
+
+    sizes = (get_sizes_list(sp_input)[0],)
+    results: list[Result] = [(("n", rank), np.int64), (("n",), np.int64), (sizes, np.bool_)]
+    operands = [sp_input.indices, sp_input.dense_shape]
+    use = "the indices of tf.sparse.fill_empty_rows"
+    indices, positions, is_empty = compute_on_host(find, operands, results, use)
+    values = array.concat([sp_input.values, array.reshape(default, [1])], 0)
+    filled = SparseTensor(indices, take_elements(values, positions), sp_input.dense_shape)
+    return filled, is_empty
 
 
 def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -418,9 +555,14 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
       >>> print(tf.sparse.to_dense(tf.sparse.softmax(a)).numpy())
       [[0.5 0.5 0. ]]
     """
-    sizes = sp_input.shape.as_list()[:-1]
-    count = sp_input.values.shape[0]
-    if not count:
+    sizes = get_sizes_list(sp_input)[:-1]
+    if not sizes or not sp_input.dtype.is_floating:
+        raise InvalidValueError(
+            f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
+        )
+    sp_input.check_indices()
+    count: Any = sp_input.values.array.shape[0]
+    if not is_symbolic_dim(count) and not count:
         return sp_input
 
     def number_rows(xp: ModuleType, indices: Array) -> Array:
@@ -429,7 +571,15 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
         row_ids = get_row_ids(xp, indices, sizes)
         return xp.unique(row_ids, return_inverse=True, **options)[1].reshape(-1)
 
-    owner = map_indices(number_rows, sp_input.indices)
+    if can_have_unknown_sizes():
+        operands, use = [sp_input.indices, sp_input.dense_shape], "indices of tf.sparse.softmax"
+
+        def find(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+            return [unique_rows(indices[:, :-1])[1]]
+
+        (owner,) = compute_on_host(find, operands, [((count,), np.int64)], use)
+    else:
+        owner = map_indices(number_rows, sp_input.indices)
     largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, count))
     powers = math.exp(sp_input.values - array.gather(largest, owner))
     total = math.unsorted_segment_sum(powers, owner, count)
@@ -454,14 +604,13 @@ def to_indicator(sp_input: SparseTensor, vocab_size: int, name: str | None = Non
       [[ True False  True]
        [False  True False]]
     """
-    shape = [*sp_input.shape.as_list()[:-1], int(vocab_size)]
+    shape = [*get_sizes_list(sp_input)[:-1], int(vocab_size)]
     indices = array.concat(
         [sp_input.indices[:, :-1], math.cast(sp_input.values, int64)[:, None]], 1
     )
-    is_stored = SparseTensor(indices, array.ones([indices.shape[0]], "bool"), shape)
-    return add_elements(
-        array.zeros(shape, "bool"), is_stored.check_indices(INVALID), is_stored.values, True
-    )
+    is_stored = make_sparse(indices, array.ones_like(sp_input.values, "bool"), shape)
+    empty = array.zeros(is_stored.dense_shape, "bool")
+    return add_elements(empty, is_stored.check_indices(INVALID), is_stored.values, True)
 
 
 def bincount(
@@ -485,7 +634,7 @@ def bincount(
       name: Ignored.
 
     Returns:
-      A sparse tensor, int64 or with the dtype of `weights`.
+      A sparse tensor with the dtype of `values` or `weights`.
 
     Example:
       >>> import meshflow as tf
@@ -494,37 +643,57 @@ def bincount(
     """
     if axis not in (0, -1):
         raise ValueError(f"tf.sparse.bincount: axis must be 0 or -1, got {axis}.")
-    if isinstance(values, SparseTensor):
-        integers = values.values.require_value("values of tf.sparse.bincount")
-        owner = get_static_indices(values, "bincount")[:, 0]
-        rows, by_row = values.shape.as_list()[0], axis == -1 and len(values.shape) > 1
-        amounts = None if weights is None else _get_weights(weights.values)
-    else:
-        dense = np.asarray(convert_to_tensor(values).require_value("values of tf.sparse.bincount"))
-        rows, by_row = (len(dense) if dense.ndim else 1), axis == -1 and dense.ndim > 1
-        integers = dense.reshape(-1)
-        owner = np.repeat(np.arange(rows), integers.size // max(rows, 1))
-        amounts = None if weights is None else _get_weights(weights).reshape(-1)
-    if (integers < 0).any():
-        raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
-    size = max(int(integers.max(initial=-1)) + 1, minlength or 0)
-    size = size if maxlength is None else min(size, maxlength)
-    amounts = np.ones(integers.size, np.int64) if amounts is None else amounts
-    is_counted = integers < size
-    owner = owner if by_row else np.zeros_like(owner)
-    pairs = np.stack([owner[is_counted], integers[is_counted]], 1).astype(np.int64)
-    indices, owner = unique_rows(pairs)
-    counts = np.zeros(len(indices), amounts.dtype)
-    np.add.at(counts, owner, amounts[is_counted])
-    if binary_output:
-        counts = np.ones_like(counts)
-    if by_row:
-        return SparseTensor(indices, counts, [rows, size])
-    return SparseTensor(indices[:, 1:], counts, [size])
+    if binary_output and weights is not None:
+        raise ValueError("tf.sparse.bincount: binary_output cannot be combined with weights.")
+    flat, rows, shape = _list_integers(values)
+    by_row = axis == -1 and shape.array.shape[0] > 1
+    is_dense = not hasattr(values, "dense_shape")
+    if not flat.dtype.is_integer or (by_row and is_dense and shape.array.shape[0] > 2):
+        raise InvalidValueError(
+            f"tf.sparse.bincount: values must be integers of rank 1 or 2, got {flat.dtype.name} of shape {shape}."
+        )
+    amounts = array.ones_like(flat) if weights is None else _list_integers(weights)[0]
+    if amounts.shape != flat.shape:
+        raise InvalidValueError(
+            f"tf.sparse.bincount: weights of shape {amounts.shape} do not match values of shape {flat.shape}."
+        )
+
+    def count(
+        integers: np.ndarray, owner: np.ndarray, amounts: np.ndarray, num_rows: np.ndarray
+    ) -> list[np.ndarray]:
+        if (integers < 0).any():
+            raise InvalidValueError("tf.sparse.bincount: values must be non-negative.")
+        size = max(int(integers.max(initial=0)) + 1, minlength or 0)
+        size = size if maxlength is None else min(size, maxlength)
+        is_counted = integers < size
+        indices = np.stack([owner, integers], 1)[is_counted].astype(np.int64)
+        indices, owner = unique_rows(indices[:, 0 if by_row else 1 :])
+        counts = np.zeros(len(indices), amounts.dtype)
+        np.add.at(counts, owner, amounts[is_counted])
+        counts = np.ones_like(counts) if binary_output else counts
+        return [indices, counts, np.array([num_rows, size] if by_row else [size])]
+
+    rank = 2 if by_row else 1
+    results: list[Result] = [
+        (("n", rank), np.int64),
+        (("n",), amounts.dtype.as_numpy_dtype),
+        ((rank,), np.int64),
+    ]
+    operands = [flat, rows, amounts, shape[0] if shape.array.shape[0] else 1]
+    return SparseTensor(*compute_on_host(count, operands, results, "values of tf.sparse.bincount"))
 
 
-def _get_weights(weights: TensorLike) -> np.ndarray:
-    return convert_to_tensor(weights).require_value("weights of tf.sparse.bincount")
+def _list_integers(value: PyTree) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the elements of a dense, sparse or ragged tensor, their rows, and the shape."""
+    if hasattr(value, "to_sparse"):
+        value = value.to_sparse()
+    if isinstance(value, SparseTensor):
+        return value.values, value.indices[:, 0], value.dense_shape
+    dense = convert_to_tensor(value)
+    shape = array.shape(dense, int64)
+    size = array.size(dense, int64)
+    columns = size // math.maximum(shape[0], 1) if dense.ndim else size
+    return array.reshape(dense, [-1]), array.range(size) // math.maximum(columns, 1), shape
 
 
 def _make_row_segments(reduction: str, example_result: str) -> RowSegments:
@@ -541,10 +710,8 @@ def _make_row_segments(reduction: str, example_result: str) -> RowSegments:
         rows = array.gather(data, indices)
         ids = convert_to_tensor(segment_ids)
         if num_segments is None:
-            static_ids = ids.require_value(
-                f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
-            )
-            num_segments = int(static_ids[-1]) + 1 if static_ids.size else 0
+            use = f"segment_ids of tf.sparse.segment_{reduction} without num_segments"
+            num_segments = compute_size(count_segments, [ids], use)
         reduce = getattr(math, f"unsorted_segment_{reduction}")
         return reduce(rows, math.cast(ids, int64), num_segments)
 

@@ -18,14 +18,19 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
-from meshflow.core.runtime.errors import InvalidArgumentError
+from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.symbolic_sizes import get_sizes, has_symbolic_size, make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import (
+    as_size,
+    get_sizes,
+    has_symbolic_size,
+    make_sizes_tensor,
+)
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import PyTree
 
@@ -182,6 +187,8 @@ def split_dense_shape(
     parts: list[Tensor], dense_shape: Tensor
 ) -> tuple[list[Tensor], tuple[bool, np.dtype]]:
     """Return parts with an empty array of the dense shape, so that its sizes remain static."""
+    if isinstance(dense_shape, _SizesSpec):
+        return [*parts, dense_shape.empty], (True, dense_shape.dtype.dtype)
     if isinstance(dense_shape, TensorSpec):
         return [*parts, dense_shape], (False, dense_shape.dtype.dtype)
     sizes = get_sizes(dense_shape)
@@ -193,17 +200,24 @@ def split_dense_shape(
     return [*parts, Tensor(empty)], (True, dense_shape.array.dtype)
 
 
+class _SizesSpec(TensorSpec):
+    """Spec of a dense shape with symbols, from the spec of the empty array with this shape."""
+
+    def __init__(self, empty: TensorSpec) -> None:
+        self.sizes = tuple(empty.shape)[:-1]
+        super().__init__([len(self.sizes)], dtypes.int64)
+        self.empty = empty
+
+
 def join_dense_shape(part: Tensor, static: tuple[bool, np.dtype]) -> Tensor:
     """Return the dense shape from the part that holds it."""
     holds_sizes, dtype = static
     if not holds_sizes:
         return part
     sizes = tuple(part.shape)[:-1]
-    return (
-        make_sizes_tensor(sizes, dtype)
-        if has_symbolic_size(sizes)
-        else Tensor(np.array(sizes, dtype))
-    )
+    if not has_symbolic_size(sizes):
+        return Tensor(np.array(sizes, dtype))
+    return _SizesSpec(part) if isinstance(part, TensorSpec) else make_sizes_tensor(sizes, dtype)
 
 
 def _build_rows(parts: Sequence[Any]) -> IndexedSlices:
@@ -413,6 +427,14 @@ class SparseTensorSpec(CompositeSpec):
     def _serialize(self) -> tuple[Any, ...]:
         return self._shape, self._dtype
 
+    def to_batch_spec(self, size: int | None) -> SparseTensorSpec:
+        """Return the spec of batches of such tensors."""
+        return SparseTensorSpec([size, *self._shape.as_list()], self._dtype)
+
+    def to_row_spec(self) -> SparseTensorSpec:
+        """Return the spec of the rows of such tensors."""
+        return SparseTensorSpec(self._shape.as_list()[1:], self._dtype)
+
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (
@@ -444,16 +466,25 @@ class SparseTensor(CompositeTensor):
       array([[0., 5., 0.]], dtype=float32)
     """
 
+    _is_tensor_like = True
+
     def __init__(self, indices: TensorLike, values: TensorLike, dense_shape: TensorLike) -> None:
-        self._indices = _as_int64(indices)
+        self._indices = _as_int64(indices, "indices")
         self._values = convert_to_tensor(values)
-        self._dense_shape = _as_int64(dense_shape)
-        rank = self._dense_shape.shape[0]
-        if self._indices.shape.as_list() != [self._values.shape[0], rank]:
+        self._dense_shape = _as_int64(dense_shape, "dense_shape")
+        counts, sizes = self._values.shape.as_list(), self._dense_shape.shape.as_list()
+        if len(counts) != 1 or len(sizes) != 1:
+            raise InvalidValueError(
+                f"SparseTensor: values and dense_shape must be vectors, got shapes {counts} and {sizes}."
+            )
+        if self._indices.shape.as_list() != [*counts, *sizes]:
             raise ValueError(
-                f"SparseTensor: indices must have shape [{self._values.shape[0]}, {rank}] for these values and "
+                f"SparseTensor: indices must have shape {[*counts, *sizes]} for these values and "
                 f"this dense_shape, got {self._indices.shape.as_list()}."
             )
+        known = self._dense_shape.array
+        if isinstance(known, np.ndarray) and (known < 0).any():
+            raise ValueError(f"SparseTensor: dense_shape must not be negative, got {known}.")
 
     @classmethod
     def from_value(cls, sparse_tensor_value: Any) -> SparseTensor:
@@ -494,10 +525,13 @@ class SparseTensor(CompositeTensor):
     @property
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
-        if isinstance(self._dense_shape.array, jax.core.Tracer):
-            sizes = get_sizes(self._dense_shape)
-            return TensorShape([None] * self._dense_shape.shape[0] if sizes is None else sizes)
-        return TensorShape(self._dense_shape.numpy().tolist())
+        sizes = get_sizes(self._dense_shape)
+        if isinstance(self._dense_shape, _SizesSpec):
+            sizes = self._dense_shape.sizes
+        if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
+            return TensorShape([None] * self._dense_shape.array.shape[0])
+        sizes = self._dense_shape.numpy() if sizes is None else sizes
+        return TensorShape([as_size(n) for n in sizes])
 
     @property
     def _type_spec(self) -> SparseTensorSpec:
@@ -556,7 +590,8 @@ class SparseTensor(CompositeTensor):
         dense = convert_to_tensor(other, dtype_hint=self.dtype)
         sizes = self.shape.as_list()[max(len(self.shape) - dense.ndim, 0) :]
         if len(sizes) != dense.ndim or any(
-            n not in (1, size) for n, size in zip(dense.shape, sizes, strict=True)
+            size is not None and n not in (1, size)
+            for n, size in zip(dense.array.shape, sizes, strict=True)
         ):
             raise InvalidArgumentError(
                 f"SparseTensor: a dense operand of shape {dense.shape} does not broadcast to {self.shape}."
@@ -572,7 +607,7 @@ class SparseTensor(CompositeTensor):
         return self._combine_elements(other, operator.truediv)
 
     def _as_tensor(self) -> Tensor:
-        raise TypeError(
+        raise InvalidValueError(
             "A SparseTensor is no tensor: convert it with tf.sparse.to_dense, or use the ops of tf.sparse."
         )
 
@@ -589,8 +624,11 @@ def _build_sparse(parts: Sequence[Any]) -> SparseTensor:
     return sparse
 
 
-def _as_int64(value: TensorLike) -> Tensor:
+def _as_int64(value: TensorLike, name: str) -> Tensor:
     tensor = convert_to_tensor(value, dtype_hint=dtypes.int64)
+    # An empty list has a dtype of floats.
+    if not tensor.dtype.is_integer and tensor.shape.num_elements() != 0:
+        raise TypeError(f"SparseTensor: {name} must be integers, got {tensor.dtype.name}.")
     return tensor if tensor.dtype is dtypes.int64 else apply(CAST, (tensor,), (np.dtype(np.int64),))
 
 

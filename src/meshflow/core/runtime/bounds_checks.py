@@ -181,7 +181,7 @@ class BoundsCheck(NamedTuple):
         return _ERROR_CLASSES[self.error](message)
 
 
-def is_padding(indices: Any, sizes: Sequence[int]) -> Any:
+def is_padding(indices: Any, sizes: Sequence[int] | np.ndarray) -> Any:
     """Check which row indices [n], or elements [n, rank] of a sparse tensor, are padding, which no op uses.
 
     The result has the shape [n] or [n, 1].

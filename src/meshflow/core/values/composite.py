@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import jax
 
@@ -26,6 +26,8 @@ __all__ = [
     "CompositeSpec",
     "CompositeTensor",
     "can_split",
+    "is_extension",
+    "is_extension_spec",
     "list_components",
     "named_spec_classes",
     "replace_components",
@@ -80,6 +82,15 @@ class CompositeTensor:
     def join_parts(self, parts: Sequence[Any]) -> Self:
         """Return a value with the static part of this one and other parts."""
         return self._join(parts, self._split()[1])
+
+    def split_parts(self) -> tuple[list[Tensor], Hashable]:
+        """Return the parts and the static part, for `build_from_parts`."""
+        return self._split()
+
+    @classmethod
+    def build_from_parts(cls, parts: Sequence[Any], static: Hashable) -> Self:
+        """Return a value from the result of `split_parts`."""
+        return cls._join(parts, static)
 
     @property
     def _type_spec(self) -> TypeSpec:
@@ -149,6 +160,14 @@ class CompositeSpec(TypeSpec):
         """Return a spec from the result of `_serialize`."""
         return cls(*serialization)
 
+    def list_component_specs(self) -> list[TypeSpec]:
+        """List the specs of the components."""
+        return list(self._component_specs)
+
+    def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
+        """Return a value with the results of a function of the specs of its components."""
+        return self._from_components([fill(spec) for spec in self._component_specs])
+
     def most_specific_compatible_type(self, other: TypeSpec) -> Self:
         """Return the most specific spec that covers both.
 
@@ -200,6 +219,16 @@ def _generalize(first: PyTree, second: PyTree) -> PyTree:
 
 def _is_constant(parts: Sequence[Any]) -> bool:
     return any(type(p) is Tensor and p.array.dtype == object for p in parts)
+
+
+def is_extension(value: object) -> TypeGuard[CompositeTensor]:
+    """Check whether a value belongs to an extension type of the user."""
+    return getattr(value, "_is_dispatched_extension", False)
+
+
+def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
+    """Check whether a spec describes an extension type."""
+    return isinstance(spec, CompositeSpec) and is_extension(spec.value_type)
 
 
 def split_value(value: CompositeTensor) -> list[Tensor]:

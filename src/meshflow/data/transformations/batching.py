@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime.errors import InvalidArgumentError
 from meshflow.core.values import nest
+from meshflow.core.values.composite import is_extension_spec
 from meshflow.core.values.shapes import ShapeLike, as_shape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.data import sparse_leaves, structure
@@ -103,7 +105,8 @@ class Batch(Unary):
         epoch.batch_sizes[id(self.parent)] = self.batch_size
         # If an element of a batch cannot be computed, the batch is dropped.
         elements = catch_failures(self.parent.iter_elements(epoch))
-        return join_groups(elements, self.batch_size, self._drop, structure.stack_elements)
+        stack = functools.partial(structure.stack_elements, spec=self.parent.element_spec)
+        return join_groups(elements, self.batch_size, self._drop, stack)
 
     def _pack_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         pack = structure.make_packer(self.parent.element_spec)
@@ -185,7 +188,8 @@ class PaddedBatch(Unary):
         spec = parent.element_spec
         leaves = nest.flatten(spec)
         if not all(isinstance(s, TensorSpec) for s in leaves):
-            raise TypeError(
+            is_extension = any(map(is_extension_spec, leaves))
+            raise (NotImplementedError if is_extension else TypeError)(
                 f"`padded_batch` is only supported for tensors, got elements of {spec}."
             )
         if shapes is None:
@@ -274,8 +278,9 @@ class Unbatch(Unary):
     def count_elements(self) -> int:
         """Return the number of rows, UNKNOWN_CARDINALITY if the spec does not determine it."""
         count = self.parent.count_elements()
-        leaves = nest.flatten(self.parent.element_spec)
-        rows = leaves[0].shape.as_list()[0] if leaves and leaves[0].shape.rank else None
+        leaves = nest.flatten(self.parent.element_spec)[:1]
+        shapes = [s.shape for leaf in leaves for s in structure.list_encoding_specs(leaf)]
+        rows = shapes[0].as_list()[0] if shapes and shapes[0].rank else None
         if count == INFINITE_CARDINALITY or count == 0:
             return count
         return count * rows if count >= 0 and rows is not None else UNKNOWN_CARDINALITY
@@ -309,10 +314,7 @@ class Unbatch(Unary):
 
     def _split_elements(self, parent: Iterator[Any]) -> Iterator[Any]:
         for element in parent:
-            arrays = [
-                sparse_leaves.split_rows(a) if sparse_leaves.is_sparse(a) else a
-                for a in nest.flatten(element)
-            ]
+            arrays = list(map(structure.split_rows, nest.flatten(element)))
             num_rows = {len(a) for a in arrays if a is not None}
             if len(num_rows) > 1:
                 raise _make_uneven_failure([a for a in arrays if a is not None]).error
@@ -373,8 +375,20 @@ class Rebatch(Unary):
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over batches of the new sizes, joined from and split out of the old ones."""
         sizes = itertools.cycle(self.batch_sizes)
+        if not all(isinstance(s, TensorSpec) for s in nest.flatten(self.parent.element_spec)):
+            rows = Unbatch(self.parent).iter_elements(epoch)
+            return ResumingIterator(lambda: self._stack_rows(rows, sizes), rows)
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(lambda: self._resize_batches(parent, sizes), parent)
+
+    def _stack_rows(self, rows: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
+        """Iterate over batches of rows with composite tensors."""
+        spec = structure.unbatch_spec(self.parent.element_spec)
+        for size in sizes:
+            group = list(itertools.islice(rows, size))
+            if len(group) < size and (self._drop or not group):
+                return
+            yield structure.stack_elements(group, spec)
 
     def _resize_batches(self, parent: Iterator[Any], sizes: Iterator[int]) -> Iterator[Any]:
         spec = self.parent.element_spec

@@ -151,6 +151,7 @@ def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     return [identity(t) for t in input]
 
 
+@accept_composites
 @op(same=(), differentiable=False, strings="moves")
 def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
     """Return a tensor with the same shape and value that blocks gradients.

@@ -113,7 +113,19 @@ def _define_elementwise(
 # Functions with f(0) = 0 also accept sparse tensors.
 _SPARSE = frozenset(
     [
-        *("abs", "asinh", "atan", "atanh", "ceil", "erf", "expm1", "floor", "imag", "log1p"),
+        *(
+            "abs",
+            "asin",
+            "asinh",
+            "atan",
+            "atanh",
+            "ceil",
+            "erf",
+            "expm1",
+            "floor",
+            "imag",
+            "log1p",
+        ),
         *("negative", "real", "rint", "round", "sign", "sin", "sinh", "sqrt", "square", "tan"),
         "tanh",
     ]

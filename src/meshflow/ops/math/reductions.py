@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import check_classes
@@ -18,7 +19,7 @@ from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, int64
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.core.values.unknown_sizes import compute_size
+from meshflow.core.values.unknown_sizes import compute_size, read_sizes
 from meshflow.environment.types import Array
 from meshflow.ops.array import reshape, where
 from meshflow.ops.array.shaping import Axes, normalize_axis
@@ -484,8 +485,8 @@ def bincount(
     """Count the occurrences of each nonnegative integer.
 
     Args:
-      arr: Nonnegative integers.
-      weights: Values to sum instead of counting.
+      arr: Nonnegative integers, may be sparse.
+      weights: Values to sum instead of counting, sparse if `arr` is.
       minlength: Minimum size of the result.
       maxlength: Maximum size; larger integers are not counted. Required while a function is traced.
       dtype: Dtype of the counts.
@@ -509,12 +510,18 @@ def bincount(
       [[1 0 1 0]
        [0 2 0 0]]
     """
+    sparse = arr if isinstance(arr, SparseTensor) else None
+    if isinstance(weights, SparseTensor):
+        weights = weights.values
+    arr = arr.values if isinstance(arr, SparseTensor) else arr
     arr = convert_to_tensor(arr)
     arr = arr if arr.dtype.is_integer else cast(arr, int64)
     known_ids = None if isinstance(arr.array, jax.core.Tracer) else np.asarray(arr.array)
-    if known_ids is not None and (known_ids < 0).any():
+    # Rows of a sparse tensor may contain negative integers, which are not counted.
+    by_sparse_row = sparse is not None and axis == -1 and len(sparse.shape) > 1
+    if known_ids is not None and not by_sparse_row and (known_ids < 0).any():
         raise InvalidArgumentError("bincount: the numbers must be non-negative.")
-    if known_ids is None:
+    if known_ids is None and not by_sparse_row:
         limit = np.iinfo(np.int64).max
         arr = check_classes(arr, limit, "Input arr must be non-negative!")
     if binary_output and weights is not None:
@@ -529,6 +536,15 @@ def bincount(
             return (ids.max(initial=-1) + 1).clip(minlength or 0, maxlength)
 
         size = compute_size(find_size, [arr], "the argument of tf.math.bincount without maxlength")
+    if sparse is not None and by_sparse_row:
+        rows = read_sizes(sparse.dense_shape, "the shape of a sparse argument of tf.math.bincount")[
+            0
+        ]
+        wide = cast(arr, int64)
+        # Integers that are not counted belong to no row.
+        ids = where((wide >= 0) & (wide < size), sparse.indices[:, 0] * size + wide, rows * size)
+        counts = _bincount(ids, weights, rows * size, as_dtype(dtype), False, binary_output)
+        return reshape(counts, [rows, size])
     by_row = axis == -1 and arr.ndim > 1
     return _bincount(arr, weights, size, as_dtype(dtype), by_row, binary_output)
 

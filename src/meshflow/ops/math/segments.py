@@ -128,7 +128,7 @@ def _reduce_segments(
     return jnp.where(broadcast_counts == 0, limits.min if kind == "max" else limits.max, result)
 
 
-def _count_segments(ids: Array) -> Array:
+def count_segments(ids: Array) -> Array:
     if isinstance(ids, np.ndarray) and ((ids[1:] < ids[:-1]).any() or (ids[:1] < 0).any()):
         raise InvalidValueError(f"segment ids are not increasing from 0 on: {ids.tolist()}")
     return ids.max(initial=-1) + 1
@@ -144,7 +144,7 @@ def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segme
                 f"segment_ids should be a vector of integers, got {ids.dtype.name} of shape {ids.shape}."
             )
         use = f"segment_ids of tf.math.segment_{kind} (use tf.math.unsorted_segment_{kind})"
-        count = compute_size(_count_segments, [ids], use)
+        count = compute_size(count_segments, [ids], use)
         result = _reduce_segments(convert_to_tensor(data), ids, count, kind)
         return _zero_empty_segments(result, ids, count) if fill_empty else result
 

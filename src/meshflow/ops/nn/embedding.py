@@ -9,7 +9,10 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host, is_unknown
+from meshflow.interpreter.symbolic_sizes import SizeGuardError
 from meshflow.ops import array, math
+from meshflow.ops import sparse_elements as sparse
 from meshflow.ops.array import gather
 from meshflow.ops.array.sharded_gather import gather_from_shards
 from meshflow.ops.math import clip_by_norm
@@ -93,6 +96,39 @@ def embedding_lookup_sparse(
       [[40. 60.]
        [ 1.  1.]]
     """
+    num_rows = None
+    if is_unknown([sp_ids.indices]):
+        sp_ids, num_rows = _assume_all_rows(sp_ids)
+    return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, num_rows)
+
+
+def _assume_all_rows(sp_ids: SparseTensor) -> tuple[SparseTensor, Tensor]:
+    """Check that the last row has an id, and return the ids and the number of rows.
+
+    Otherwise the call runs as Python.
+    """
+
+    def check(indices: np.ndarray, shape: np.ndarray) -> list[np.ndarray]:
+        rows = indices[:, 0]
+        if not rows.size or rows[-1] + 1 != shape[0] or (np.diff(rows) < 0).any():
+            raise SizeGuardError({})
+        return [indices]
+
+    results: list[Result] = [(sp_ids.indices.array.shape, np.int64)]
+    operands = [sp_ids.indices, sp_ids.dense_shape]
+    (indices,) = compute_on_host(check, operands, results, "ids of tf.nn.embedding_lookup_sparse")
+    return SparseTensor(indices, sp_ids.values, sp_ids.dense_shape), sp_ids.dense_shape[0]
+
+
+def _combine_rows(
+    params: TensorLike | Sequence[TensorLike],
+    sp_ids: SparseTensor,
+    sp_weights: SparseTensor | None,
+    combiner: str | None,
+    max_norm: float | None,
+    num_rows: Tensor | None,
+) -> Tensor:
+    """Combine rows like `embedding_lookup_sparse`; `num_rows` is the size of the result, if it is known."""
     combiner = combiner or "mean"
     if combiner not in ("mean", "sqrtn", "sum"):
         raise ValueError(f"combiner must be one of 'mean', 'sqrtn' or 'sum', got {combiner!r}.")
@@ -106,12 +142,18 @@ def embedding_lookup_sparse(
     else:
         weights = math.cast(sp_weights.values, rows.dtype)
     column = array.reshape(weights, [-1] + [1] * (len(rows.shape) - 1))
-    total = math.segment_sum(rows * column, segments)
+
+    def add_rows(values: Tensor) -> Tensor:
+        if num_rows is None:
+            return math.segment_sum(values, segments)
+        return math.unsorted_segment_sum(values, segments, num_rows)
+
+    total = add_rows(rows * column)
     if combiner == "sum":
         return total
     if combiner == "mean":
-        return math.divide_no_nan(total, math.segment_sum(column, segments))
-    return math.divide_no_nan(total, math.sqrt(math.segment_sum(column * column, segments)))
+        return math.divide_no_nan(total, add_rows(column))
+    return math.divide_no_nan(total, math.sqrt(add_rows(column * column)))
 
 
 @dispatch_composites
@@ -148,32 +190,28 @@ def safe_embedding_lookup_sparse(
        [ 1.  1.]
        [ 1.  1.]]
     """
-    shape = sparse_ids.shape.as_list()
-    count = int(np.prod(shape[:-1], dtype=int))
-    op_name = "tf.nn.safe_embedding_lookup_sparse"
-    indices = sparse_ids.indices.require_value(f"indices of {op_name}")
-    row_ids = sparse_ids.values.require_value(f"ids of {op_name}")
-    segments = np.zeros(len(indices), np.int64)
-    for dimension, size in enumerate(shape[:-1]):
-        segments = segments * size + indices[:, dimension]
-    weights = np.ones(len(row_ids), np.float32)
+    rank = len(sparse_ids.shape)
+    leading = sparse_ids.dense_shape[: rank - 1]
+    parts = [sparse_ids]
     if sparse_weights is not None:
-        weights = sparse_weights.values.require_value(f"weights of {op_name}")
-    is_valid = row_ids >= 0
+        parts.append(sparse_ids.with_values(sparse_weights.values))
+    if rank != 2:
+        matrix = array.concat([[math.reduce_prod(leading)], sparse_ids.dense_shape[rank - 1 :]], 0)
+        parts = [sparse.reshape(part, matrix) for part in parts]
+    is_valid = parts[0].values >= 0
     if sparse_weights is not None and combiner != "sum":
-        is_valid &= weights > 0
-    segments, row_ids, weights = segments[is_valid], row_ids[is_valid], weights[is_valid]
-    empty = np.setdiff1d(np.arange(count), segments)
-    order = np.argsort(np.concatenate([segments, empty]), kind="stable")
-    segments = np.concatenate([segments, empty])[order]
-    filler = np.full(len(empty), default_id or 0, row_ids.dtype)
-    grid = np.stack([segments, np.zeros_like(segments)], 1)
-    ids = SparseTensor(grid, np.concatenate([row_ids, filler])[order], [count, 1])
-    ones = np.ones(len(empty), weights.dtype)
-    weighted = SparseTensor(grid, np.concatenate([weights, ones])[order], [count, 1])
-    result = embedding_lookup_sparse(embedding_weights, ids, weighted, combiner, max_norm)
+        is_valid &= parts[1].values > 0
+    parts = [sparse.retain(part, is_valid) for part in parts]
+    # Empty rows have the default id with the weight 1.
+    (ids, is_empty), *weights = [
+        sparse.fill_empty_rows(part, math.cast(default, part.dtype))
+        for part, default in zip(parts, (default_id or 0, 1), strict=False)
+    ]
+    weighted = weights[0][0] if weights else None
+    num_rows = ids.dense_shape[0]
+    result = _combine_rows(embedding_weights, ids, weighted, combiner, max_norm, num_rows)
     inner = result.shape.as_list()[1:]
     if default_id is None:
-        is_filled = (~np.isin(np.arange(count), empty)).reshape([count] + [1] * len(inner))
-        result = array.where(is_filled, result, array.zeros_like(result))
-    return array.reshape(result, [*shape[:-1], *inner])
+        mask = array.reshape(is_empty, [-1] + [1] * len(inner))
+        result = array.where(mask, array.zeros_like(result), result)
+    return result if rank == 2 else array.reshape(result, array.concat([leading, inner], 0))

@@ -10,11 +10,13 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import int64, string
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.ops import hashing
+from meshflow.ops.casting import cast
 from meshflow.ops.ragged.tensor import RaggedTensor, convert_values
 
 __all__ = ["cross", "cross_hashed"]
@@ -29,14 +31,27 @@ def _list_rows(value: PyTree) -> list[list[Any]]:
       ValueError: If the value is not a matrix or has a dtype other than string or integers.
     """
     if isinstance(value, SparseTensor):
-        value = RaggedTensor.from_value_rowids(value.values, value.indices[:, 0], value.shape[0])
+        if len(value.shape) != 2:
+            raise InvalidValueError(
+                f"tf.sparse.cross: inputs must be matrices, got shape {value.shape}."
+            )
+        values = value.values
+        if values.dtype is not string:
+            values = cast(values, int64)
+        # The order of the elements in a row is kept.
+        rows = value.indices[:, 0].require_value("indices of tf.sparse.cross")
+        order = np.argsort(rows, kind="stable")
+        values = convert_to_tensor(values.require_value("values of tf.sparse.cross")[order])
+        value = RaggedTensor.from_value_rowids(values, rows[order], value.shape[0])
     value = convert_values(value)
     if len(value.shape) != 2:
-        raise ValueError(
+        raise InvalidValueError(
             f"tf.ragged.cross only supports inputs with rank=2, got shape {value.shape}."
         )
     if value.dtype is not string and not value.dtype.is_integer:
-        raise ValueError(f"Unexpected dtype for inputs of tf.ragged.cross: {value.dtype.name}")
+        raise InvalidValueError(
+            f"Unexpected dtype for inputs of tf.ragged.cross: {value.dtype.name}"
+        )
     if isinstance(value, RaggedTensor):
         if value.ragged_rank != 1 or len(value.flat_values.shape) != 1:
             raise ValueError("tf.ragged.cross only supports inputs with ragged_rank=1.")
@@ -51,7 +66,7 @@ def _cross_rows(
         raise ValueError(f"{name}: expected a list of tensors, got {inputs!r}.")
     columns = [_list_rows(value) for value in inputs]
     if len({len(rows) for rows in columns}) > 1:
-        raise ValueError(f"{name}: inputs have different numbers of rows.")
+        raise InvalidValueError(f"{name}: inputs have different numbers of rows.")
     ragged = next((v for v in inputs if isinstance(v, RaggedTensor)), None)
     dtype = int64 if ragged is None else ragged.partition.dtype
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ class RaggedRow:
 def split_rows(ragged: RaggedTensor) -> list[Any]:
     """Return the rows of a ragged tensor as elements of a dataset."""
     dtype = ragged.row_splits.dtype
+    if ragged.ragged_rank == 1:
+        values, splits = ragged.flat_values.numpy(), ragged.row_splits.numpy().tolist()
+        return [RaggedRow(values[a:b], dtype) for a, b in itertools.pairwise(splits)]
     return [r if isinstance(r, RaggedTensor) else RaggedRow(r.numpy(), dtype) for r in ragged]
 
 

@@ -800,6 +800,16 @@ class RaggedTensorSpec(CompositeSpec):
         sizes = self._shape.dims or [None] * (self._ragged_rank + 1)
         return join_parts(components, sizes[1 : self._ragged_rank + 1])
 
+    def to_batch_spec(self, size: int | None) -> RaggedTensorSpec:
+        """Return the spec of batches of such tensors."""
+        sizes = [size, *self._shape.as_list()]
+        return RaggedTensorSpec(sizes, self.dtype, self.ragged_rank + 1, self.row_splits_dtype)
+
+    def to_row_spec(self) -> RaggedTensorSpec:
+        """Return the spec of the rows of such tensors."""
+        sizes = self._shape.as_list()[1:]
+        return RaggedTensorSpec(sizes, self.dtype, self.ragged_rank - 1, self.row_splits_dtype)
+
     def _serialize(self) -> tuple[Any, ...]:
         parts = self._shape, self._dtype, self._ragged_rank, self._row_splits_dtype
         return parts if self._flat_values_spec is None else (*parts, self._flat_values_spec)

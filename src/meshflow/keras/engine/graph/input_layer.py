@@ -6,6 +6,7 @@ from typing import TypedDict, Unpack
 
 from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.values import dtypes
+from meshflow.core.values.composite import CompositeSpec, is_extension_spec
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -36,8 +37,8 @@ class InputLayer(Layer):
       name: Name of the input.
       ragged: Whether the values are `tf.RaggedTensor`s: sizes None in `shape` are ragged, from the
         first one to the last one.
-      type_spec: `TensorSpec`, `SparseTensorSpec` or `RaggedTensorSpec` that defines shape and dtype
-        instead.
+      type_spec: `TensorSpec`, `SparseTensorSpec`, `RaggedTensorSpec` or spec of an extension type with a
+        shape, instead of these arguments.
       **kwargs: `batch_input_shape`.
 
     Input shape:
@@ -67,7 +68,7 @@ class InputLayer(Layer):
         sparse: bool = False,
         name: str | None = None,
         ragged: bool = False,
-        type_spec: TensorSpec | SparseTensorSpec | RaggedTensorSpec | None = None,
+        type_spec: TensorSpec | CompositeSpec | None = None,
         **kwargs: Unpack[BatchShapeArguments],
     ) -> None:
         if input_tensor is not None:
@@ -79,8 +80,9 @@ class InputLayer(Layer):
         if self.ragged and self.sparse:
             raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
         if type_spec is not None:
-            batch_shape: tuple[int | None, ...] = tuple(type_spec.shape.as_list())
-            dtype = type_spec.dtype
+            output = KerasTensor(type_spec)
+            batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())
+            dtype = output.dtype
         elif kwargs.get("batch_input_shape") is not None:
             batch_shape = tuple(TensorShape(kwargs["batch_input_shape"]))
         elif input_shape is not None:
@@ -96,7 +98,7 @@ class InputLayer(Layer):
         self._batch_input_shape = batch_shape
         self.built = True
         self.is_placeholder = True
-        if self.ragged or self.sparse:
+        if self.ragged or self.sparse or is_extension_spec(type_spec):
             spec = type_spec or _make_composite_spec(batch_shape, input_dtype, self.ragged)
         else:
             spec = TensorSpec(batch_shape, input_dtype, name)
@@ -131,7 +133,7 @@ def Input(
     sparse: bool | None = None,
     tensor: object = None,
     ragged: bool | None = None,
-    type_spec: TensorSpec | SparseTensorSpec | RaggedTensorSpec | None = None,
+    type_spec: TensorSpec | CompositeSpec | None = None,
     **kwargs: Unpack[BatchShapeArguments],
 ) -> Tensor:
     """Create a symbolic input of a model.
@@ -145,8 +147,8 @@ def Input(
       tensor: Not supported.
       ragged: Whether the values are `tf.RaggedTensor`s: sizes None in `shape` are ragged, from the
         first one to the last one.
-      type_spec: `TensorSpec`, `SparseTensorSpec` or `RaggedTensorSpec` that defines shape and dtype
-        instead.
+      type_spec: `TensorSpec`, `SparseTensorSpec`, `RaggedTensorSpec` or spec of an extension type with a
+        shape, instead of these arguments.
       **kwargs: `batch_shape` or `batch_input_shape`, the shape with the batch dimension.
 
     Returns:

@@ -20,9 +20,10 @@ from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec, is_extension, is_extension_spec
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.call_errors import merge_messages, replace_message
@@ -139,6 +140,7 @@ def _has_substitutable_sizes(value: object) -> bool:
         and value.shape.rank is not None
         and not value.known_values
         and not isinstance(value.type_spec, RaggedTensorSpec)
+        and not is_extension_spec(value.type_spec)
     )
 
 
@@ -272,6 +274,12 @@ class _Partition:
             count = int(lengths.sum())
         self.flat_spec = TensorSpec([count, *sizes[spec.ragged_rank + 1 :]], spec.dtype)
 
+    def make_value(self) -> PyTree:
+        """Return a placeholder of specs, with traced row splits."""
+        splits = [TensorSpec([len(n) + 1], n.dtype) for n in self._lengths]
+        value = self.make_tensor(np.zeros(self.flat_spec.shape, self.flat_spec.dtype.dtype))
+        return value.join_parts([self.flat_spec, *splits])
+
     def make_tensor(self, flat_values: Any) -> Any:
         if not self._lengths:
             return flat_values
@@ -281,9 +289,8 @@ class _Partition:
 def _make_placeholder(value: Any, size: int) -> Any:
     if not isinstance(value, KerasTensor):
         return value
-    if isinstance(value.type_spec, SparseTensorSpec):
-        sizes = tuple(size if d is None else d for d in value.shape)
-        return SparseTensor.from_specs(sizes, value.dtype, _PLACEHOLDER_ELEMENTS)
+    if isinstance(value.type_spec, CompositeSpec):
+        return _fill_spec(value.type_spec, size)
     if size in value.known_values:
         return _KnownValue(value.known_values[size])
     if value.dtype is string:
@@ -294,13 +301,27 @@ def _make_placeholder(value: Any, size: int) -> Any:
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
-def _describe_ragged(value: Any) -> Any:
-    """Return the spec of a ragged result, whose parts are of no interest."""
+def _fill_spec(spec: PyTree, size: int) -> PyTree:
+    """Return a placeholder of specs for the values that a spec describes."""
+    if is_extension_spec(spec):
+        return spec.fill_components(lambda part: _fill_spec(part, size))
+    if isinstance(spec, RaggedTensorSpec):
+        return _Partition(spec, size).make_value()
+    sizes = tuple(size if d is None else d for d in spec.shape)
+    if isinstance(spec, SparseTensorSpec):
+        return SparseTensor.from_specs(sizes, spec.dtype, _PLACEHOLDER_ELEMENTS)
+    return TensorSpec(sizes, spec.dtype)
+
+
+def _describe_ragged(value: PyTree) -> PyTree:
+    """Return the spec of a ragged result or an extension type, whose parts are of no interest."""
+    if is_extension(value):
+        return type_spec_from_value(value)
     return RaggedTensorSpec.from_value(value) if isinstance(value, RaggedTensor) else value
 
 
 def _merge_specs(a: Any, b: Any) -> Any:
-    if isinstance(a, RaggedTensorSpec):
+    if isinstance(a, RaggedTensorSpec) or is_extension_spec(a):
         return a.most_specific_compatible_type(b)
     if isinstance(a, Tensor):
         a, b = (TensorSpec(t.shape, t.dtype) for t in (a, b))
@@ -317,8 +338,7 @@ def _as_keras_tensor(value: Any) -> Any:
         value = TensorSpec(value.shape, value.dtype)
     if isinstance(value, SparseTensor):
         value = SparseTensorSpec(value.shape, value.dtype)
-    is_spec = isinstance(value, (TensorSpec, SparseTensorSpec, RaggedTensorSpec))
-    return KerasTensor(value) if is_spec else value
+    return KerasTensor(value) if isinstance(value, (TensorSpec, CompositeSpec)) else value
 
 
 def infer_output_shape(

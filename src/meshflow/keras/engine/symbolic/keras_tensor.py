@@ -52,6 +52,11 @@ class KerasTensor(_Base):
     __array_priority__ = 200
 
     def __init__(self, type_spec: TypeSpec, name: str | None = None) -> None:
+        if not hasattr(type_spec, "shape"):
+            raise ValueError(
+                f"KerasTensor only supports specs with a shape, got {type(type_spec).__qualname__}. Define the "
+                "property `shape` in the class Spec of the extension type."
+            )
         self._type_spec = type_spec
         self._name = name
         # The history is None until a node sets it; each tensor in a graph has one.
@@ -77,8 +82,11 @@ class KerasTensor(_Base):
 
     @property
     def dtype(self) -> DType:
-        """Return the element type."""
-        return self._type_spec.dtype
+        """Return the element type; that of the first tensor if an extension type defines none."""
+        spec = self._type_spec
+        if isinstance(spec, CompositeSpec) and not hasattr(spec, "dtype"):
+            spec = next(s for s in spec.list_component_specs() if hasattr(s, "dtype"))
+        return spec.dtype
 
     @property
     def name(self) -> str:

@@ -32,15 +32,14 @@ from meshflow.keras import settings
 from meshflow.keras.engine.training.class_weights import ClassWeight, ClassWeights
 from meshflow.keras.engine.training.shuffle_orders import ShuffleOrders
 from meshflow.keras.engine.training.sparse_batches import (
+    ExtensionBatch,
     RaggedBatch,
-    RaggedRows,
     SparseBatch,
-    SparseRows,
-    is_sparse,
+    is_composite,
+    list_rows,
     split_batch,
 )
 from meshflow.keras.engine.training.training_state import Resumption, get_source_state
-from meshflow.ops.ragged import RaggedTensor
 from meshflow.placement.layout import find_layout
 
 
@@ -150,17 +149,14 @@ def _is_array(value: object) -> bool:
 def _is_structure_of_arrays(value: PyTree) -> bool:
     leaves = nest.flatten(value)
     return bool(leaves) and all(
-        _is_array(v) or is_sparse(v) or isinstance(v, (int, float, np.generic, RaggedTensor))
-        for v in leaves
+        _is_array(v) or is_composite(v) or isinstance(v, (int, float, np.generic)) for v in leaves
     )
 
 
 def _to_numpy(value: Any) -> Any:
-    """Convert a value to a NumPy array, or a sparse or ragged one to its rows."""
-    if isinstance(value, RaggedTensor):
-        return RaggedRows(value)
-    if is_sparse(value):
-        return SparseRows(value)
+    """Convert a value to a NumPy array, or a composite one to its rows."""
+    if is_composite(value):
+        return list_rows(value)
     if isinstance(value, (Tensor, Variable)):
         value = value.numpy()
     elif type(value).__module__.startswith("torch"):
@@ -610,14 +606,13 @@ def _to_batch_array(value: Any) -> Any:
     if isinstance(value, Tensor) and find_layout(value) is not None:
         array = value.array
         return array.astype(settings.floatx()) if array.dtype == np.float64 else array
-    is_split = is_sparse(value) or isinstance(value, RaggedTensor)
-    return split_batch(value) if is_split else _to_numpy(value)
+    return split_batch(value) if is_composite(value) else _to_numpy(value)
 
 
 def _check_batch_array(array: Any) -> Any:
-    if isinstance(array, (SparseBatch, RaggedBatch)):
+    if isinstance(array, (ExtensionBatch, SparseBatch, RaggedBatch)):
         return array
-    if is_sparse(array) or isinstance(array, RaggedTensor):
+    if is_composite(array):
         return split_batch(array)
     if array.ndim == 0:
         raise ValueError(

@@ -24,8 +24,6 @@ from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.engine.training.sparse_batches import (
-    RaggedBatch,
-    SparseBatch,
     is_sparse,
     split_batch,
 )
@@ -108,7 +106,7 @@ class HostPart:
         has_strings = any(t.dtype is dtypes.string for t in part.cut_tensors)
         return None if has_strings else part
 
-    def compute_values(self, inputs: PyTree) -> list[np.ndarray | SparseBatch | RaggedBatch]:
+    def compute_values(self, inputs: PyTree) -> list[Any]:
         """Compute the tensors that the rest needs from the model's inputs."""
         values = self.graph.bind_inputs(inputs)
         self.graph.call_nodes(self.nodes, values)

@@ -1,4 +1,4 @@
-"""Batches of sparse rows: of SciPy's matrices and of `tf.SparseTensor`s.
+"""Batches of composite tensors: SciPy's matrices, sparse and ragged tensors, and extension types.
 
 A batch consists of arrays, so it passes through pipelines and compiled steps like other nested
 batches. The step function receives a `tf.SparseTensor`.
@@ -6,6 +6,8 @@ batches. The step function receives a `tf.SparseTensor`.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,18 +16,21 @@ import numpy as np
 from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.values import nest
+from meshflow.core.values.composite import is_extension
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras import settings
 from meshflow.ops.ragged import RaggedTensor, concatenate_ranges
 from meshflow.ops.sparse_elements import retain
 
 __all__ = [
+    "ExtensionBatch",
     "RaggedBatch",
-    "RaggedRows",
     "SparseBatch",
-    "SparseRows",
+    "is_composite",
     "is_sparse",
     "join_batch",
+    "list_rows",
     "split_batch",
 ]
 
@@ -70,6 +75,18 @@ class RaggedBatch(NamedTuple):
         """Create a batch from all rows of a ragged tensor."""
         splits = tuple(part.numpy() for part in tensor.nested_row_splits)
         return cls(splits, tensor.flat_values.numpy())
+
+
+class ExtensionBatch(NamedTuple):
+    """A batch of an extension type as arrays; subclasses hold the type and its static part."""
+
+    parts: tuple[Array, ...]
+
+
+@functools.cache
+def _make_batch_class(value_class: type, static: Hashable) -> type[ExtensionBatch]:
+    members = {"value_class": value_class, "static": static}
+    return type(ExtensionBatch.__name__, (ExtensionBatch,), members)
 
 
 class SparseRows:
@@ -132,14 +149,54 @@ class RaggedRows:
         return RaggedBatch.from_tensor(self._value.take_rows(rows))
 
 
+class ExtensionRows:
+    """Values in a batch of an extension type that can be selected like the rows of a NumPy array.
+
+    Args:
+      value: The batch.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._rows: list[Any] = value.list_batch_values()
+        self._stack = value.stack_batch_values
+        self.shape = tuple(getattr(value, "shape", (len(self._rows),)))
+        self.ndim, self.dtype = len(self.shape), None
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: slice) -> ExtensionBatch:
+        return self.take(np.arange(*key.indices(len(self))))
+
+    def take(self, rows: np.ndarray, axis: int = 0) -> ExtensionBatch:
+        """Return a batch of values."""
+        batch: Any = split_batch(self._stack([self._rows[row] for row in rows]))
+        return batch
+
+
+def is_composite(value: object) -> bool:
+    """Check whether a value consists of several tensors, or is a matrix of `scipy.sparse`."""
+    return is_sparse(value) or isinstance(value, RaggedTensor) or is_extension(value)
+
+
+def list_rows(value: PyTree) -> PyTree:
+    """Return a composite value as rows that can be selected."""
+    if isinstance(value, RaggedTensor):
+        return RaggedRows(value)
+    return ExtensionRows(value) if is_extension(value) else SparseRows(value)
+
+
 def is_sparse(value: object) -> bool:
     """Check whether a value is a `tf.SparseTensor` or a matrix of `scipy.sparse`."""
     is_scipy = type(value).__module__.startswith("scipy.sparse") and hasattr(value, "tocoo")
     return is_scipy or isinstance(value, SparseTensor)
 
 
-def split_batch(value: object) -> SparseBatch | RaggedBatch:
-    """Convert a sparse array or a ragged tensor to a batch."""
+def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
+    """Convert a composite value to a batch."""
+    if is_extension(value):
+        parts, static = value.split_parts()
+        return _make_batch_class(type(value), static)(tuple([part.numpy() for part in parts]))
     if isinstance(value, RaggedTensor):
         return RaggedBatch.from_tensor(value)
     rows = SparseRows(value)
@@ -147,7 +204,11 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch:
 
 
 def join_batch(batch: PyTree) -> PyTree:
-    """Replace the sparse and ragged parts of a batch by tensors."""
+    """Replace the composite parts of a batch by tensors."""
+    if isinstance(batch, ExtensionBatch):
+        value_class: Any = batch.value_class  # type: ignore[attr-defined]
+        parts = list(map(convert_to_tensor, batch.parts))
+        return value_class.build_from_parts(parts, batch.static)  # type: ignore[attr-defined]
     if isinstance(batch, RaggedBatch):
         return RaggedTensor.from_nested_row_splits(batch.values, batch.splits, validate=False)
     if isinstance(batch, SparseBatch):

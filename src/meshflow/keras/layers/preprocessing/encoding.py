@@ -16,9 +16,10 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.unknown_sizes import Result, compute_on_host
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops import array, math
-from meshflow.ops.coordinates import add_elements, get_static_indices, unique_rows
+from meshflow.ops.coordinates import add_elements, get_sizes_list, make_sparse, unique_rows
 from meshflow.ops.ragged import RaggedTensor
 
 __all__ = ["check_sparse", "compute_encoded_shape", "encode_ids", "map_ids", "parse_output_mode"]
@@ -158,21 +159,24 @@ def _encode_sparse(
     weights: TensorLike | SparseTensor,
 ) -> SparseTensor:
     """Encode the ids in the last axis of a sparse tensor as sparse vectors."""
-    rows = get_static_indices(ids, "encode_ids")[:, :-1]
-    tokens = ids.values.require_value("ids to encode in a sparse tensor")
-    amounts = np.ones(len(tokens), np.float32)
+    amounts: TensorLike = array.ones_like(ids.values, "float32")
     if output_mode == "count" and weights is not None:
-        values = weights.values if isinstance(weights, SparseTensor) else convert_to_tensor(weights)
-        amounts = np.asarray(values.require_value("count_weights"), np.float32).reshape(-1)
-    is_valid = (tokens >= 0) & (tokens < depth)
-    pairs = np.concatenate([rows, tokens[:, None]], 1)[is_valid].astype(np.int64)
-    indices, owner = unique_rows(pairs)
-    counts = np.bincount(owner, amounts[is_valid], len(indices)).astype(np.float32)
-    encoded = Tensor(np.ones_like(counts) if output_mode in ("one_hot", "multi_hot") else counts)
+        values = weights.values if isinstance(weights, SparseTensor) else weights
+        amounts = array.reshape(math.cast(values, "float32"), [-1])
+
+    def count(indices: np.ndarray, tokens: np.ndarray, amounts: np.ndarray) -> list[np.ndarray]:
+        is_valid = (tokens >= 0) & (tokens < depth)
+        pairs = np.concatenate([indices[:, :-1], tokens[:, None]], 1)[is_valid].astype(np.int64)
+        indices, owner = unique_rows(pairs)
+        return [indices, np.bincount(owner, amounts[is_valid], len(indices))]
+
+    results: list[Result] = [(("n", len(ids.shape)), np.int64), (("n",), np.float32)]
+    operands = [ids.indices, ids.values, amounts]
+    indices, counts = compute_on_host(count, operands, results, "ids to encode in a sparse tensor")
+    encoded = array.ones_like(counts) if output_mode in ("one_hot", "multi_hot") else counts
     if output_mode == "tf_idf":
         encoded = encoded * math.cast(array.gather(weights, indices[:, -1]), encoded.dtype)
-    shape = [*ids.shape.as_list()[:-1], depth]
-    return SparseTensor(indices, math.cast(encoded, dtype), shape)
+    return make_sparse(indices, math.cast(encoded, dtype), [*get_sizes_list(ids)[:-1], depth])
 
 
 def _count_ids(ids: Tensor, weights: TensorLike, depth: int) -> Tensor:
