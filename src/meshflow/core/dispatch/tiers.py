@@ -44,6 +44,7 @@ __all__ = [
     "RunForecast",
     "TierSettings",
     "can_run_plan",
+    "check_outputs",
     "is_interpreter_enabled",
     "is_local",
     "run_plan",
@@ -81,7 +82,7 @@ def is_interpreter_enabled() -> bool:
 def can_run_plan(plan: Plan, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Check whether a plan supports inputs of these shapes, and prepare it for them."""
     try:
-        plan.prepare(shapes)
+        plan.bind(shapes)
     except UnsupportedPrimitive as error:
         _log.debug("The program is compiled: %s", error)
         return False
@@ -89,16 +90,16 @@ def can_run_plan(plan: Plan, shapes: Sequence[tuple[int, ...]]) -> bool:
 
 
 def run_plan(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a plan, and check its results if JAX's options `jax_debug_nans` or `jax_debug_infs` are set.
+    """Run a plan on arrays, and check its results by `check_outputs`."""
+    return check_outputs(plan.run(arrays))
 
-    Args:
-      plan: The plan.
-      arrays: Its inputs.
+
+def check_outputs(outputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Check results if JAX's options `jax_debug_nans` or `jax_debug_infs` are set, and return them.
 
     Raises:
       FloatingPointError: If a result is not finite and the options forbid that, like in JAX.
     """
-    outputs = plan.run(arrays)
     # JAX defines its options at run time.
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
         for output in outputs:
