@@ -16,7 +16,7 @@ from jax.export import is_symbolic_dim
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.types import JaxprEqn
 from meshflow.interpreter.symbolic_sizes import InputSizes, Symbol, Symbols
-from meshflow.interpreter.table import CALL_RULES, INLINED
+from meshflow.interpreter.table import CALL_RULES, EXPANSIONS, INLINED
 
 __all__ = ["CostEstimate", "Costs"]
 
@@ -128,6 +128,9 @@ class CostEstimate:
             name, inner = eqn.primitive.name, find_inner_jaxprs(eqn)
             if name in INLINED and eqn.params.get("name", "") not in CALL_RULES:
                 self._visit(inner[0], factor)
+                continue
+            if name in EXPANSIONS:
+                self._visit(EXPANSIONS[name](eqn), factor)
                 continue
             self._static_equations += 1
             self._add(self._equations, 1.0, (), factor)

@@ -15,10 +15,10 @@ import numpy as np
 
 from meshflow.core.dispatch.tiers import (
     TierSettings,
+    are_local,
     can_run_plan,
     check_outputs,
     is_interpreter_enabled,
-    is_local,
 )
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
@@ -136,7 +136,7 @@ class EagerForm:
     def _choose(self, values: Sequence[Any]) -> _Call:
         _Devices.count()
         leaves, tree = jax.tree.flatten(values)
-        if not (is_interpreter_enabled() and all(map(is_local, leaves))):
+        if not (is_interpreter_enabled() and are_local(leaves)):
             return self._jitted
         is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
         if is_flat and self._host is not None and sum(v.nbytes for v in values) <= _MAX_HOST_BYTES:

@@ -8,7 +8,7 @@ from jax import lax
 
 import meshflow as tf
 from meshflow.deployment.equations import flatten_jaxpr
-from meshflow.deployment.stablehlo import read_jaxpr
+from meshflow.saved_model.programs.module_reader import read_jaxpr
 from meshflow.environment.jax_internals import jex_core
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
