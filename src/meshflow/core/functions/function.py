@@ -110,6 +110,8 @@ class Function:
         self._has_unknown_sizes = reduce_retracing or any(
             not s.shape.is_fully_defined() for s in specs
         )
+        # Specs of the first calls, if these were traced with symbolic sizes.
+        self._first_calls: list[Any] = []
         self._signature_sizes: list[Any] = [
             None if s.shape.rank is None else s.shape.as_list() for s in specs
         ]
@@ -289,6 +291,7 @@ class Function:
                 for sizes in self._signature_sizes
             ):
                 family.add_call(vary_unknown_sizes(shapes, self._signature_sizes))
+                self._first_calls.append(nest.map_structure(to_spec, (args, kwargs)))
             if len(self._families) > retracing.MAX_TRACES:
                 self._families.pop(next(iter(tuple(self._families))), None)
 
@@ -523,6 +526,11 @@ class Function:
                 self._run_first_call(*zeros)
                 concrete = self._trace(args, kwargs, key)
         return concrete
+
+    def trace_first_calls(self) -> None:
+        """Trace the function for the exact sizes of its first calls, for code that saves such traces."""
+        for args, kwargs in self._first_calls:
+            self.get_concrete_for(args, kwargs)
 
     def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
         _, key = self._arguments.make_key(args, kwargs)
