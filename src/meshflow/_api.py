@@ -80,6 +80,7 @@ from meshflow.core.tracing.trace import init_scope
 from meshflow.core.variables.variable import Variable, VariableAggregation, VariableSynchronization
 from meshflow.core.variables.variable_creation import variable_creator_scope
 from meshflow.core.variables import indexing as _indexing
+from meshflow.ops import host as _host
 from meshflow.ops import operators as _operators
 from meshflow.ops.array import (
     argsort,

@@ -84,6 +84,21 @@ def test_decoding_compiles_nothing(programs, monkeypatch, call):
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_restored_functions_of_many_sizes_compile_nothing(programs, tmp_path):
+    module, layer = tf.Module(), tf.keras.layers.Dense(3, "softmax")
+    layer.build((None, 2))
+    specs = [tf.TensorSpec([None, None, 2])]
+    module.run = tf.function(lambda x: tf.reduce_mean(layer(x), 1), input_signature=specs)
+    module.layer = layer
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    del programs[:]
+    for rows, count in [(2, 5), (3, 7), (1, 4), (6, 9)]:
+        x = np.random.default_rng(count).random((rows, count, 2), np.float32)
+        np.testing.assert_allclose(loaded.run(x), module.run(x), rtol=1e-5)
+    assert programs == []
+
+
 def test_a_small_model_trains_without_compilation(programs):
     model = tf.keras.Sequential([tf.keras.layers.Dense(16, "relu"), tf.keras.layers.Dense(3)])
     model.compile(

@@ -9,6 +9,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import meshflow as tf
+from meshflow.core.dispatch.tiers import TierSettings
 from meshflow.core.functions import cached_calls, concrete_function, executable_cache
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.environment.jax_internals import export_lowering
@@ -29,8 +30,9 @@ class Counter(tf.Module):
 
 
 @pytest.fixture
-def cache(tmp_path):
+def cache(tmp_path, monkeypatch):
     """A cache that is empty; gives the names of our entries in it."""
+    monkeypatch.setattr(TierSettings, "tier", "compile")
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "cache"))
     yield lambda: sorted((tmp_path / "cache").glob("*.executable"))

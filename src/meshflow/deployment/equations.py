@@ -17,12 +17,11 @@ from typing import Any, TypeAlias, cast
 import jax
 import numpy as np
 
-from meshflow.deployment import stablehlo_ops  # noqa: F401 - registers the ops
 from meshflow.deployment.newer_primitives import find_expansion
-from meshflow.deployment.stablehlo import read_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Array, Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.kernels.composite_primitives import composites
+from meshflow.saved_model.programs.module_ops import read_jaxpr
 
 __all__ = [
     "ELEMENTWISE", "DimSize", "Equation", "Program", "Shape", "Value", "broadcast_shapes",

@@ -234,6 +234,23 @@ def renew_gpu_options() -> None:
 _EXPRESSION_NAMES = {"floordiv": operator.floordiv, "mod": operator.mod, "max": max, "min": min}
 
 
+@functools.lru_cache(maxsize=4096)
+def compile_sizes(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function that evaluates an expression of symbolic sizes.
+
+    Args:
+      text: The expression, or a tuple of several ones.
+      names: Names of the symbols, which are the parameters of the function.
+
+    Example:
+      >>> compile_sizes("(d0^2, mod(d0, 4))", ("d0",))(6)
+      (36, 2)
+    """
+    source = f"lambda {', '.join(names)}: {text.replace('^', '**')}"
+    function: Callable[..., Any] = eval(source, dict(_EXPRESSION_NAMES))
+    return function
+
+
 class SizeDecisions:
     """Comparisons of symbolic sizes whose results depend on the values of the symbols.
 
@@ -309,14 +326,12 @@ class SizeDecisions:
           new_names: Names of which a comparison must contain one, or None.
         """
         guards = [
-            f"({difference.replace('^', '**')} {relation} 0) is {result}"
+            f"({difference} {relation} 0) is {result}"
             for (difference, relation), result in self._results.items()
             if self._names[difference, relation].issubset(names)
             and not (new_names and self._names[difference, relation].isdisjoint(new_names))
         ]
-        source = f"lambda {', '.join(names)}: {' and '.join(guards) or True}"
-        check: Callable[..., bool] = eval(source, dict(_EXPRESSION_NAMES))
-        return check
+        return compile_sizes(" and ".join(guards) or "True", tuple(names))
 
 
 # Modules of JAX that compare a size with 1 in order to broadcast it.

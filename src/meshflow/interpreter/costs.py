@@ -15,8 +15,8 @@ from jax.export import is_symbolic_dim
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.types import JaxprEqn
-from meshflow.interpreter.symbolic_sizes import InputSizes
-from meshflow.interpreter.table import CALL_RULES, INLINED
+from meshflow.interpreter.symbolic_sizes import InputSizes, Symbol, Symbols
+from meshflow.interpreter.table import CALL_RULES, EXPANSIONS, INLINED
 
 __all__ = ["CostEstimate", "Costs"]
 
@@ -45,8 +45,8 @@ _VIEWS = frozenset(
     ["broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice", "split"]
 )
 
-# A product of a number and of symbolic sizes; a cost is a sum of these.
-_Term: TypeAlias = tuple[Any, ...]
+# A product of a number and of symbolic sizes, by their indices; a cost is a sum of these.
+_Term: TypeAlias = tuple[int, ...]
 _Polynomial: TypeAlias = dict[_Term, float]
 
 
@@ -101,6 +101,7 @@ class CostEstimate:
 
     def __init__(self, closed: AnyJaxpr) -> None:
         self._sizes = InputSizes([v.aval.shape for v in to_open_jaxpr(closed).invars])  # type: ignore[attr-defined]
+        self._symbols = Symbols()
         self._flops: _Polynomial = {}
         self._bytes: _Polynomial = {}
         self._equations: _Polynomial = {}
@@ -109,16 +110,13 @@ class CostEstimate:
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> Costs:
         """Return the costs for inputs of these shapes."""
-        dims = self._sizes.solve(self._sizes.read(shapes))
-        values: dict[Any, int] = {}
+        sizes = self._symbols.evaluate(self._sizes.solve(self._sizes.read(shapes)))
 
         def evaluate(polynomial: _Polynomial) -> float:
             total = 0.0
             for term, coefficient in polynomial.items():
-                for size in term:
-                    if size not in values:
-                        values[size] = int(size._evaluate(dims))
-                    coefficient *= values[size]
+                for index in term:
+                    coefficient *= sizes[index]
                 total += coefficient
             return total
 
@@ -131,12 +129,15 @@ class CostEstimate:
             if name in INLINED and eqn.params.get("name", "") not in CALL_RULES:
                 self._visit(inner[0], factor)
                 continue
+            if name in EXPANSIONS:
+                self._visit(EXPANSIONS[name](eqn), factor)
+                continue
             self._static_equations += 1
             self._add(self._equations, 1.0, (), factor)
             if name in ("scan", "while", "cond"):
                 self._loops += name != "cond"
                 for program in inner:
-                    self._visit(program, _scale(factor, eqn, len(inner)))
+                    self._visit(program, self._scale(factor, eqn, len(inner)))
                 continue
             for flops, sizes in _count_flops(eqn):
                 self._add(self._flops, flops, sizes, factor)
@@ -151,31 +152,31 @@ class CostEstimate:
         sizes: Iterable[Any],
         factor: tuple[float, _Term],
     ) -> None:
-        number, symbols = _multiply(number * factor[0], factor[1], sizes)
+        number, symbols = self._multiply(number * factor[0], factor[1], sizes)
         polynomial[symbols] = polynomial.get(symbols, 0.0) + number
+
+    def _multiply(self, number: float, symbols: _Term, sizes: Iterable[Any]) -> tuple[float, _Term]:
+        more = []
+        for size in map(self._symbols.intern, sizes):
+            if isinstance(size, Symbol):
+                more.append(size.index)
+            else:
+                number *= size
+        return number, (tuple(sorted((*symbols, *more))) if more else symbols)
+
+    def _scale(
+        self, factor: tuple[float, _Term], eqn: JaxprEqn, num_inner: int
+    ) -> tuple[float, _Term]:
+        name = eqn.primitive.name
+        if name == "scan":
+            return self._multiply(*factor, [eqn.params["length"]])
+        if name == "while":
+            return factor[0] * WHILE_ITERATIONS, factor[1]
+        return factor[0] / num_inner, factor[1]
 
 
 def _is_array(aval: Any) -> bool:
     return isinstance(getattr(aval, "dtype", None), np.dtype)
-
-
-def _multiply(number: float, symbols: _Term, sizes: Iterable[Any]) -> tuple[float, _Term]:
-    more = []
-    for size in sizes:
-        if is_symbolic_dim(size):
-            more.append(size)
-        else:
-            number *= size
-    return number, (tuple(sorted((*symbols, *more), key=str)) if more else symbols)
-
-
-def _scale(factor: tuple[float, _Term], eqn: JaxprEqn, num_inner: int) -> tuple[float, _Term]:
-    name = eqn.primitive.name
-    if name == "scan":
-        return _multiply(*factor, [eqn.params["length"]])
-    if name == "while":
-        return factor[0] * WHILE_ITERATIONS, factor[1]
-    return factor[0] / num_inner, factor[1]
 
 
 def _count_flops(eqn: JaxprEqn) -> list[tuple[float, Sequence[Any]]]:

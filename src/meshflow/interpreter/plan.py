@@ -67,7 +67,10 @@ class Plan:
             for i in self._donated:
                 if not arrays[i].flags.writeable:
                     arrays[i] = arrays[i].copy()
-        bound = self._bind([a.shape for a in arrays])
+        return self.run_bound(self.bind([a.shape for a in arrays]), arrays)
+
+    def run_bound(self, bound: BoundProgram, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run the result of `bind` for the shapes of the inputs; see `run`."""
         with np.errstate(all="ignore"), self._blas_scope:
             results = bound.run(arrays)
         is_copied = self._program.is_copied
@@ -76,15 +79,12 @@ class Plan:
             for r, copies in zip(results, is_copied, strict=True)
         ]
 
-    def prepare(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Make the functions of all equations for inputs of these shapes.
+    def bind(self, shapes: Sequence[Sequence[int]]) -> BoundProgram:
+        """Return the functions of all equations for inputs of these shapes.
 
         Raises:
           UnsupportedPrimitive: If a rule rejects the parameters of an equation.
         """
-        self._bind(shapes)
-
-    def _bind(self, shapes: Sequence[Sequence[int]]) -> BoundProgram:
         key = () if self._sizes.is_static else self._sizes.read(shapes)
         bound = self._bindings.get(key)
         if bound is None:

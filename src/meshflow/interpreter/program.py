@@ -24,6 +24,7 @@ from meshflow.interpreter.symbolic_sizes import (
 )
 from meshflow.interpreter.table import (
     CALL_RULES,
+    EXPANSIONS,
     INLINED,
     RULES,
     Equation,
@@ -159,6 +160,9 @@ class Program:
             and self._values[operands[0]].dtype == eqn.outvars[0].aval.dtype  # type: ignore[attr-defined]
         ):
             return operands
+        elif name in EXPANSIONS:
+            closed = EXPANSIONS[name](eqn)
+            return self._inline(closed.jaxpr, closed.consts, operands)
         else:
             found = RULES.get(name)
             composite = composites.get(eqn.primitive)

@@ -65,7 +65,16 @@ def compute_erf(x: HostArray) -> HostArray:
 def compute_erfc(x: HostArray) -> HostArray:
     """Compute the complementary error function of float32 numbers."""
     x = np.asarray(x)
-    size = np.maximum(np.abs(x), np.float32(1))
+    y = np.asarray(1 - compute_erf(x))
+    is_large = ~(np.abs(x) < 1)
+    if is_large.any():
+        y[is_large] = _compute_large_erfc(x[is_large])
+    return y
+
+
+def _compute_large_erfc(x: HostArray) -> HostArray:
+    """Compute `compute_erfc` of numbers with a magnitude of at least 1."""
+    size = np.abs(x)
     inverse = 1 / size
     square = inverse * inverse
     y = np.where(
@@ -75,8 +84,7 @@ def compute_erfc(x: HostArray) -> HostArray:
     )
     y *= np.exp(-size * size)
     y *= inverse
-    y = np.where(x < 0, 2 - y, y)
-    return np.where(np.abs(x) < 1, 1 - compute_erf(x), y)
+    return np.where(x < 0, 2 - y, y)
 
 
 @define("erf", "erfc")

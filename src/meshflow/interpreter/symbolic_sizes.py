@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 from jax.export import is_symbolic_dim
 
+from meshflow.environment.jax_internals import compile_sizes
+
 
 class Symbol:
     """A symbolic size of a program; it differs from every integer.
@@ -51,6 +53,8 @@ class Symbols:
         # For each size, the name of the dimension if it is one, otherwise an empty string.
         self._names: list[str] = []
         self._indices: dict[Any, Symbol] = {}
+        # Functions that evaluate all sizes, by the known dimensions and the number of sizes.
+        self._functions: dict[tuple[tuple[str, ...], int], Callable[..., tuple[int, ...]]] = {}
         # Checks of the comparisons of sizes, by the known dimensions and the number of earlier ones.
         self._guards: dict[tuple[tuple[str, ...], int], Callable[..., bool]] = {}
 
@@ -62,8 +66,7 @@ class Symbols:
         if symbol is None:
             symbol = self._indices[size] = Symbol(len(self.expressions))
             self.expressions.append(size)
-            name = str(size)
-            self._names.append(name if name in size._get_vars() else "")
+            self._names.append(find_dimension(size))
         return symbol
 
     def intern_all(self, value: Any) -> None:
@@ -92,19 +95,18 @@ class Symbols:
             raise ValueError(f"a size of the shape {bound} is negative")
         return bound
 
-    def evaluate(self, dims: Mapping[str, int]) -> list[int]:
+    def evaluate(self, dims: Mapping[str, int]) -> Sequence[int]:
         """Return the values of all sizes, given those of the dimensions by name.
 
         A size that depends on further dimensions is `UNBOUND`.
         """
-        sizes = []
-        for expression, name in zip(self.expressions, self._names, strict=True):
-            size = dims.get(name)
-            if size is None:
-                is_known = all(name in dims for name in expression._get_vars())
-                size = int(expression._evaluate(dims)) if is_known else UNBOUND
-            sizes.append(size)
-        return sizes
+        key = tuple(dims), len(self.expressions)
+        function = self._functions.get(key)
+        if function is None:
+            known = [e if dims.keys() >= e._get_vars() else UNBOUND for e in self.expressions]
+            text = "".join([f"{e}, " for e in known])
+            function = self._functions[key] = compile_sizes(f"({text})", key[0])
+        return function(*dims.values())
 
     def is_open(self, shape: SymbolicShape, sizes: Sequence[int]) -> bool:
         """Check whether a size of a shape is `UNBOUND`."""
@@ -165,6 +167,7 @@ class InputSizes:
     def __init__(self, shapes: Sequence[Sequence[Any]]) -> None:
         axes = [(i, k, n) for i, s in enumerate(shapes) for k, n in enumerate(s)]
         self._axes = [axis for axis in axes if is_symbolic_dim(axis[2])]
+        self._names = [find_dimension(size) for _, _, size in self._axes]
         self.is_static = not self._axes
 
     def read(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -177,8 +180,19 @@ class InputSizes:
         Raises:
           ValueError: If no size determines a dimension, or the sizes contradict each other.
         """
-        pairs = [(size, n) for (_, _, size), n in zip(self._axes, sizes, strict=True)]
-        return solve_sizes(pairs, {})
+        dims: dict[str, int] = {}
+        pairs = [
+            (axis[2], size)
+            for axis, name, size in zip(self._axes, self._names, sizes, strict=True)
+            if not name or dims.setdefault(name, size) != size
+        ]
+        return solve_sizes(pairs, dims) if pairs else dims
+
+
+def find_dimension(size: Any) -> str:
+    """Return the name of a symbolic size that is a dimension, otherwise an empty string."""
+    name = str(size)
+    return name if name in size._get_vars() else ""
 
 
 def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> dict[str, int]:

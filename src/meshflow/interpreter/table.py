@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr
+from meshflow.environment.types import ClosedJaxpr, JaxprEqn
 
 # An array, or a NumPy scalar in place of an array without axes.
 HostArray: TypeAlias = np.ndarray
@@ -106,6 +107,9 @@ RULES: dict[str, Rule] = {}
 CALL_RULES: dict[str, Rule] = {}
 
 
+# Functions that return the program of an equation by the name of its primitive, which other packages register.
+EXPANSIONS: dict[str, Callable[[JaxprEqn], ClosedJaxpr]] = {}
+
 # Calls that are replaced by the equations of the called program.
 INLINED = frozenset(
     ["jit", "pjit", "closed_call", "core_call", "call", "checkpoint", "remat2", "remat"]
@@ -118,8 +122,6 @@ COMPILED = frozenset(
     + ["axis_index", "sharding_constraint", "reshard", "layout_constraint"]
     # Effects on references and tokens.
     + ["after_all", "create_token", "get", "swap"]
-    # Programs of StableHLO.
-    + ["call_exported"]
     # Rare ones.
     + ["igamma_grad_a", "random_gamma", "rng_bit_generator", "rng_uniform", "select_and_scatter"]
     + ["hessenberg", "tridiagonal"]

@@ -1,6 +1,6 @@
-"""NumPy implementations of cheap ops, for functions of elements that run eagerly in input pipelines.
+"""NumPy implementations of cheap ops, in eager mode and for functions of elements in input pipelines.
 
-Calling a compiled program costs more than flipping an image. The results are bitwise equal to those
+Tracing or calling a program costs more than flipping a small image. The results are bitwise equal to those
 of the compiled programs; ops with results that could differ (sums, half precision, conversions from
 floats to integers) are left to the programs. Quotients are the exception: they are rounded once, as
 in TensorFlow, where XLA multiplies by the reciprocal of a scalar.
@@ -22,6 +22,7 @@ from meshflow.ops import casting
 from meshflow.ops.array import gather_scatter, shaping
 from meshflow.ops.image import geometry
 from meshflow.ops.math import arithmetic, clipping, comparison, division
+from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
 _HostArrays: TypeAlias = Sequence[np.ndarray]
@@ -93,6 +94,17 @@ def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     return tensor.reshape(shape) if count == tensor.size else None
 
 
+def _expand(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray:
+    return np.expand_dims(arrays[0], static[0])
+
+
+def _add_bias(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    value, bias = arrays
+    is_last = static[0] is None or static[0].endswith("C")
+    is_valid = is_last and value.ndim > 1 and value.shape[-1:] == bias.shape
+    return np.add(value, bias) if is_valid and _is_portable(value) else None
+
+
 def _get_item(arrays: _HostArrays, template: tuple[Any, ...]) -> np.ndarray | None:
     return indexing._index_array(arrays, template) if len(arrays) == 1 else None
 
@@ -115,6 +127,8 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (geometry.flip_up_down, _make_flip(-3)),
     (from_keys.sample_uniform, _draw_uniform),
     (shaping.reshape, _reshape),
+    (shaping.expand_dims, _expand),
+    (activation.bias_add, _add_bias),
 ]
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from meshflow.core.dispatch.tiers import (
     TierSettings,
+    are_local,
     can_run_plan,
+    check_outputs,
     is_interpreter_enabled,
-    is_local,
-    run_plan,
 )
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.context import context
@@ -34,9 +34,13 @@ _log = logging.getLogger("meshflow")
 # Calls that take at most this time with the interpreter, in seconds, are never compiled.
 _MAX_INTERPRETED_SECONDS = 2e-4
 # Results of at most this number of elements remain on the host, where the next op needs them.
-_MAX_HOST_SIZE = 4096
+_MAX_HOST_SIZE = 1 << 14
+# Operands of at most this number of bytes are passed to the NumPy function of an op, if it has one.
+_MAX_HOST_BYTES = 1 << 20
 # A form caches at most this number of combinations of shapes.
-_MAX_CACHED_KEYS = 4096
+_MAX_CACHED_KEYS = 1024
+
+_Call = Callable[..., PyTree]
 
 
 class _InterpretedForm:
@@ -47,16 +51,28 @@ class _InterpretedForm:
     def __init__(self, closed: ClosedJaxpr, tree: Any) -> None:
         self._plan, self._costs, self._tree = build_plan(closed), CostEstimate(closed), tree
 
-    def should_run(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Check whether calls with operands of these shapes are not compiled."""
+    def bind(self, shapes: Sequence[tuple[int, ...]], is_flat: bool) -> _Call | None:
+        """Return a function for operands of these shapes; None if calls with them are compiled.
+
+        Args:
+          shapes: Shapes of the operands.
+          is_flat: Whether the arguments of the function are arrays, not structures of them.
+        """
         seconds = self._costs.bind(shapes).run_seconds
         is_fast = TierSettings.tier == "interpret" or seconds <= _MAX_INTERPRETED_SECONDS
-        return is_fast and can_run_plan(self._plan, shapes)
+        if not (is_fast and can_run_plan(self._plan, shapes)):
+            return None
+        plan, tree, bound = self._plan, self._tree, self._plan.bind(shapes)
+        is_single = jax.tree_util.treedef_is_leaf(tree)
 
-    def __call__(self, *values: Any) -> Any:
-        arrays = [np.asarray(v) for v in jax.tree.leaves(values)]
-        outputs = [_to_tensor_value(o) for o in run_plan(self._plan, arrays)]
-        return jax.tree.unflatten(self._tree, outputs)
+        def call(*values: Any) -> PyTree:
+            arrays = [np.asarray(v) for v in (values if is_flat else jax.tree.leaves(values))]
+            outputs = check_outputs(plan.run_bound(bound, arrays))
+            if is_single:
+                return _to_tensor_value(outputs[0])
+            return jax.tree.unflatten(tree, map(_to_tensor_value, outputs))
+
+        return call
 
 
 def _to_tensor_value(array: np.ndarray) -> Array:
@@ -69,6 +85,7 @@ class EagerForm:
     Args:
       function: The function of arrays, None and lists of arrays.
       donated: Indices of the operands with buffers that the function takes over.
+      host_function: Computes the function of a list of host arrays with NumPy, or returns None.
 
     Example:
       >>> form = EagerForm(lambda x: x + 1)
@@ -76,12 +93,17 @@ class EagerForm:
       [1.0, 2.0, 3.0]
     """
 
-    __slots__ = ("__weakref__", "_calls", "_families", "_function", "_jitted")
+    __slots__ = ("__weakref__", "_calls", "_donated", "_families", "_function", "_host", "_program")
 
-    def __init__(self, function: Callable[..., PyTree], donated: Sequence[int] = ()) -> None:
-        self._function = function
-        self._jitted = jax.jit(function, donate_argnums=tuple(donated))
-        self._calls: dict[Hashable, Callable[..., PyTree]] = {}
+    def __init__(
+        self,
+        function: _Call,
+        donated: Sequence[int] = (),
+        host_function: Callable[[list[np.ndarray]], np.ndarray | None] | None = None,
+    ) -> None:
+        self._function, self._donated, self._host = function, tuple(donated), host_function
+        self._program: _Call | None = None
+        self._calls: dict[Hashable, _Call] = {}
         # None for operands for which the interpreter does not support the function.
         self._families: dict[Hashable, TraceFamily[_InterpretedForm] | None] = {}
 
@@ -91,9 +113,15 @@ class EagerForm:
 
     def is_interpreted(self, values: Sequence[Any]) -> bool:
         """Check whether a call with these operands uses the interpreter."""
-        return self._find(values) is not self._jitted
+        return self._find(values) is not self._program
 
-    def _find(self, values: Sequence[Any]) -> Callable[..., PyTree]:
+    @property
+    def _jitted(self) -> _Call:
+        if self._program is None:
+            self._program = jax.jit(self._function, donate_argnums=self._donated)
+        return self._program
+
+    def _find(self, values: Sequence[Any]) -> _Call:
         is_placed = context.device is not None or context.place_output is not None
         key = None if is_placed else _make_key(values)
         if key is None:
@@ -105,11 +133,33 @@ class EagerForm:
             call = self._calls[key] = self._choose(values)
         return call
 
-    def _choose(self, values: Sequence[Any]) -> Callable[..., PyTree]:
+    def _choose(self, values: Sequence[Any]) -> _Call:
         _Devices.count()
         leaves, tree = jax.tree.flatten(values)
-        if not (is_interpreter_enabled() and all(map(is_local, leaves))):
+        if not (is_interpreter_enabled() and are_local(leaves)):
             return self._jitted
+        is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
+        if is_flat and self._host is not None and sum(v.nbytes for v in values) <= _MAX_HOST_BYTES:
+            try:
+                if self._host([np.asarray(v) for v in values]) is not None:
+                    return self._call_host
+            except Exception as error:
+                # The trace raises JAX's error.
+                _log.debug("The op is traced: %r", error)
+        return self._choose_plan(leaves, tree, is_flat)
+
+    def _call_host(self, *values: Any) -> Array:
+        assert self._host is not None
+        result = self._host([np.asarray(v) for v in values])
+        if result is None:
+            # The function may reject values.
+            leaves, tree = jax.tree.flatten(values)
+            return self._choose_plan(leaves, tree, True)(*values)
+        check_outputs([result])
+        return _to_tensor_value(result if result.base is None else result.copy())
+
+    def _choose_plan(self, leaves: Sequence[Any], tree: Any, is_flat: bool) -> _Call:
+        """Return the plan of the function for some operands, or the jitted function."""
         shapes, dtypes = [a.shape for a in leaves], [a.dtype for a in leaves]
 
         def trace(shapes: Sequence[tuple[int, ...]]) -> _InterpretedForm:
@@ -130,7 +180,7 @@ class EagerForm:
             if isinstance(error, UnsupportedPrimitive):
                 self._families[key] = None
             return self._jitted
-        return form if form.should_run(shapes) else self._jitted
+        return form.bind(shapes, is_flat) or self._jitted
 
 
 class UncompiledForm(EagerForm):
@@ -138,7 +188,7 @@ class UncompiledForm(EagerForm):
 
     __slots__ = ()
 
-    def __init__(self, function: Callable[..., PyTree]) -> None:
+    def __init__(self, function: _Call) -> None:
         self._function = function
 
     def __call__(self, *values: Any) -> PyTree:

@@ -96,7 +96,9 @@ class Op:
         """Return `bind_static(static)` for calls in eager mode, created once per static arguments."""
         form = self._eager_forms.get(static)
         if form is None:
-            form = cache_form(self._eager_forms, static, EagerForm(self.bind_static(static)))
+            host = self.host_function and functools.partial(self.host_function, static=static)
+            form = EagerForm(self.bind_static(static), host_function=host)
+            form = cache_form(self._eager_forms, static, form)
         return form
 
     def get_donating(

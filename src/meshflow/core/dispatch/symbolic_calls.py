@@ -6,8 +6,11 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from meshflow.core.dispatch import op_names
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors, mark_boundary
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,6 +87,10 @@ def call_symbolically(
     return handler(function, args, kwargs)  # type: ignore[misc]
 
 
+# Common types of arguments that are not symbolic.
+_OTHER_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
+
+
 def has_symbolic(
     args: Iterable[Any],
     kwargs: dict[str, Any],
@@ -100,6 +107,8 @@ def has_symbolic(
     """
     searched = symbolic_type or types
     for value in args:
+        if type(value) in _OTHER_TYPES:
+            continue
         if isinstance(value, searched):
             return True
         if isinstance(value, (list, tuple)) and has_symbolic(value, {}, symbolic_type):

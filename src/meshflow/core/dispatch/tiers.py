@@ -35,6 +35,7 @@ from meshflow.core.runtime import (
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.devices import get_default_device
 from meshflow.core.values.trace_families import vary_unknown_sizes
+from meshflow.environment.jax_internals import DeviceArray
 from meshflow.environment.types import ClosedJaxpr
 from meshflow.interpreter import CostEstimate, Plan, UnsupportedPrimitive, build_plan
 
@@ -43,9 +44,10 @@ __all__ = [
     "InterpretedProgram",
     "RunForecast",
     "TierSettings",
+    "are_local",
     "can_run_plan",
+    "check_outputs",
     "is_interpreter_enabled",
-    "is_local",
     "run_plan",
 ]
 
@@ -81,7 +83,7 @@ def is_interpreter_enabled() -> bool:
 def can_run_plan(plan: Plan, shapes: Sequence[tuple[int, ...]]) -> bool:
     """Check whether a plan supports inputs of these shapes, and prepare it for them."""
     try:
-        plan.prepare(shapes)
+        plan.bind(shapes)
     except UnsupportedPrimitive as error:
         _log.debug("The program is compiled: %s", error)
         return False
@@ -89,16 +91,16 @@ def can_run_plan(plan: Plan, shapes: Sequence[tuple[int, ...]]) -> bool:
 
 
 def run_plan(plan: Plan, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Run a plan, and check its results if JAX's options `jax_debug_nans` or `jax_debug_infs` are set.
+    """Run a plan on arrays, and check its results by `check_outputs`."""
+    return check_outputs(plan.run(arrays))
 
-    Args:
-      plan: The plan.
-      arrays: Its inputs.
+
+def check_outputs(outputs: list[np.ndarray]) -> list[np.ndarray]:
+    """Check results if JAX's options `jax_debug_nans` or `jax_debug_infs` are set, and return them.
 
     Raises:
       FloatingPointError: If a result is not finite and the options forbid that, like in JAX.
     """
-    outputs = plan.run(arrays)
     # JAX defines its options at run time.
     if jax.config.jax_debug_nans or jax.config.jax_debug_infs:  # type: ignore[attr-defined]
         for output in outputs:
@@ -192,7 +194,7 @@ class InterpretedProgram:
         Args:
           operands: Arrays.
         """
-        if not self._is_supported or not all(map(is_local, operands)):
+        if not self._is_supported or not are_local(operands):
             return 0.0
         key = tuple([o.shape for o in operands])
         limit = self._limits.get(key)
@@ -241,6 +243,21 @@ class InterpretedProgram:
         assert self._plan is not None
         outputs = run_plan(self._plan, [np.asarray(o) for o in operands])
         return [transfers.to_device(o) for o in outputs]
+
+
+def are_local(operands: Sequence[object]) -> bool:
+    """Check whether all operands are on the host or on the only device."""
+    # Shardings of arrays on that device. The check of a device takes microseconds.
+    local_ids: set[int] = set()
+    for operand in operands:
+        if type(operand) is not DeviceArray:
+            if not is_local(operand):
+                return False
+        elif id(operand.sharding) not in local_ids:
+            if not is_local(operand):
+                return False
+            local_ids.add(id(operand.sharding))
+    return True
 
 
 def is_local(operand: object) -> bool:

@@ -356,7 +356,6 @@ class ConcreteFunction(SignedFunction):
         in_host_memory = any(map(is_in_host_memory, [*traced.captures, *traced.writes]))
         return not (
             (self._calls_python and not traced.has_unknown_sizes)
-            or self.is_stored
             or self._file_variables
             or traced.infeeds
             # Reading such a capture takes an element of its iterator.

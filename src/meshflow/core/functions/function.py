@@ -46,7 +46,7 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.trace_families import TraceFamily
+from meshflow.core.values.trace_families import TraceFamily, vary_unknown_sizes
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import Array, PyTree
@@ -110,6 +110,11 @@ class Function:
         self._has_unknown_sizes = reduce_retracing or any(
             not s.shape.is_fully_defined() for s in specs
         )
+        # Specs of the first calls, if these were traced with symbolic sizes.
+        self._first_calls: list[Any] = []
+        self._signature_sizes: list[Any] = [
+            None if s.shape.rank is None else s.shape.as_list() for s in specs
+        ]
         functools.update_wrapper(self, python_function, updated=())
 
     # ---- methods ---------------------------------------------------------------------------
@@ -279,6 +284,14 @@ class Function:
             family = self._families[family_key] = TraceFamily()
             # The key contains the ids of these objects, so they must exist as long as it.
             family.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
+            ranks = [None if s is None else len(s) for s in self._signature_sizes]
+            if ranks == [len(s) for s in shapes] and any(
+                # The first axis is usually that of the batch, and often has the same size in all calls.
+                None in sizes[1:]
+                for sizes in self._signature_sizes
+            ):
+                family.add_call(vary_unknown_sizes(shapes, self._signature_sizes))
+                self._first_calls.append(nest.map_structure(to_spec, (args, kwargs)))
             if len(self._families) > retracing.MAX_TRACES:
                 self._families.pop(next(iter(tuple(self._families))), None)
 
@@ -513,6 +526,11 @@ class Function:
                 self._run_first_call(*zeros)
                 concrete = self._trace(args, kwargs, key)
         return concrete
+
+    def trace_first_calls(self) -> None:
+        """Trace the function for the exact sizes of its first calls, for code that saves such traces."""
+        for args, kwargs in self._first_calls:
+            self.get_concrete_for(args, kwargs)
 
     def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
         _, key = self._arguments.make_key(args, kwargs)

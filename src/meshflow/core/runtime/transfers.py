@@ -52,6 +52,8 @@ _MAX_BLOCK_BYTES, _MAX_FREE_BYTES, _MAPPING_BYTES, _HUGE_PAGE_BYTES = (
     1 << 22,
     1 << 21,
 )
+# Huge pages are filled with zeros when they are first touched, which is a waste if a few small blocks are used.
+_MIN_HUGE_BLOCK_BYTES = 1 << 18
 
 
 class _MemoryBlock(NamedTuple):
@@ -129,7 +131,8 @@ def _map_block(size: int) -> _MemoryBlock:
     )
     # The mapping is private, so a forked process gets its own copy.
     mapping = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    mapping.madvise(mmap.MADV_HUGEPAGE)
+    if size >= _MIN_HUGE_BLOCK_BYTES:
+        mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = memoryview(mapping)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
     starts = range(0, length - size + 1, size)

@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from meshflow.core.values.composite import CompositeTensor, can_split, split_value
+from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
+
+# Common types of leaves; checks for mappings are slow.
+_LEAF_TYPES = frozenset([Tensor, np.ndarray, int, float, bool, str, type(None)])
 
 
 def is_nested(structure: PyTree) -> bool:
@@ -21,7 +27,7 @@ def is_nested(structure: PyTree) -> bool:
       >>> tf.nest.is_nested([1]), tf.nest.is_nested(1)
       (True, False)
     """
-    return isinstance(structure, (list, tuple, Mapping))
+    return type(structure) not in _LEAF_TYPES and isinstance(structure, (list, tuple, Mapping))
 
 
 def _sorted_keys(mapping: Mapping[Any, Any]) -> list[Any]:
@@ -54,7 +60,9 @@ def flatten(structure: PyTree, expand_composites: bool = False) -> list[Any]:
 
 
 def _flatten_into(structure: PyTree, leaves: list[Any]) -> None:
-    if isinstance(structure, (list, tuple)):
+    if type(structure) in _LEAF_TYPES:
+        leaves.append(structure)
+    elif isinstance(structure, (list, tuple)):
         for item in structure:
             _flatten_into(item, leaves)
     elif isinstance(structure, Mapping):
@@ -171,6 +179,8 @@ def pack_sequence_as(
 
 
 def _pack(structure: PyTree, supply: Iterator[Any]) -> PyTree:
+    if type(structure) in _LEAF_TYPES:
+        return next(supply)
     if isinstance(structure, (list, tuple)):
         return rebuild_sequence(structure, [_pack(item, supply) for item in structure])
     if isinstance(structure, Mapping):
@@ -221,6 +231,8 @@ def map_structure(func: Callable[..., Any], *structure: PyTree, **kwargs: Any) -
       >>> tf.nest.map_structure(lambda a, b: a + b, [1, (2,)], [10, (20,)])
       [11, (22,)]
     """
+    if len(structure) == 1 and type(structure[0]) in _LEAF_TYPES and callable(func) and not kwargs:
+        return func(*structure)
     unknown = sorted(kwargs.keys() - {"check_types", "expand_composites"})
     if unknown:
         raise ValueError(

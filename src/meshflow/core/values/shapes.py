@@ -248,8 +248,8 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
 
 
 def _as_size(size: Any) -> int | None:
-    if size is None:
-        return None
+    if size is None or (type(size) is int and size >= 0):
+        return size
     if jax.export.is_symbolic_dim(size):
         # The size of a program that is exported for any size.
         return size  # type: ignore[return-value]

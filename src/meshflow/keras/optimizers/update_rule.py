@@ -203,13 +203,36 @@ class RuleOptimizer(Optimizer):
         if mode == "sum":
             steps = cls.rule(jnp.zeros((), var.dtype), grad, slots, *arguments)[0]
             return [var.at[indices].add(steps)]
-        most_rows = var.shape[0] <= 2 * indices.shape[0]
-        if mode == "all" or most_rows:
-            # With indices of most rows it is faster to compute all of them.
+
+        def update_all() -> list[Array]:
             new = cls.rule(var, jnp.zeros_like(var).at[indices].add(grad), slots, *arguments)
             count = {"all": 0, "averages": 0, "averages, rows": 1, "rows": len(new)}[mode]
             pairs = zip(new[:count], [var, *slots], strict=False)
-            return [*(row_updates.select_rows(indices, n, o) for n, o in pairs), *new[count:]]
+            updated = [row_updates.select_rows(indices, n, o) for n, o in pairs]
+            return [x.astype(var.dtype) for x in (*updated, *new[count:])]
+
+        def update_some() -> list[Array]:
+            new = cls._update_some_rows(mode, var, grad, indices, slots, arguments)
+            return [x.astype(var.dtype) for x in new]
+
+        # With indices of most rows it is faster to compute all of them.
+        if mode != "all" and jax.export.is_symbolic_dim(indices.shape[0]):
+            has_most = jnp.asarray(2 * indices.shape[0]) >= var.shape[0]
+            return list(jax.lax.cond(has_most, update_all, update_some))
+        has_most = var.shape[0] <= 2 * indices.shape[0]
+        return update_all() if mode == "all" or has_most else update_some()
+
+    @classmethod
+    def _update_some_rows(
+        cls,
+        mode: str,
+        var: Array,
+        grad: Array,
+        indices: Array,
+        slots: Slots,
+        arguments: tuple[Any, ...],
+    ) -> list[Array]:
+        """Compute the update by `_update_by_rows` for indices of few rows."""
         if mode == "rows":
             rule = lambda arrays, total: cls.rule(arrays[0], total, arrays[1:], *arguments)
             return row_updates.update_rows(rule, [var, *slots], grad, indices)

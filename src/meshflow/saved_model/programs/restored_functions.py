@@ -7,10 +7,11 @@ from typing import Any, Protocol
 
 import jax.export
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.functions.concrete_function import ConcreteFunction
 from meshflow.core.functions.function import Function, function
-from meshflow.core.runtime.context import suspend_autocast
+from meshflow.core.runtime.context import context, suspend_autocast
 from meshflow.core.runtime.errors import DataLossError
 from meshflow.core.tracing.trace import CompositeResultSlot, TracedFunction
 from meshflow.core.values import nest
@@ -20,9 +21,11 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
+from meshflow.interpreter.table import EXPANSIONS
 from meshflow.ops.deferred_host_values import DeferredValue
 from meshflow.saved_model.manifest.composite_values import list_component_specs, list_components
 from meshflow.saved_model.manifest.json_structures import unpack_structure
+from meshflow.saved_model.programs.module_ops import expand_call, read_jaxpr
 from meshflow.saved_model.programs.stablehlo import get_static_sizes, specialize_program
 
 __all__ = [
@@ -35,6 +38,10 @@ __all__ = [
     "compile_program",
     "make_restored_function",
 ]
+
+
+# The first runs of a program are op by op.
+EXPANSIONS["call_exported"] = expand_call
 
 
 class RestoredProgram(Protocol):
@@ -99,8 +106,9 @@ class StableHLOProgram:
 
     def call(self, tensors: Sequence[Tensor]) -> PyTree:
         """Run the program for the sizes of the arguments, including its assignments to variables."""
-        key = tuple(tuple(t.shape.as_list()) for t in tensors)
-        traced = self._traced_by_shapes.get(key)
+        key = tuple([t.array.shape for t in tensors])
+        is_symbolic = any(is_symbolic_dim(size) for shape in key for size in shape)
+        traced = None if is_symbolic else self._traced_by_shapes.get(key)
         if traced is None:
             exported = self._exported()
             counts = len(exported.in_avals), len(exported.out_avals)
@@ -111,12 +119,17 @@ class StableHLOProgram:
                 )
             with suspend_autocast():
                 captured = read_tensors(self.captures)
-            captures = [tensor.array for tensor in captured]
-            closed = specialize_program(exported, [t.array for t in tensors], captures)
+            arguments, captures = [t.array for t in tensors], [t.array for t in captured]
+            if is_symbolic and not context.exporting:
+                # The program runs op by op.
+                closed = read_jaxpr(exported, [*arguments, *captures])
+            else:
+                closed = specialize_program(exported, arguments, captures)
             traced = TracedFunction(
                 self._name, closed, self.captures, self._writes, self._structure, self._count
             )
-            self._traced_by_shapes[key] = traced
+            if not is_symbolic:
+                self._traced_by_shapes[key] = traced
         return traced.call(tensors)
 
 
@@ -395,6 +408,10 @@ class RestoredFunction(Function):
 def make_restored_function(choice: AlternativeDispatcher) -> RestoredFunction:
     """Return a `tf.function` of the alternatives."""
     restored = RestoredFunction(choice, autograph=False)
+    specs = [s for a in choice.alternatives for s in nest.flatten(a.arguments)]
+    restored._has_unknown_sizes = any(
+        isinstance(s, TensorSpec) and not s.shape.is_fully_defined() for s in specs
+    )
     # A compiled program cannot take or return sparse tensors.
     restored._runs_op_by_op = any(
         a.program.runs_on_host or a.has_composites for a in choice.alternatives

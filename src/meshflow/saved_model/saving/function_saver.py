@@ -225,6 +225,8 @@ class FunctionSaver:
     ) -> list[dict[str, Any]]:
         """Add programs for the sizes of earlier calls, with an unknown batch size if possible."""
         entries, added = [], []
+        if isinstance(function, Function):
+            function.trace_first_calls()
         for concrete in function._cache.values() if isinstance(function, Function) else ():
             signature = concrete.structured_input_signature
             if is_symbolic(signature) or not is_special_case(concrete, general):

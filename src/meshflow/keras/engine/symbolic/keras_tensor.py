@@ -259,6 +259,8 @@ class Node:
 
     def get_arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with symbolic tensors replaced by values, keyed by tensor id."""
+        if len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], KerasTensor):
+            return (values[id(self.args[0])],), {}
         return nest.map_structure(
             lambda v: values[id(v)] if isinstance(v, KerasTensor) else v, (self.args, self.kwargs)
         )

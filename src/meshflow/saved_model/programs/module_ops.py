@@ -1,4 +1,4 @@
-"""StableHLO ops as functions of JAX; ops with nested blocks are in `stablehlo`."""
+"""StableHLO ops as functions of JAX; ops with nested blocks are in `module_reader`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from meshflow.deployment.stablehlo import (
+from meshflow.environment.jax_internals import mlir_hlo, mlir_ir
+from meshflow.environment.types import Array, ClosedJaxpr, JaxprEqn
+from meshflow.saved_model.programs.module_reader import (
     StaticValue,
     UnsupportedOpError,
     as_array,
@@ -21,10 +23,11 @@ from meshflow.deployment.stablehlo import (
     get_integers,
     get_sizes,
     get_static_shape,
+    read_jaxpr,
     register_op,
 )
-from meshflow.environment.jax_internals import mlir_hlo, mlir_ir
-from meshflow.environment.types import Array
+
+__all__ = ["expand_call", "read_jaxpr"]
 
 _Op = Any
 
@@ -377,3 +380,14 @@ def _read_custom_call(op: _Op, inputs: list[Any]) -> list[Array] | Array:
         if count is not None:
             return list(lax.top_k(as_array(inputs[0]), count))
     raise UnsupportedOpError(f"it calls native code, {name}")
+
+
+def expand_call(eqn: JaxprEqn) -> ClosedJaxpr:
+    """Return the equations of the saved program that an equation calls; see `read_jaxpr`."""
+    exported, avals = eqn.params["exported"], [v.aval for v in eqn.invars]
+    # The interpreter needs it twice, for the plan and for its costs.
+    cache = exported.__dict__.setdefault("_expansion", {})
+    key = tuple([(a.shape, a.dtype) for a in avals])  # type: ignore[attr-defined]
+    if cache.get("key") != key:
+        cache.update(key=key, closed=read_jaxpr(exported, avals))
+    return cache["closed"]  # type: ignore[no-any-return]

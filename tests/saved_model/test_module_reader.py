@@ -8,8 +8,8 @@ from jax import lax
 
 import meshflow as tf
 from meshflow.deployment.equations import flatten_jaxpr
-from meshflow.deployment.stablehlo import read_jaxpr
 from meshflow.environment.jax_internals import jex_core
+from meshflow.saved_model.programs.module_reader import read_jaxpr
 
 X = np.random.RandomState(0).normal(size=(4, 6)).astype(np.float32)
 IMAGES = np.random.RandomState(1).normal(size=(2, 6, 6, 2)).astype(np.float32)

@@ -94,8 +94,8 @@ def read_jaxpr(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
     argument_indices = exported.module_kept_var_idx
 
     def run(*arrays: Array) -> list[Array]:
-        with mlir.make_ir_context():
-            module = mlir_ir.Module.parse(exported.mlir_module())
+        with mlir.make_ir_context(), mlir_ir.Location.unknown():
+            module: Any = exported.mlir_module(serialized=False)  # type: ignore[call-arg]
             reader = ModuleReader(module)
             platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
                 len(exported.platforms) > 1
