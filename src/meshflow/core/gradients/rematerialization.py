@@ -296,9 +296,9 @@ def _recompute_rest_in_branch(
         first = functools.partial(compute_with_pullback, run, requested)
         program, shapes = jax.make_jaxpr(first, return_shape=True)(arguments, fetched)
         outputs, structure = jax.tree.structure(shapes[0]), jax.tree.structure(shapes[1])
+        count = len(jax.tree.leaves(shapes[0]))
         atoms = program.jaxpr.outvars
         captured = program.jaxpr.invars[len(leaves) - len(fetched) :]
-        count = outputs.num_leaves
         # States of random generators are integers; random numbers are stored.
         sources = [v for v in captured if is_inexact(v.aval)] if fetch else []
         derived = _DerivedValues.find(program, sources, count)
@@ -481,11 +481,11 @@ class _SplitPullback:
                 late.insert(0, eqn)
         made = {v for eqn in late for v in eqn.outvars}
         gradients = jaxpr.outvars[end:]
-        read = dict.fromkeys(
+        late_inputs = dict.fromkeys(
             v for atoms in (*(e.invars for e in late), gradients) for v in select_variables(atoms)
         )
         known = made | {*inputs, *jaxpr.constvars}
-        needed = [v for v in read if v not in known]
+        needed = [v for v in late_inputs if v not in known]
         early = [eqn for eqn in jaxpr.eqns if made.isdisjoint(eqn.outvars)]
         first = extract_program(closed, jaxpr.invars, [*jaxpr.outvars[:end], *needed], early)
         return cls(first, extract_program(closed, [*inputs, *needed], gradients, late), len(needed))

@@ -321,7 +321,8 @@ class WeightCopies(GatheredWeight):
     def _as_tensor(self) -> Tensor:
         if _current.shares is None or context.trace is None:
             return self.variable.value()
-        scope, unit = context.trace, self.shares.unit_trace
+        scope: Any = context.trace
+        unit = self.shares.unit_trace
         while scope is not None and scope is not unit:
             scope = scope.parent
         if scope is None and id(self.variable) in self.shares.released:
