@@ -101,8 +101,11 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("form", [pytest.param("tiles", marks=compiled), "blocks"])
+@pytest.mark.parametrize(
+    ("case", "form"),
+    [pytest.param(case, "tiles", marks=compiled) for case in CASES]
+    + [(case, "blocks") for case in ("replaced, dropout", "bfloat16")],
+)
 def test_values_and_gradients(case, form, monkeypatch):
     sizes, dtype, options, mask = CASES[case]
     operands = make_operands(sizes, dtype, mask, "bias" in case, "dropout" in case)
@@ -144,9 +147,7 @@ def test_derivatives_of_any_order_and_of_a_bias():
 def test_vmapped_axes_become_examples():
     operands = make_operands((2, 20, 30, 2, 8, 8), "float32", "all")[:5]
     stacked = [None if x is None else jnp.stack([x, x[::-1]]) for x in operands[:3]]
-    call = lambda q, k, v: differentiate(
-        attend, AttentionOperands(q, k, v, None, operands[4])
-    )
+    call = lambda q, k, v: differentiate(attend, AttentionOperands(q, k, v, None, operands[4]))
     found = jax.jit(jax.vmap(call)).lower(*stacked)
     assert found.as_text().count("@meshflow_attention") == 2
     single = call(*[x[1] for x in stacked])

@@ -43,7 +43,7 @@ __all__ = [
 
 # Scores of a head from which tiles are faster than XLA's products of matrices, and queries and keys
 # from which packing them is worthwhile.
-MIN_SCORES, MIN_LENGTH = 1 << 14, 64
+MIN_SCORES, MIN_LENGTH = 1 << 15, 64
 # Scores of a head from which memory matters more than time if there is no handler.
 MIN_UNTILED_SCORES = 1 << 20
 # Maximum number of scores that the form in blocks of queries holds: 16 MB of float32.
