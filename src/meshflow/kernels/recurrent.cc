@@ -99,7 +99,9 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
   const int64_t bytes = count_recurrent_bytes(task, loops.width), weights = (task.units + task.features) * task.units * task.gates;
   const int64_t groups = ((task.units + loops.width - 1) / loops.width + kGroup - 1) / kGroup;
   const auto compute = backward ? loops.backward : loops.forward;
-  if (weights * task.batch * task.steps < kMinCall) {
+  const bool divides = weights * task.batch >= kMinStep;
+  // Starting a team for one thread would only cost time.
+  if (weights * task.batch * task.steps < kMinCall || (task.batch <= 2 && !divides)) {
     static thread_local Scratch scratch;
     char* memory = scratch.get(bytes);
     loops.pack(task, backward, 0, 1, memory);
@@ -115,7 +117,6 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
       const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
       // Two examples of a tile share the weights that they read.
       const int64_t teams = std::max<int64_t>(1, std::min(threads, (task.batch + 1) / 2));
-      const bool divides = weights * task.batch >= kMinStep;
       const int64_t divisions = divides ? std::max<int64_t>(1, std::min(threads / teams, groups)) : 1;
       const int64_t team = thread / divisions, member = thread % divisions;
       auto split = [](int64_t count, int64_t parts, int64_t part) { return count * part / parts; };
@@ -131,10 +132,10 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
 enum Flag { kReverse = 1, kTimeMajor = 2, kSequences = 4, kZeroes = 8, kSaves = 16, kBias = 32, kMask = 64, kKeep = 128 };
 
 // The operands and results of a descriptor: whether it is a gradient, the kind of cell, batch, steps, units, features
-// of x or 0, flags. Forward: x and its weights, or their product; recurrent weights, states, bias, mask, dropout mask; outputs, states, saved arrays. Gradient: saved
-// arrays, recurrent weights, mask, dropout mask, gradients of outputs and states; gradients of x, of a GRU's
-// product, and of the states. `take` returns the next buffer, which has this number of elements of 0: the arrays'
-// type, 1: bool.
+// of x or 0, flags. Forward: x and its weights, or their product; recurrent weights, states, bias, mask, dropout mask;
+// outputs, states, saved arrays. Gradient: saved arrays, recurrent weights, mask, dropout mask, gradients of outputs
+// and states; gradients of x, of a GRU's product, and of the states. `take` returns the next buffer, given its number
+// of elements and whether they are booleans.
 template <typename Take>
 RecurrentTask read_task(Reader& reader, bool& backward, Take take) {
   RecurrentTask p{};
@@ -146,6 +147,8 @@ RecurrentTask read_task(Reader& reader, bool& backward, Take take) {
     if (size < 1 || size > limit) throw std::invalid_argument("the sizes are not supported");
   if (p.kind < 0 || p.kind >= kNumKinds || (p.features && (backward || p.kind == kGruBefore)))
     throw std::invalid_argument("the kind of cell is not supported");
+  if (static_cast<double>(p.batch) * p.steps * std::max(4 * p.units, p.features) > 1e15)
+    throw std::invalid_argument("the sizes are not supported");
   p.gates = p.kind == kSimple ? 1 : p.kind == kLstm ? 4 : 3;
   p.reverse = flags & kReverse, p.time_major = flags & kTimeMajor, p.sequences = flags & kSequences, p.zeroes = flags & kZeroes;
   const int64_t rows = p.batch * p.steps, state = p.batch * p.units, all = rows * p.units;
