@@ -561,7 +561,7 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
             f"tf.sparse.softmax: expected floats of rank 2 or more, got {sp_input._type_spec}."
         )
     sp_input.check_indices()
-    count: Any = sp_input.values.array.shape[0]
+    count = sp_input.values.array.shape[0]
     if not is_symbolic_dim(count) and not count:
         return sp_input
 
@@ -580,9 +580,10 @@ def softmax(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
         (owner,) = compute_on_host(find, operands, [((count,), np.int64)], use)
     else:
         owner = map_indices(number_rows, sp_input.indices)
-    largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, count))
+    num_rows: Any = count
+    largest = array.stop_gradient(math.unsorted_segment_max(sp_input.values, owner, num_rows))
     powers = math.exp(sp_input.values - array.gather(largest, owner))
-    total = math.unsorted_segment_sum(powers, owner, count)
+    total = math.unsorted_segment_sum(powers, owner, num_rows)
     return sp_input.with_values(powers / array.gather(total, owner))
 
 

@@ -196,7 +196,8 @@ def split_batch(value: object) -> SparseBatch | RaggedBatch | ExtensionBatch:
     """Convert a composite value to a batch."""
     if is_extension(value):
         parts, static = value.split_parts()
-        return _make_batch_class(type(value), static)(tuple([part.numpy() for part in parts]))
+        value_class: Any = type(value)
+        return _make_batch_class(value_class, static)(tuple([part.numpy() for part in parts]))
     if isinstance(value, RaggedTensor):
         return RaggedBatch.from_tensor(value)
     rows = SparseRows(value)
