@@ -58,6 +58,10 @@ run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_
 )
 
 
+def remove_undocumented(module_name: str, *args: object, **kwargs: object) -> None:
+    """Keep all names of a module."""
+
+
 def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> Any:
     """Return a function or class, which also has an old name."""
     return func_or_class
@@ -237,6 +241,14 @@ class IgnoredMetric:
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
 
 
+def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
+    """Split the CPU into devices, unless it has as many; call it before the first op."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or [cpu]) < num_virtual_cpus:
+        configuration = [tf.config.LogicalDeviceConfiguration()] * num_virtual_cpus
+        tf.config.set_logical_device_configuration(cpu, configuration)
+
+
 def is_in_xla_context(graph: object = None) -> bool:
     """Return False, because programs need no special code for XLA here."""
     return False
@@ -267,6 +279,52 @@ def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
     """Return the shape in a tensor; sizes that are unknown during tracing are None."""
     value = tf.get_static_value(tensor)
     return tf.TensorShape([None] * tensor.shape[0] if value is None else value.tolist())
+
+
+class BoundedTensorSpec(tf.TensorSpec):
+    """Spec of a tensor with bounds, which reinforcement learning describes actions by.
+
+    Args:
+      shape: A shape; sizes may be None.
+      dtype: Dtype of the elements.
+      minimum: Lower bound, which broadcasts to the shape.
+      maximum: Upper bound, which broadcasts to the shape.
+      name: An optional name.
+    """
+
+    def __init__(
+        self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
+    ) -> None:
+        super().__init__(shape, dtype, name)
+        dtype = self.dtype.as_numpy_dtype
+        self.minimum, self.maximum = (np.array(bound, dtype) for bound in (minimum, maximum))
+        for bound in (self.minimum, self.maximum):
+            bound.setflags(write=False)
+            if self.shape.is_fully_defined():
+                np.broadcast_shapes(bound.shape, self.shape.as_list())
+
+    @classmethod
+    def from_spec(cls, spec: Any, name: str | None = None) -> BoundedTensorSpec:
+        """Return a copy of a spec, with the range of the dtype as its bounds by default."""
+        dtype = as_dtype(spec.dtype)
+        bounds = getattr(spec, "minimum", dtype.min), getattr(spec, "maximum", dtype.max)
+        return cls(spec.shape, dtype, *bounds, name or spec.name)
+
+    def _get_state(self) -> tuple[Any, ...]:
+        return self.shape, self.dtype, self.minimum.tolist(), self.maximum.tolist(), self.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BoundedTensorSpec) and self._get_state() == other._get_state()
+
+    __hash__ = tf.TensorSpec.__hash__
+
+    def __repr__(self) -> str:
+        names = ("shape", "dtype", "minimum", "maximum", "name")
+        parts = zip(names, map(repr, self._get_state()), strict=True)
+        return f"BoundedTensorSpec({', '.join(f'{n}={v}' for n, v in parts)})"
+
+    def __reduce__(self) -> Any:
+        return BoundedTensorSpec, self._get_state()
 
 
 # ---- Keras ----------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import ArrayLike, PyTree
+from meshflow.keras.settings import reset_uids
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -37,8 +38,9 @@ class TestCase(AbslAssertions):
     """
 
     def setUp(self) -> None:
-        """Set the seeds; a subclass that overrides this must call it first."""
+        """Set the seeds, and restart automatic names; a subclass that overrides this must call it first."""
         super().setUp()
+        reset_uids()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, overload
 import jax.export
 
 from meshflow.core.runtime.context import context
+from meshflow.core.values.dimensions import Dimension
 
 
 def assume_equal(size: Any, other: Any) -> bool:
@@ -52,9 +53,9 @@ class TensorShape:
     ndims = rank
 
     @property
-    def dims(self) -> list[int | None] | None:
-        """Return the sizes as a list, or None if the rank is unknown."""
-        return None if self._dims is None else list(self._dims)
+    def dims(self) -> list[Dimension] | None:
+        """Return the sizes as a list of objects with a `value`, or None if the rank is unknown."""
+        return None if self._dims is None else [Dimension(size) for size in self._dims]
 
     # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
     # require a test for None.
@@ -157,10 +158,10 @@ class TensorShape:
         """
         other = as_shape(other)
         self.assert_is_compatible_with(other)
-        if self._dims is None or other.dims is None:
+        if self._dims is None or other._dims is None:
             return other if self._dims is None else self
         return TensorShape(
-            b if a is None else a for a, b in zip(self._dims, other.dims, strict=True)
+            b if a is None else a for a, b in zip(self._dims, other._dims, strict=True)
         )
 
     def most_specific_compatible_shape(self, other: ShapeLike) -> TensorShape:

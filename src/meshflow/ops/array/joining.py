@@ -16,9 +16,10 @@ from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import assume_equal
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, normalize_axis
+from meshflow.ops.casting import cast
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
@@ -114,14 +115,10 @@ def _pack(value: Sequence[Any], dtype: dtypes.DType | None) -> Tensor:
         _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.contains_tensors(v) else v
         for v in value
     ]
-    if dtype is not None:
-        items = [convert_to_tensor(v, dtype_hint=dtype) for v in items]
-    result = stack(items)
-    if dtype is not None and result.dtype is not dtype:
-        raise TypeError(
-            f"Cannot convert a list of {result.dtype.name} tensors to dtype {dtype.name}: use tf.cast."
-        )
-    return result
+    if dtype is None:
+        return stack(items)
+    # Tensors are cast, and Python numbers must fit.
+    return stack([cast(v, dtype) if is_tensor(v) else convert_to_tensor(v, dtype) for v in items])
 
 
 convert.pack = _pack

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
+from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, string
@@ -289,7 +290,7 @@ def _make_placeholder(value: Any, size: int) -> Any:
     if value.dtype is string:
         # XLA programs have no strings, so string tensors are constants while tracing.
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
-        blank.fill(b"")
+        blank.fill(UnknownString())
         return Tensor(blank)
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
