@@ -20,6 +20,8 @@ __all__ = [
 # Modules below these names may have any name.
 PRIVATE_PREFIXES = (
     "keras.src.",
+    "tensorflow.compat.v1.python.",
+    "tensorflow.compat.v2.python.",
     "tensorflow.compiler.",
     "tensorflow.core.",
     "tensorflow.lite.python.",
@@ -33,6 +35,8 @@ RENAMED_PREFIXES = {
     "tensorflow.python.keras": "keras.src",
     "tensorflow.python.training.tracking": "python.trackable",
     "tensorflow.python": "python",
+    "tensorflow.compat.v1.python": "python",
+    "tensorflow.compat.v2.python": "python",
     "tensorflow.core": "core",
     "tensorflow.lite.python": "lite.python",
     "tensorflow.tools": "tools",

@@ -240,7 +240,7 @@ class GradientTape(JacobianMethods):
         Raises:
           RuntimeError: If a tape that is not persistent is used twice.
           TypeError: If target is None.
-          ValueError: If the structures of output_gradients and target differ.
+          ValueError: If output_gradients and target have different numbers of tensors.
         """
         self._mark_used()
         result = self._compute_gradient(
@@ -285,8 +285,11 @@ class GradientTape(JacobianMethods):
         if output_gradients is None:
             seeds: list[Any] = [None] * len(targets)
         else:
-            nest.assert_same_structure(target, output_gradients)
             seeds = _list_components(nest.flatten(output_gradients))
+            if len(seeds) != len(targets):
+                raise ValueError(
+                    f"Expected a gradient for each of {len(targets)} targets, got {len(seeds)}."
+                )
         gradients = self._backpropagate(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import jax
 
+from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
@@ -45,8 +46,8 @@ class _Content:
 class CompositeTensor:
     """Base class of values that consist of tensors.
 
-    A subclass defines `_split`, `_join` and `_type_spec`; if its parts have gradients, also `_components`
-    and `_with_components`.
+    A subclass defines `_type_spec`, or also `_split` and `_join` for speed; if its parts have gradients, also
+    `_components` and `_with_components`.
 
     Example:
       >>> import meshflow as tf
@@ -61,13 +62,16 @@ class CompositeTensor:
         )
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
-        """Return the parts and the static part."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _split.")
+        """Return the parts and the static part, by default the spec."""
+        spec: Any = self._type_spec
+        return nest.flatten_parts(spec._to_components(self)), spec
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
         """Return a value from its parts and its static part, without checks."""
-        raise NotImplementedError(f"{cls.__name__} does not define _join.")
+        components = nest.pack_sequence_as(static._component_specs, parts, expand_composites=True)
+        value: Self = static._from_components(components)
+        return value
 
     def join_parts(self, parts: Sequence[Any]) -> Self:
         """Return a value with the static part of this one and other parts."""

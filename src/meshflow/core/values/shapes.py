@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
 import jax.export
+import numpy as np
 
 from meshflow.core.runtime.context import context
 from meshflow.core.values.dimensions import Dimension
@@ -241,7 +242,7 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
         return None
     if isinstance(dims, TensorShape):
         return dims._dims
-    if isinstance(dims, int):
+    if isinstance(dims, (int, np.integer)):
         return (_as_size(dims),)
     if isinstance(dims, str) or not isinstance(dims, Iterable):
         raise TypeError(f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}.")

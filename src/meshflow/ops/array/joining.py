@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
@@ -97,6 +97,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 
 
+@accept_symbolic
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
     """Apply `stack` along a new first dimension.
 
