@@ -292,8 +292,14 @@ class SizeDecisions:
         names = frozenset(difference._get_vars())
         if self.unknown.isdisjoint(names):
             return False
-        if self.guessed.isdisjoint(names) and difference._evaluate(self.hints) != 0:
+        value = int(difference._evaluate(self.hints))
+        if self.guessed.isdisjoint(names) and value != 0:
             return False
+        if value and len(names) == 1:
+            # A better guess decides later comparisons.
+            (name,) = names
+            guess = {**self.hints, name: self.hints[name] - value}
+            self.hints = self.hints if difference._evaluate(guess) else guess
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True

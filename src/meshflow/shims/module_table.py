@@ -190,7 +190,7 @@ MODULES = {
     "reduce_max_v1=tf.compat.v1.reduce_max mul=tf.multiply div=tf.compat.v1.div",
     "python.ops.nn": "tf.nn tf.compat.v1.nn",
     "python.ops.nn_impl": "tf.nn tf.compat.v1.nn",
-    "python.ops.nn_ops": "tf.nn tf.compat.v1.nn",
+    "python.ops.nn_ops": f"tf.nn tf.compat.v1.nn {_HELPERS}",
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.parallel_for": "tf.experimental",
     "python.ops.parallel_for.control_flow_ops": "vectorized_map=tf.vectorized_map",

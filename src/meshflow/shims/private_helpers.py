@@ -90,6 +90,14 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
 # ---- structures -----------------------------------------------------------------------------
 
 
+_sequence_like = sequence_like
+
+
+def _is_namedtuple(instance: object, strict: bool = False) -> bool:
+    """Return whether a value is a named tuple."""
+    return isinstance(instance, tuple) and hasattr(instance, "_fields")
+
+
 is_nested = is_nested_or_composite = is_sequence = is_sequence_or_composite = nest.is_nested
 
 
@@ -325,6 +333,32 @@ class BoundedTensorSpec(tf.TensorSpec):
 
     def __reduce__(self) -> Any:
         return BoundedTensorSpec, self._get_state()
+
+
+class Convolution:
+    """Callable that convolves inputs with a filter; layers create it while they are built.
+
+    Args:
+      input_shape: Ignored.
+      filter_shape: Ignored.
+      padding: `VALID` or `SAME`.
+      strides: Strides of the spatial dimensions.
+      dilation_rate: Dilations of the spatial dimensions.
+      name: Ignored.
+      data_format: Order of the dimensions, for example `NHWC`.
+    """
+
+    def __init__(
+        self, input_shape: Any, filter_shape: Any, padding: str, strides: Any = None,
+        dilation_rate: Any = None, name: str | None = None, data_format: str | None = None,
+    ) -> None:  # fmt: skip
+        self._options = dict(padding=padding, data_format=data_format)
+        self._options |= {"strides": strides} if strides is not None else {}
+        self._options |= {"dilations": dilation_rate} if dilation_rate is not None else {}
+
+    def __call__(self, inp: Any, filter: Any) -> Any:
+        """Return the convolution."""
+        return tf.nn.convolution(inp, filter, **self._options)
 
 
 # ---- Keras ----------------------------------------------------------------------------------

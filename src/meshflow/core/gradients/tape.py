@@ -72,6 +72,20 @@ class GradientTape(JacobianMethods):
         self._used = False
         self._stack: list[Recorder] | None = None
 
+    @property
+    def _tape(self) -> GradientTape | None:
+        """Return the tape, or None if it has recorded nothing; libraries compute their own gradients with it."""
+        return None if self._stack is None else self
+
+    @contextlib.contextmanager
+    def _ensure_recording(self) -> Iterator[None]:
+        """Record a block, even after the block of the tape."""
+        if self._recording:
+            yield
+        else:
+            with self:
+                yield
+
     def _clear(self) -> None:
         self._nodes: list[RecordedOp | FunctionNode | ReadNode] = []
         # Watched objects by id; they are held so that no other object can get their ids.

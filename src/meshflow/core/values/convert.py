@@ -35,6 +35,11 @@ pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: convert_pytho
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
 
+def has_registered_conversion(value: object) -> bool:
+    """Check whether a conversion to tensors is registered for the type of a value."""
+    return any(isinstance(value, converted_type) for converted_type, _ in _converters)
+
+
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...],
     conversion_func: Callable[..., Any],

@@ -21,6 +21,7 @@ from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
+from meshflow.core.values.convert import convert_to_tensor, has_registered_conversion
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -211,7 +212,7 @@ def _trace_specs(
             for position, partition in partitions.items():
                 leaves[position] = partition.make_tensor(leaves[position])
             args, kwargs = nest.pack_sequence_as((args, kwargs), leaves)
-        outputs = nest.map_structure(_describe_ragged, call(*args, **kwargs))
+        outputs = nest.map_structure(_simplify_result, call(*args, **kwargs))
         for i, leaf in enumerate(nest.flatten(outputs)):
             mask = getattr(leaf, "_keras_mask", None)
             if mask is not None:
@@ -295,9 +296,11 @@ def _make_placeholder(value: Any, size: int) -> Any:
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
 
-def _describe_ragged(value: Any) -> Any:
-    """Return the spec of a ragged result, whose parts are of no interest."""
-    return RaggedTensorSpec.from_value(value) if isinstance(value, RaggedTensor) else value
+def _simplify_result(value: Any) -> Any:
+    """Return the spec of a ragged result, whose parts are of no interest, or the tensor of another object."""
+    if isinstance(value, RaggedTensor):
+        return RaggedTensorSpec.from_value(value)
+    return convert_to_tensor(value) if has_registered_conversion(value) else value
 
 
 def _merge_specs(a: Any, b: Any) -> Any:
