@@ -232,7 +232,7 @@ MODULES = {
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
     "python.tools": "tf.compat.v1.graph_util",
     "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",
-    "python.trackable": "tf.train tf.__internal__.tracking",
+    "python.trackable": f"tf.train tf.__internal__.tracking {_HELPERS}",
     "python.trackable.autotrackable": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
     "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
     "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",

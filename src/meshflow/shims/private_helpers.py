@@ -48,7 +48,8 @@ tf_export = keras_export = estimator_export = deprecated = deprecated_args = ign
 deprecated_arg_values = deprecated_endpoints = do_not_generate_docs = ignore_decorator
 do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = ignore_decorator
 doc_private = doc_in_current_and_subclasses = add_dispatch_support = ignore_decorator
-no_automatic_dependency_tracking = no_automatic_dependency_tracking_scope = ignore_decorator
+no_automatic_dependency_tracking = ignore_decorator
+no_automatic_dependency_tracking_scope = contextlib.nullcontext
 run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
 run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
 make_composite_tensor = register = dispatch_for_types = ignore_decorator
@@ -101,18 +102,29 @@ def _is_namedtuple(instance: object, strict: bool = False) -> bool:
 is_nested = is_nested_or_composite = is_sequence = is_sequence_or_composite = nest.is_nested
 
 
-def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
+def flatten_with_tuple_paths(
+    structure: PyTree, expand_composites: bool = False
+) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the leaves of a structure, each after its path of keys and indices."""
+    structure = nest.split_composites(structure) if expand_composites else structure
     return list(zip(yield_flat_paths(structure), nest.flatten(structure), strict=True))
 
 
 def flatten_with_joined_string_paths(
-    structure: PyTree, separator: str = "/"
+    structure: PyTree, separator: str = "/", expand_composites: bool = False
 ) -> list[tuple[str, Any]]:
     """Return the leaves of a structure, each after its path as text."""
     return [
-        (separator.join(map(str, path)), leaf) for path, leaf in flatten_with_tuple_paths(structure)
+        (separator.join(map(str, path)), leaf)
+        for path, leaf in flatten_with_tuple_paths(structure, expand_composites)
     ]
+
+
+def map_structure_with_paths(func: Callable[..., Any], *structures: PyTree, **_: object) -> PyTree:
+    """Call a function with the path as text and values of the corresponding leaves of structures."""
+    return map_structure_with_tuple_paths(
+        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures
+    )
 
 
 def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
@@ -359,6 +371,22 @@ class Convolution:
     def __call__(self, inp: Any, filter: Any) -> Any:
         """Return the convolution."""
         return tf.nn.convolution(inp, filter, **self._options)
+
+
+def get_test_data(
+    train_samples: int,
+    test_samples: int,
+    input_shape: Any,
+    num_classes: int,
+    random_seed: int | None = None,
+) -> Any:
+    """Return random inputs around a mean for each class, and classes, for training and for a test."""
+    generator = np.random.RandomState(random_seed)
+    count = train_samples + test_samples
+    means = 2 * num_classes * generator.random_sample((num_classes, *input_shape))
+    y = generator.randint(0, num_classes, size=(count,))
+    x = (means[y] + generator.normal(size=(count, *input_shape))).astype("float32")
+    return (x[:train_samples], y[:train_samples]), (x[train_samples:], y[train_samples:])
 
 
 # ---- Keras ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
-from meshflow.core.values.convert import convert_to_tensor, has_registered_conversion
+from meshflow.core.values.convert import convert_registered
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
@@ -300,7 +300,7 @@ def _simplify_result(value: Any) -> Any:
     """Return the spec of a ragged result, whose parts are of no interest, or the tensor of another object."""
     if isinstance(value, RaggedTensor):
         return RaggedTensorSpec.from_value(value)
-    return convert_to_tensor(value) if has_registered_conversion(value) else value
+    return convert_registered(value)
 
 
 def _merge_specs(a: Any, b: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from meshflow.core.autograph.conversion import convert_if_enabled
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
-from meshflow.core.values.convert import constant
+from meshflow.core.values.convert import constant, convert_registered
 from meshflow.core.values.dtypes import float32
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
@@ -238,7 +238,7 @@ def predict_batch(model: Any, x: PyTree) -> PyTree:
     """Predict a global batch."""
     strategy = find_gradient_strategy(model)
     if strategy is None or not getattr(strategy, "computes_predictions", False):
-        return model(x, training=False)
+        return nest.map_structure(convert_registered, model(x, training=False))
     program = _PredictionProgram(model, training=False)
     return _collect_predictions(program, strategy.compute_predictions(program, x, None, None), x)
 
