@@ -88,6 +88,17 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
     return spec._replace(annotations={}) if is_public else spec
 
 
+def getcallargs(func: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call by name, including additional keyword arguments and `self`."""
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    named = {"self": func.__self__} if inspect.ismethod(func) else {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return named
+
+
 # ---- structures -----------------------------------------------------------------------------
 
 

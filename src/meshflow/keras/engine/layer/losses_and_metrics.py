@@ -57,8 +57,8 @@ class LayerLosses:
 
     @property
     def _metrics(self) -> list[Any]:
-        """Return the list of the layer's own metrics, which libraries extend."""
-        return self._own_metrics
+        """Return the layer's own metrics, without those of inner layers."""
+        return [*self._own_metrics, *self._tracked.metrics]
 
     # Whether a call added a loss or metric.
     _adds_terms = False
