@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.environment.types import PyTree
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import ArrayLike, PyTree
 
 tf: Any = get_public_package()
 _internal = tf.__internal__
@@ -88,7 +90,7 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
     return spec._replace(annotations={}) if is_public else spec
 
 
-def getcallargs(func: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
+def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> dict[str, object]:
     """Return the arguments of a call by name, including additional keyword arguments and `self`."""
     bound = inspect.signature(func).bind(*args, **kwargs)
     bound.apply_defaults()
@@ -324,8 +326,8 @@ class BoundedTensorSpec(tf.TensorSpec):
     """
 
     def __init__(
-        self, shape: Any, dtype: Any, minimum: Any, maximum: Any, name: str | None = None
-    ) -> None:
+        self, shape: ShapeLike, dtype: DTypeLike, minimum: ArrayLike, maximum: ArrayLike, name: str | None = None
+    ) -> None:  # fmt: skip
         super().__init__(shape, dtype, name)
         dtype = self.dtype.as_numpy_dtype
         self.minimum, self.maximum = (np.array(bound, dtype) for bound in (minimum, maximum))
@@ -335,27 +337,25 @@ class BoundedTensorSpec(tf.TensorSpec):
                 np.broadcast_shapes(bound.shape, self.shape.as_list())
 
     @classmethod
-    def from_spec(cls, spec: Any, name: str | None = None) -> BoundedTensorSpec:
+    def from_spec(cls, spec: PyTree, name: str | None = None) -> BoundedTensorSpec:
         """Return a copy of a spec, with the range of the dtype as its bounds by default."""
         dtype = as_dtype(spec.dtype)
         bounds = getattr(spec, "minimum", dtype.min), getattr(spec, "maximum", dtype.max)
         return cls(spec.shape, dtype, *bounds, name or spec.name)
 
-    def _get_state(self) -> tuple[Any, ...]:
-        return self.shape, self.dtype, self.minimum.tolist(), self.maximum.tolist(), self.name
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BoundedTensorSpec) and self._get_state() == other._get_state()
+        return isinstance(other, BoundedTensorSpec) and self.__reduce__() == other.__reduce__()
 
     __hash__ = tf.TensorSpec.__hash__
 
     def __repr__(self) -> str:
         names = ("shape", "dtype", "minimum", "maximum", "name")
-        parts = zip(names, map(repr, self._get_state()), strict=True)
+        parts = zip(names, map(repr, self.__reduce__()[1]), strict=True)
         return f"BoundedTensorSpec({', '.join(f'{n}={v}' for n, v in parts)})"
 
-    def __reduce__(self) -> Any:
-        return BoundedTensorSpec, self._get_state()
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        bounds = self.minimum.tolist(), self.maximum.tolist()
+        return BoundedTensorSpec, (self.shape, self.dtype, *bounds, self.name)
 
 
 class Convolution:
@@ -372,14 +372,14 @@ class Convolution:
     """
 
     def __init__(
-        self, input_shape: Any, filter_shape: Any, padding: str, strides: Any = None,
-        dilation_rate: Any = None, name: str | None = None, data_format: str | None = None,
+        self, input_shape: object, filter_shape: object, padding: str, strides: Sequence[int] | None = None,
+        dilation_rate: Sequence[int] | None = None, name: str | None = None, data_format: str | None = None,
     ) -> None:  # fmt: skip
-        self._options = dict(padding=padding, data_format=data_format)
+        self._options: dict[str, object] = dict(padding=padding, data_format=data_format)
         self._options |= {"strides": strides} if strides is not None else {}
         self._options |= {"dilations": dilation_rate} if dilation_rate is not None else {}
 
-    def __call__(self, inp: Any, filter: Any) -> Any:
+    def __call__(self, inp: TensorLike, filter: TensorLike) -> Tensor:
         """Return the convolution."""
         return tf.nn.convolution(inp, filter, **self._options)
 
@@ -387,10 +387,10 @@ class Convolution:
 def get_test_data(
     train_samples: int,
     test_samples: int,
-    input_shape: Any,
+    input_shape: Sequence[int],
     num_classes: int,
     random_seed: int | None = None,
-) -> Any:
+) -> PyTree:
     """Return random inputs around a mean for each class, and classes, for training and for a test."""
     generator = np.random.RandomState(random_seed)
     count = train_samples + test_samples

@@ -17,7 +17,6 @@ from typing import Any, Self
 
 import jax
 
-from meshflow.core.values import nest
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TypeSpec
 from meshflow.core.values.tensor import Tensor
@@ -62,15 +61,17 @@ class CompositeTensor:
         )
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
-        """Return the parts and the static part, by default the spec."""
-        spec: Any = self._type_spec
-        return nest.flatten_parts(spec._to_components(self)), spec
+        """Return the parts and the static part, by default the spec and the structure of its components."""
+        spec: CompositeSpec = self._type_spec  # type: ignore[assignment]
+        components = spec._to_components(self)
+        parts, structure = jax.tree_util.tree_flatten(components, lambda v: isinstance(v, Tensor))
+        return parts, (spec, structure)
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
         """Return a value from its parts and its static part, without checks."""
-        components = nest.pack_sequence_as(static._component_specs, parts, expand_composites=True)
-        value: Self = static._from_components(components)
+        spec, structure = static
+        value: Self = spec._from_components(jax.tree_util.tree_unflatten(structure, parts))
         return value
 
     def join_parts(self, parts: Sequence[Any]) -> Self:

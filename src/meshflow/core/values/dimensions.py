@@ -7,6 +7,8 @@ from typing import Any
 
 import jax.export
 
+from meshflow.environment.types import PyTree
+
 
 class Dimension:
     """Size of a dimension in `TensorShape.dims`; iteration over a shape yields integers and None instead.
@@ -31,19 +33,19 @@ class Dimension:
         """Return the size, or None if it is not known."""
         return self._value
 
-    def is_compatible_with(self, other: Any) -> bool:
+    def is_compatible_with(self, other: PyTree) -> bool:
         """Check whether two sizes may be equal."""
         other = Dimension(other)
         return self._value is None or other.value is None or self._value == other.value
 
-    def merge_with(self, other: Any) -> Dimension:
+    def merge_with(self, other: PyTree) -> Dimension:
         """Return the known one of two compatible sizes."""
         other = Dimension(other)
         if not self.is_compatible_with(other):
             raise ValueError(f"Dimensions {self} and {other} are not compatible")
         return other if self._value is None else self
 
-    def _combine(self, other: Any, function: Callable[[int, int], int]) -> Dimension:
+    def _combine(self, other: PyTree, function: Callable[[int, int], int]) -> Dimension:
         other = Dimension(other)
         known = self._value is not None and other.value is not None
         return Dimension(function(self._value, other.value) if known else None)  # type: ignore[arg-type]

@@ -159,11 +159,9 @@ class TensorShape:
         """
         other = as_shape(other)
         self.assert_is_compatible_with(other)
-        if self._dims is None or other._dims is None:
+        if self._dims is None or other.rank is None:
             return other if self._dims is None else self
-        return TensorShape(
-            b if a is None else a for a, b in zip(self._dims, other._dims, strict=True)
-        )
+        return TensorShape(b if a is None else a for a, b in zip(self._dims, other, strict=True))
 
     def most_specific_compatible_shape(self, other: ShapeLike) -> TensorShape:
         """Return the most specific shape that covers both shapes."""

@@ -86,6 +86,10 @@ class _DefaultGraph(Graph):
         """Return the current name scope."""
         return tf.get_current_name_scope()
 
+    def restart_names(self) -> None:
+        """Forget the names that were used."""
+        self._name_counts.clear()
+
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """Return a name that was not used before: `name`, `name_1` and so on."""
         unique, key = name, name.lower()
@@ -146,7 +150,7 @@ def add_to_collections(names: object, value: object) -> None:
 
 def reset_default_graph() -> None:
     """Restart the numbers of automatic names; the graph itself is always empty."""
-    _graph._name_counts.clear()
+    _graph.restart_names()
     tf.keras.backend.reset_uids()
 
 
