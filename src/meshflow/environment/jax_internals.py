@@ -298,8 +298,7 @@ class SizeDecisions:
         if value and len(names) == 1:
             # A better guess decides later comparisons.
             (name,) = names
-            guess = {**self.hints, name: self.hints[name] - value}
-            self.hints = self.hints if difference._evaluate(guess) else guess
+            self.hints[name] -= value
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True

@@ -63,15 +63,14 @@ class CompositeTensor:
     def _split(self) -> tuple[list[Tensor], Hashable]:
         """Return the parts and the static part, by default the spec and the structure of its components."""
         spec: CompositeSpec = self._type_spec  # type: ignore[assignment]
-        components = spec._to_components(self)
-        parts, structure = jax.tree_util.tree_flatten(components, lambda v: isinstance(v, Tensor))
+        parts, structure = spec.split_components(self)
         return parts, (spec, structure)
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
         """Return a value from its parts and its static part, without checks."""
         spec, structure = static
-        value: Self = spec._from_components(jax.tree_util.tree_unflatten(structure, parts))
+        value: Self = spec.join_components(parts, structure)
         return value
 
     def join_parts(self, parts: Sequence[Any]) -> Self:
@@ -132,6 +131,15 @@ class CompositeSpec(TypeSpec):
     def _from_components(self, components: PyTree) -> PyTree:
         """Return a value from its components."""
         raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
+
+    def split_components(self, value: PyTree) -> tuple[list[Tensor], Hashable]:
+        """Return the tensors in the components of a value, and the structure of the components."""
+        components = self._to_components(value)
+        return jax.tree_util.tree_flatten(components, lambda v: isinstance(v, Tensor))
+
+    def join_components(self, parts: Sequence[Any], structure: PyTree) -> PyTree:
+        """Return a value from the results of `split_components`."""
+        return self._from_components(jax.tree_util.tree_unflatten(structure, parts))
 
     def _serialize(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor."""
