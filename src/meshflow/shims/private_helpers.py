@@ -329,8 +329,8 @@ class BoundedTensorSpec(tf.TensorSpec):
         self, shape: ShapeLike, dtype: DTypeLike, minimum: ArrayLike, maximum: ArrayLike, name: str | None = None
     ) -> None:  # fmt: skip
         super().__init__(shape, dtype, name)
-        dtype = self.dtype.as_numpy_dtype
-        self.minimum, self.maximum = (np.array(bound, dtype) for bound in (minimum, maximum))
+        minimum, maximum = (np.array(b, self.dtype.as_numpy_dtype) for b in (minimum, maximum))
+        self.minimum, self.maximum = minimum, maximum
         for bound in (self.minimum, self.maximum):
             bound.setflags(write=False)
             if self.shape.is_fully_defined():

@@ -46,7 +46,7 @@ class ShapeProbe:
         self.used = True
         shape, dtype = tensor.array.shape, tensor.dtype.as_numpy_dtype
         if not tensor.dtype.is_bool:
-            values = np.full(shape, 2 * (self.trace_index + 1), dtype)
+            values: np.ndarray = np.full(shape, 2 * (self.trace_index + 1), dtype)
             if self.trace_index and values.size > 1:
                 values.flat[0] = 1
             return values

@@ -328,6 +328,10 @@ class Tensor(_Operators):
         return _from_numpy, (np.asarray(self.require_value("pickled data")),)
 
     if TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set an attribute, of any name."""
+
         # Type checkers would accept any name of a class with `__getattr__`.
         def assign(self, value: TensorLike, name: str | None = None) -> PyTree:
             """Assign to a slice of a variable: `v[1:].assign(x)`."""

@@ -178,7 +178,7 @@ class LayerWeights(WeightValues, TrackedLayer):
             variable.layout = layout
         # The weights of the layer are the shards of a sharded table.
         if dims is not None:
-            variable._dimension_names = dims  # type: ignore[union-attr]
+            variable._dimension_names = dims  # type: ignore[attr-defined]
         for part in getattr(variable, "variables", [variable]):
             part._autocast = autocast and weight_dtype.is_floating
             self._own_weights.append(part)
