@@ -69,10 +69,12 @@ def test_where_they_are_refused():
         tf.gradients(x, x)
 
     @tf.function
-    def in_a_loop(x):
+    def in_a_loop(x, is_inside):
+        y = x * x
         for _ in tf.range(3):
-            x = tf.gradients(x * x, x)[0]
+            x = tf.gradients(x * x if is_inside else y, x)[0]
         return x
 
+    assert_close(in_a_loop(x, True), 8.0)
     with pytest.raises(NotImplementedError, match="loop or branch"):
-        in_a_loop(x)
+        in_a_loop(x, False)

@@ -309,8 +309,13 @@ class SizeDecisions:
         names = frozenset(difference._get_vars())
         if self.unknown.isdisjoint(names):
             return False
-        if self.guessed.isdisjoint(names) and difference._evaluate(self.hints) != 0:
+        value = int(difference._evaluate(self.hints))
+        if self.guessed.isdisjoint(names) and value != 0:
             return False
+        if value and len(names) == 1:
+            # A better guess decides later comparisons.
+            (name,) = names
+            self.hints[name] -= value
         key = str(difference), "=="
         self._names[key], self._results[key] = names, True
         return True

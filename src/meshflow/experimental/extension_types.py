@@ -658,10 +658,9 @@ def _make_spec(value_type: type[ExtensionType], fields: dict[str, Any]) -> Exten
 
 def _change_rank(spec: PyTree, size: int | None, is_batch: bool) -> PyTree:
     if isinstance(spec, TensorSpec):
-        sizes = spec.shape.dims
-        if sizes is not None:
-            sizes = [size, *sizes] if is_batch else sizes[1:]
-        return TensorSpec(sizes, spec.dtype)
+        if spec.shape.rank is None:
+            return spec
+        return TensorSpec([size, *spec.shape] if is_batch else spec.shape[1:], spec.dtype)
     if isinstance(spec, ExtensionTypeSpec):
         encoder: PyTree = getattr(spec.value_type, "__batch_encoder__", ExtensionTypeBatchEncoder())
         return encoder.batch(spec, size) if is_batch else encoder.unbatch(spec)

@@ -261,6 +261,7 @@ def to_hash_bucket_strong(
     return _hash_to_buckets(input, num_buckets, lambda text: siphash(text, words))
 
 
+@accept_symbolic
 def fingerprint(data: TensorLike, method: str = "farmhash64", name: str | None = None) -> Tensor:
     """Compute fingerprints of the rows of a tensor.
 

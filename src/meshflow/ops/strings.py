@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from meshflow.core.dispatch.operands import get_strings
-from meshflow.core.dispatch.symbolic_calls import accept_symbolic
+from meshflow.core.dispatch.symbolic_calls import UnknownString, accept_symbolic
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values.composite import split_value
@@ -277,6 +277,8 @@ def to_number(input: TensorLike, out_type: DTypeLike = float32, name: str | None
     dtype = as_dtype(out_type)
 
     def parse(text: bytes) -> float | np.number:
+        if isinstance(text, UnknownString):
+            return 0
         try:
             if b"_" in text:
                 raise ValueError

@@ -116,7 +116,8 @@ def _name_outputs(name: str, definition: OpDefinition, result: Any) -> Any:
     """Return several outputs as a named tuple, and no output as None."""
     if len(definition.outputs) < 2:
         return result
-    return namedtuple(name, definition.outputs)(*result)
+    # Later versions of an op have more outputs, such as FusedBatchNormV3.
+    return namedtuple(name, definition.outputs)(*result[: len(definition.outputs)])
 
 
 def _make_function(name: str) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """Import shims: `import tensorflow`, `keras` and `tf_keras` load Meshflow.
 
+Libraries also import `tensorflow_estimator`, a dependency of TensorFlow, for classes that Meshflow does not have.
+
 The folder `packages` has a small package and the metadata of a distribution for each of these
 names. `activate` adds it to `sys.path`, and to PYTHONPATH for processes that this one starts.
 `shim_modules` creates their modules, and `module_table` lists public equivalents of TensorFlow's

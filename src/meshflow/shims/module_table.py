@@ -20,11 +20,14 @@ __all__ = [
 # Modules below these names may have any name.
 PRIVATE_PREFIXES = (
     "keras.src.",
+    "tensorflow.compat.v1.python.",
+    "tensorflow.compat.v2.python.",
     "tensorflow.compiler.",
     "tensorflow.core.",
     "tensorflow.lite.python.",
     "tensorflow.python.",
     "tensorflow.tools.",
+    "tensorflow_estimator.",
     "tf_keras.src.",
 )
 # Copies of modules under other names, and their names in `MODULES`; the first matching prefix counts.
@@ -32,10 +35,14 @@ RENAMED_PREFIXES = {
     "tensorflow.python.keras": "keras.src",
     "tensorflow.python.training.tracking": "python.trackable",
     "tensorflow.python": "python",
+    "tensorflow.compat.v1.python": "python",
+    "tensorflow.compat.v2.python": "python",
     "tensorflow.core": "core",
     "tensorflow.lite.python": "lite.python",
     "tensorflow.tools": "tools",
     "tensorflow.compiler": "compiler",
+    "tensorflow_estimator.python": "estimator",
+    "tensorflow_estimator": "estimator",
     "tensorflow": "tf",
     "tf_keras.src": "keras.src",
     "tf_keras": "keras.src",
@@ -64,7 +71,7 @@ PACKAGES = frozenset(
     python.training.experimental python.training.saving python.types python.user_ops python.util
     core core.example core.framework core.protobuf core.util core.protobuf.tpu core.profiler
     lite.python compiler compiler.tf2xla compiler.tf2xla.python compiler.xla compiler.tf2tensorrt
-    tools tools.docs tools.compatibility
+    tools tools.docs tools.compatibility estimator
     keras.src keras.src.applications keras.src.distribute keras.src.engine keras.src.layers
     keras.src.layers.preprocessing keras.src.legacy_tf_layers keras.src.mixed_precision keras.src.optimizer_v2
     keras.src.optimizers keras.src.premade_models keras.src.saving keras.src.saving.legacy
@@ -108,6 +115,8 @@ MODULES = {
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
+    "python.distribute.strategy_combinations": f"{_HELPERS}",
+    "python.distribute.test_util": f"{_HELPERS}",
     "python.distribute.values": "DistributedVariable=tf.Variable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
@@ -128,13 +137,13 @@ MODULES = {
     "convert_to_tensor_or_composite=tf.convert_to_tensor "
     "convert_to_tensor_v2_with_dispatch=tf.convert_to_tensor internal_convert_to_tensor=tf.convert_to_tensor "
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
-    "name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
+    "name_scope=tf.compat.v1.name_scope name_scope_v1=tf.compat.v1.name_scope name_scope_v2=tf.name_scope "
     "inside_function=tf.inside_function is_dense_tensor_like=tf.is_tensor",
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
     "python.framework.tensor_shape": "tf.compat tf.compat.v1 as_shape=tf.TensorShape",
-    "python.framework.tensor_spec": "DenseSpec=tf.TensorSpec BoundedTensorSpec=tf.TensorSpec",
+    "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
     "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
@@ -181,7 +190,7 @@ MODULES = {
     "reduce_max_v1=tf.compat.v1.reduce_max mul=tf.multiply div=tf.compat.v1.div",
     "python.ops.nn": "tf.nn tf.compat.v1.nn",
     "python.ops.nn_impl": "tf.nn tf.compat.v1.nn",
-    "python.ops.nn_ops": "tf.nn tf.compat.v1.nn",
+    "python.ops.nn_ops": f"tf.nn tf.compat.v1.nn {_HELPERS}",
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.parallel_for": "tf.experimental",
     "python.ops.parallel_for.control_flow_ops": "vectorized_map=tf.vectorized_map",
@@ -223,7 +232,7 @@ MODULES = {
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
     "python.tools": "tf.compat.v1.graph_util",
     "python.tpu": "tf.tpu tf.tpu.experimental tf.compat.v1.tpu",
-    "python.trackable": "tf.train tf.__internal__.tracking",
+    "python.trackable": f"tf.train tf.__internal__.tracking {_HELPERS}",
     "python.trackable.autotrackable": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
     "python.trackable.base": "Trackable=tf.__internal__.tracking.Trackable",
     "python.trackable.tracking": "AutoTrackable=tf.__internal__.tracking.AutoTrackable",
@@ -245,6 +254,7 @@ MODULES = {
     # Other parts.
     "lite.python": "tf.lite tf.lite.experimental",
     "tools.docs": f"{_HELPERS}",
+    "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
     "keras.src.backend": "tf.keras.backend",

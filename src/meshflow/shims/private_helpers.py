@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
-from meshflow.core.values.dtypes import as_dtype
-from meshflow.environment.types import PyTree
+from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import ArrayLike, PyTree
 
 tf: Any = get_public_package()
 _internal = tf.__internal__
@@ -48,7 +50,8 @@ tf_export = keras_export = estimator_export = deprecated = deprecated_args = ign
 deprecated_arg_values = deprecated_endpoints = do_not_generate_docs = ignore_decorator
 do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = ignore_decorator
 doc_private = doc_in_current_and_subclasses = add_dispatch_support = ignore_decorator
-no_automatic_dependency_tracking = no_automatic_dependency_tracking_scope = ignore_decorator
+no_automatic_dependency_tracking = ignore_decorator
+no_automatic_dependency_tracking_scope = contextlib.nullcontext
 run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
 run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
 make_composite_tensor = register = dispatch_for_types = ignore_decorator
@@ -56,6 +59,10 @@ disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function
 run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
     ignore_decorator
 )
+
+
+def remove_undocumented(module_name: str, *args: object, **kwargs: object) -> None:
+    """Keep all names of a module."""
 
 
 def deprecated_alias(deprecated_name: str, name: str, func_or_class: Any, **_: object) -> Any:
@@ -83,24 +90,54 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
     return spec._replace(annotations={}) if is_public else spec
 
 
+def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> dict[str, object]:
+    """Return the arguments of a call by name, including additional keyword arguments and `self`."""
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    bound.apply_defaults()
+    named = {"self": func.__self__} if inspect.ismethod(func) else {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+    return named
+
+
 # ---- structures -----------------------------------------------------------------------------
+
+
+_sequence_like = sequence_like
+
+
+def _is_namedtuple(instance: object, strict: bool = False) -> bool:
+    """Return whether a value is a named tuple."""
+    return isinstance(instance, tuple) and hasattr(instance, "_fields")
 
 
 is_nested = is_nested_or_composite = is_sequence = is_sequence_or_composite = nest.is_nested
 
 
-def flatten_with_tuple_paths(structure: PyTree) -> list[tuple[tuple[Any, ...], Any]]:
+def flatten_with_tuple_paths(
+    structure: PyTree, expand_composites: bool = False
+) -> list[tuple[tuple[Any, ...], Any]]:
     """Return the leaves of a structure, each after its path of keys and indices."""
+    structure = nest.split_composites(structure) if expand_composites else structure
     return list(zip(yield_flat_paths(structure), nest.flatten(structure), strict=True))
 
 
 def flatten_with_joined_string_paths(
-    structure: PyTree, separator: str = "/"
+    structure: PyTree, separator: str = "/", expand_composites: bool = False
 ) -> list[tuple[str, Any]]:
     """Return the leaves of a structure, each after its path as text."""
     return [
-        (separator.join(map(str, path)), leaf) for path, leaf in flatten_with_tuple_paths(structure)
+        (separator.join(map(str, path)), leaf)
+        for path, leaf in flatten_with_tuple_paths(structure, expand_composites)
     ]
+
+
+def map_structure_with_paths(func: Callable[..., Any], *structures: PyTree, **_: object) -> PyTree:
+    """Call a function with the path as text and values of the corresponding leaves of structures."""
+    return map_structure_with_tuple_paths(
+        lambda path, *leaves: func("/".join(map(str, path)), *leaves), *structures
+    )
 
 
 def map_structure_with_tuple_paths(func: Callable[..., Any], *structures: PyTree) -> PyTree:
@@ -237,6 +274,14 @@ class IgnoredMetric:
 BoolGauge = StringGauge = IntGauge = Counter = Sampler = IgnoredMetric
 
 
+def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
+    """Split the CPU into devices, unless it has as many; call it before the first op."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if len(tf.config.get_logical_device_configuration(cpu) or [cpu]) < num_virtual_cpus:
+        configuration = [tf.config.LogicalDeviceConfiguration()] * num_virtual_cpus
+        tf.config.set_logical_device_configuration(cpu, configuration)
+
+
 def is_in_xla_context(graph: object = None) -> bool:
     """Return False, because programs need no special code for XLA here."""
     return False
@@ -267,6 +312,92 @@ def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
     """Return the shape in a tensor; sizes that are unknown during tracing are None."""
     value = tf.get_static_value(tensor)
     return tf.TensorShape([None] * tensor.shape[0] if value is None else value.tolist())
+
+
+class BoundedTensorSpec(tf.TensorSpec):
+    """Spec of a tensor with bounds, which reinforcement learning describes actions by.
+
+    Args:
+      shape: A shape; sizes may be None.
+      dtype: Dtype of the elements.
+      minimum: Lower bound, which broadcasts to the shape.
+      maximum: Upper bound, which broadcasts to the shape.
+      name: An optional name.
+    """
+
+    def __init__(
+        self, shape: ShapeLike, dtype: DTypeLike, minimum: ArrayLike, maximum: ArrayLike, name: str | None = None
+    ) -> None:  # fmt: skip
+        super().__init__(shape, dtype, name)
+        minimum, maximum = (np.array(b, self.dtype.as_numpy_dtype) for b in (minimum, maximum))
+        self.minimum, self.maximum = minimum, maximum
+        for bound in (self.minimum, self.maximum):
+            bound.setflags(write=False)
+            if self.shape.is_fully_defined():
+                np.broadcast_shapes(bound.shape, self.shape.as_list())
+
+    @classmethod
+    def from_spec(cls, spec: PyTree, name: str | None = None) -> BoundedTensorSpec:
+        """Return a copy of a spec, with the range of the dtype as its bounds by default."""
+        dtype = as_dtype(spec.dtype)
+        bounds = getattr(spec, "minimum", dtype.min), getattr(spec, "maximum", dtype.max)
+        return cls(spec.shape, dtype, *bounds, name or spec.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BoundedTensorSpec) and self.__reduce__() == other.__reduce__()
+
+    __hash__ = tf.TensorSpec.__hash__
+
+    def __repr__(self) -> str:
+        names = ("shape", "dtype", "minimum", "maximum", "name")
+        parts = zip(names, map(repr, self.__reduce__()[1]), strict=True)
+        return f"BoundedTensorSpec({', '.join(f'{n}={v}' for n, v in parts)})"
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        bounds = self.minimum.tolist(), self.maximum.tolist()
+        return BoundedTensorSpec, (self.shape, self.dtype, *bounds, self.name)
+
+
+class Convolution:
+    """Callable that convolves inputs with a filter; layers create it while they are built.
+
+    Args:
+      input_shape: Ignored.
+      filter_shape: Ignored.
+      padding: `VALID` or `SAME`.
+      strides: Strides of the spatial dimensions.
+      dilation_rate: Dilations of the spatial dimensions.
+      name: Ignored.
+      data_format: Order of the dimensions, for example `NHWC`.
+    """
+
+    def __init__(
+        self, input_shape: object, filter_shape: object, padding: str, strides: Sequence[int] | None = None,
+        dilation_rate: Sequence[int] | None = None, name: str | None = None, data_format: str | None = None,
+    ) -> None:  # fmt: skip
+        self._options: dict[str, object] = dict(padding=padding, data_format=data_format)
+        self._options |= {"strides": strides} if strides is not None else {}
+        self._options |= {"dilations": dilation_rate} if dilation_rate is not None else {}
+
+    def __call__(self, inp: TensorLike, filter: TensorLike) -> Tensor:
+        """Return the convolution."""
+        return tf.nn.convolution(inp, filter, **self._options)
+
+
+def get_test_data(
+    train_samples: int,
+    test_samples: int,
+    input_shape: Sequence[int],
+    num_classes: int,
+    random_seed: int | None = None,
+) -> PyTree:
+    """Return random inputs around a mean for each class, and classes, for training and for a test."""
+    generator = np.random.RandomState(random_seed)
+    count = train_samples + test_samples
+    means = 2 * num_classes * generator.random_sample((num_classes, *input_shape))
+    y = generator.randint(0, num_classes, size=(count,))
+    x = (means[y] + generator.normal(size=(count, *input_shape))).astype("float32")
+    return (x[:train_samples], y[:train_samples]), (x[train_samples:], y[train_samples:])
 
 
 # ---- Keras ----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ __all__ = ["ShimModule", "UnavailableName", "convert_package"]
 
 _PUBLIC_PACKAGE = __name__.partition(".")[0]
 _TENSORFLOW = "tensorflow"
+_PUBLIC_PATHS = {_TENSORFLOW: "tf", "keras": "tf.keras", "tf_keras": "tf.keras"}
 _VERSION_NAMES = ("__version__", "VERSION")
 # Attributes of the module itself, which a namespace must not replace.
 _OWN_ATTRIBUTES = frozenset({*vars(ModuleType(__name__)), "__file__", "__path__", "__builtins__"})
@@ -33,7 +34,9 @@ _VERSION_SUFFIX = re.compile(r"_?[vV][12]$")
 
 
 class UnavailableName:
-    """A name of TensorFlow that Meshflow does not have; every use of it raises an error.
+    """A name of TensorFlow that Meshflow does not have; a call or an instance of a subclass raises an error.
+
+    Libraries define subclasses and read attributes when they are imported, so both are possible.
 
     Args:
       name: Full name, for example `tensorflow.python.framework.ops.enable_tensor_equality`.
@@ -50,26 +53,24 @@ class UnavailableName:
     def __repr__(self) -> str:
         return f"<unavailable name {self._name}>"
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+    def __getattr__(self, name: str) -> UnavailableName:
+        if _is_dunder(name):
             raise AttributeError(name)
-        self._raise_error()
+        return UnavailableName(f"{self._name}.{name}", self._reason)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise `NotAvailableError`."""
-        self._raise_error()
+        raise NotAvailableError(self._reason)
 
-    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
-        self._raise_error()
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type]:
+        # A class cannot have the same base twice.
+        return (type(self._name.rpartition(".")[2], (), {"__new__": self.__call__}),)
 
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
     def __subclasscheck__(self, subclass: type) -> bool:
         return False
-
-    def _raise_error(self) -> NoReturn:
-        raise NotAvailableError(self._reason)
 
 
 class ShimModule(ModuleType):
@@ -140,7 +141,18 @@ class ShimModule(ModuleType):
                 return getattr(owner, candidate)
         if can_be_module:
             return importlib.import_module(full_name)
-        return UnavailableName(full_name)
+        return UnavailableName(full_name, self._find_reason())
+
+    def _find_reason(self) -> str:
+        """Return why a public namespace of the module does not exist."""
+        for name in self._namespaces:
+            try:
+                _load_object(name)
+            except NotAvailableError as error:
+                return str(error)
+            except (AttributeError, ImportError):
+                continue
+        return ""
 
     def _find_owner(self, name: str) -> Any:
         """Return the first namespace with a public attribute, or None."""
@@ -257,7 +269,7 @@ class _ShimLoader(Loader):
 
 
 class _ShimFinder(MetaPathFinder):
-    """A finder of the submodules of `tensorflow`, `keras` and `tf_keras`."""
+    """A finder of the submodules of `tensorflow`, `keras`, `tf_keras` and `tensorflow_estimator`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -288,11 +300,14 @@ def convert_package(name: str) -> None:
     """Convert an imported package to a shim of the public package, and make its submodules importable.
 
     Args:
-      name: Name of the package: `tensorflow`, `keras` or `tf_keras`.
+      name: Name of the package: `tensorflow`, `keras`, `tf_keras` or `tensorflow_estimator`.
     """
     if not any(isinstance(finder, _ShimFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _ShimFinder())
     module = sys.modules[name]
     module.__class__ = ShimModule
-    path = "tf" if name == _TENSORFLOW else "tf.keras"
-    _make_public(module, _load_object(path), path)  # type: ignore[arg-type]
+    path = _PUBLIC_PATHS.get(name)
+    if path is None:
+        _make_private(module, _get_key(name))  # type: ignore[arg-type]
+    else:
+        _make_public(module, _load_object(path), path)  # type: ignore[arg-type]

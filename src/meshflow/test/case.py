@@ -17,6 +17,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.tensor import TensorLike
 from meshflow.environment.types import ArrayLike, PyTree
+from meshflow.keras.settings import reset_uids
 from meshflow.ops.random import set_seed
 from meshflow.test.assertions import AbslAssertions
 
@@ -24,6 +25,29 @@ __all__ = ["TestCase", "main"]
 
 
 _SEED = 87654321
+
+
+class EagerSession:
+    """Stand-in for a session of TensorFlow 1 in tests, which evaluates tensors of eager execution.
+
+    Args:
+      evaluate: Returns the NumPy values of a structure of tensors.
+    """
+
+    def __init__(self, evaluate: Callable[[PyTree], PyTree]) -> None:
+        self._evaluate = evaluate
+
+    def run(self, fetches: PyTree, feed_dict: object = None, **_: object) -> PyTree:
+        """Return the NumPy values of a structure of tensors.
+
+        Raises:
+          NotImplementedError: If values of placeholders are passed, which do not exist.
+        """
+        if feed_dict:
+            raise NotImplementedError(
+                "feed_dict is not supported with eager execution; call a function with the values."
+            )
+        return self._evaluate(fetches)
 
 
 class TestCase(AbslAssertions):
@@ -37,8 +61,9 @@ class TestCase(AbslAssertions):
     """
 
     def setUp(self) -> None:
-        """Set the seeds; a subclass that overrides this must call it first."""
+        """Set the seeds, and restart automatic names; a subclass that overrides this must call it first."""
         super().setUp()
+        reset_uids()
         python_random.seed(_SEED)
         np.random.seed(_SEED)
         set_seed(_SEED)
@@ -52,15 +77,15 @@ class TestCase(AbslAssertions):
         return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
 
     @contextlib.contextmanager
-    def session(self, *args: object, **kwargs: object) -> Iterator[None]:
-        """Do nothing, because sessions do not exist."""
-        yield
+    def session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
+        """Run a block with an object that evaluates tensors, because sessions do not exist."""
+        yield EagerSession(self.evaluate)
 
     cached_session = session
 
     def test_session(
         self, *args: object, **kwargs: object
-    ) -> contextlib.AbstractContextManager[None]:
+    ) -> contextlib.AbstractContextManager[EagerSession]:
         """Return `session()`; test runners skip this method, which has the name of a test."""
         if self._testMethodName == "test_session":
             self.skipTest("Not a test.")

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from meshflow.core.dispatch import op_names, symbolic_calls
+from meshflow.core.dispatch.common_sizes import find_common_sizes, refine_sizes
 from meshflow.core.dispatch.deferred_constants import are_all_constant, store_inputs
 from meshflow.core.dispatch.operands import (
     INTEGER_ARGUMENTS,
@@ -472,6 +473,10 @@ def op(
                 result = context.size_probe.retry_op(public_name, run, operands, static)
                 if result is not None:
                     return result
+            if context.unknown_sizes is not None and "broadcast" in str(error):
+                refined = _refine_operands(operands)
+                if refined is not None:
+                    return apply(the_op, refined, static)
             hide_frames(error)
             translated = error
             if is_argument_error:
@@ -515,3 +520,16 @@ def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> 
     if isinstance(error, (ValueError, TypeError, IndexError, ZeroDivisionError)):
         return errors.InvalidValueError(text)
     return type(error)(text)
+
+
+def _refine_operands(operands: Sequence[Any]) -> list[Any] | None:
+    """Return operands that broadcast if sizes that depend on values are as assumed; None if they cannot be."""
+    changed = find_common_sizes(operands)
+
+    def refine(operand: Any) -> Any:
+        if isinstance(operand, (list, tuple)):
+            return [refine(o) for o in operand]
+        sizes = changed.get(id(operand))
+        return operand if sizes is None else apply(refine_sizes, (operand,), sizes)
+
+    return [refine(o) for o in operands] if changed else None

@@ -41,12 +41,15 @@ class ShapeProbe:
         """Return a placeholder value.
 
         Booleans are all True in the first trace and half True in the second. Numbers are 2 or 4,
-        which divide most sizes.
+        which divide most sizes, and one of several numbers is different in the second trace.
         """
         self.used = True
         shape, dtype = tensor.array.shape, tensor.dtype.as_numpy_dtype
         if not tensor.dtype.is_bool:
-            return np.full(shape, 2 * (self.trace_index + 1), dtype)
+            values: np.ndarray = np.full(shape, 2 * (self.trace_index + 1), dtype)
+            if self.trace_index and values.size > 1:
+                values.flat[0] = 1
+            return values
         size = int(np.prod(shape))
         return (np.arange(size) < (size if self.trace_index == 0 else (size + 1) // 2)).reshape(
             shape

@@ -21,6 +21,10 @@ types: tuple[type, ...] = ()
 handler: Callable[..., Any] | None = None
 
 
+class UnknownString(bytes):
+    """Empty string in the place of an unknown one, while the shapes of results are inferred."""
+
+
 def register_symbolic_type(symbolic_type: type, call: Callable[..., Any]) -> None:
     """Redirect every op call that has an argument of a type to `call(public_op, args, kwargs)`.
 

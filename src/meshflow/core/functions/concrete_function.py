@@ -115,6 +115,11 @@ class SignedFunction:
         """Return the traced function, or one of several that differ only in sizes."""
         raise NotImplementedError
 
+    def add_to_graph(self, g: object = None, overwrite: bool = False) -> None:
+        """Do nothing: traces are not parts of a graph."""
+
+    add_gradient_functions_to_graph = add_to_graph
+
     @property
     def inputs(self) -> list[Any]:
         """Return the specs of the tensor arguments, then the captures."""
@@ -471,7 +476,8 @@ class ConcreteFunction(SignedFunction):
 
         def to_type_spec(leaf: Any) -> Any:
             if isinstance(leaf, CompositeTensor):
-                return type_spec_from_value(leaf)
+                # A value without tensors is known.
+                return type_spec_from_value(leaf) if split_value(leaf) else leaf
             if isinstance(leaf, TensorSpec) and self.traced.has_unknown_sizes:
                 shape = [None if is_symbolic_dim(n) else n for n in leaf.shape]
                 return TensorSpec(shape, leaf.dtype, leaf.name)

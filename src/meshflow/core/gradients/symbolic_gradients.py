@@ -35,6 +35,22 @@ class GraphTape(GradientTape):
         """Check whether at least one of the tensors is differentiable."""
         return any(is_differentiable(t) for t in tensors)
 
+    def check_targets(self, targets: PyTree) -> None:
+        """Check that targets were computed in the innermost trace, if it is the body of a loop or branch.
+
+        Raises:
+          NotImplementedError: If a target was computed earlier.
+        """
+        scope: Trace | None = context.trace
+        if scope is None or scope.runs_once_per_call:
+            return
+        recorded = {id(output) for node in self._nodes for output in node.outputs}
+        if not recorded.issuperset(map(id, nest.flatten(targets))):
+            raise NotImplementedError(
+                "tf.gradients in the body of a loop or branch of a compiled function: a target was computed outside of "
+                "the body. Use tf.GradientTape."
+            )
+
     def record_read(self, variable: Variable, value: Tensor) -> None:
         """Record that `value` was read from `variable`."""
         if is_differentiable(value) and id(value) not in self._watched:
@@ -71,7 +87,7 @@ def gradients(
 
     Raises:
       RuntimeError: Outside of a `tf.function`.
-      NotImplementedError: In the body of a staged loop or branch.
+      NotImplementedError: In the body of a loop or branch, if `ys` were computed outside of it.
 
     Example:
       >>> import meshflow as tf
@@ -80,6 +96,7 @@ def gradients(
       6.0
     """
     tape = _get_graph_tape("gradients")
+    tape.check_targets(ys)
     stopped = {id(t) for t in nest.flatten(stop_gradients)}
     targets, seeds = nest.flatten(ys), None if grad_ys is None else nest.flatten(grad_ys)
     kind = parse_unconnected(unconnected_gradients)
@@ -107,7 +124,7 @@ def hessians(
 
     Raises:
       RuntimeError: Outside of a `tf.function`.
-      NotImplementedError: In the body of a staged loop or branch.
+      NotImplementedError: In the body of a loop or branch, if `ys` were computed outside of it.
 
     Example:
       >>> import meshflow as tf
@@ -131,10 +148,6 @@ def _get_graph_tape(name: str) -> GraphTape:
     if scope is None:
         raise RuntimeError(
             f"tf.{name} is not supported when eager execution is enabled. Use tf.GradientTape instead."
-        )
-    if not scope.runs_once_per_call:
-        raise NotImplementedError(
-            f"tf.{name} in the body of a loop or branch of a compiled function: use tf.GradientTape there."
         )
     for tape in context.tapes:
         if isinstance(tape, GraphTape):

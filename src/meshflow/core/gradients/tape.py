@@ -76,6 +76,20 @@ class GradientTape(JacobianMethods):
         self._used = False
         self._stack: list[Recorder] | None = None
 
+    @property
+    def _tape(self) -> GradientTape | None:
+        """Return the tape, or None if it has recorded nothing; libraries compute their own gradients with it."""
+        return None if self._stack is None else self
+
+    @contextlib.contextmanager
+    def _ensure_recording(self) -> Iterator[None]:
+        """Record a block, even after the block of the tape."""
+        if self._recording:
+            yield
+        else:
+            with self:
+                yield
+
     def _clear(self) -> None:
         self._nodes: list[RecordedOp | FunctionNode | ReadNode] = []
         # Watched objects by id; they are held so that no other object can get their ids.
@@ -244,7 +258,7 @@ class GradientTape(JacobianMethods):
         Raises:
           RuntimeError: If a tape that is not persistent is used twice.
           TypeError: If target is None.
-          ValueError: If the structures of output_gradients and target differ.
+          ValueError: If output_gradients and target have different numbers of tensors.
         """
         self._mark_used()
         result = self._compute_gradient(
@@ -289,8 +303,11 @@ class GradientTape(JacobianMethods):
         if output_gradients is None:
             seeds: list[Any] = [None] * len(targets)
         else:
-            nest.assert_same_structure(target, output_gradients)
             seeds = _list_components(nest.flatten(output_gradients))
+            if len(seeds) != len(targets):
+                raise ValueError(
+                    f"Expected a gradient for each of {len(targets)} targets, got {len(seeds)}."
+                )
         gradients = self._backpropagate(targets, seeds, flat_sources, stopped)
         results = []
         for source in flat_sources:

@@ -97,7 +97,7 @@ class MutableCell(Protocol):
 
 
 class GraphTapeRequired(BaseException):
-    """Restarts the trace with a tape that records all ops; see `symbolic_gradients`.
+    """Restarts the innermost trace with a tape that records all ops; see `symbolic_gradients`.
 
     Args:
       make: Creates the tape.
@@ -634,8 +634,6 @@ def trace(
         try:
             closed = attempt([])
         except GraphTapeRequired as request:
-            if not isolated:
-                raise
             closed = attempt([request.make()])
     except Exception as error:
         if not isolated:

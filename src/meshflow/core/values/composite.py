@@ -55,8 +55,8 @@ class _Content:
 class CompositeTensor:
     """Base class of values that consist of tensors.
 
-    A subclass defines `_split`, `_join` and `_type_spec`; if its parts have gradients, also `_components`
-    and `_with_components`.
+    A subclass defines `_type_spec`, or also `_split` and `_join` for speed; if its parts have gradients, also
+    `_components` and `_with_components`.
 
     Example:
       >>> import meshflow as tf
@@ -71,13 +71,17 @@ class CompositeTensor:
         )
 
     def _split(self) -> tuple[list[Tensor], Hashable]:
-        """Return the parts and the static part."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _split.")
+        """Return the parts and the static part, by default the spec and the structure of its components."""
+        spec: CompositeSpec = self._type_spec  # type: ignore[assignment]
+        parts, structure = spec.split_components(self)
+        return parts, (spec, structure)
 
     @classmethod
     def _join(cls, parts: Sequence[Any], static: PyTree) -> Self:
         """Return a value from its parts and its static part, without checks."""
-        raise NotImplementedError(f"{cls.__name__} does not define _join.")
+        spec, structure = static
+        value: Self = spec.join_components(parts, structure)
+        return value
 
     def join_parts(self, parts: Sequence[Any]) -> Self:
         """Return a value with the static part of this one and other parts."""
@@ -150,6 +154,15 @@ class CompositeSpec(TypeSpec):
     def _from_components(self, components: PyTree) -> PyTree:
         """Return a value from its components."""
         raise NotImplementedError(f"{type(self).__name__} does not define _from_components.")
+
+    def split_components(self, value: PyTree) -> tuple[list[Tensor], Hashable]:
+        """Return the tensors in the components of a value, and the structure of the components."""
+        components = self._to_components(value)
+        return jax.tree_util.tree_flatten(components, lambda v: isinstance(v, Tensor))
+
+    def join_components(self, parts: Sequence[Any], structure: PyTree) -> PyTree:
+        """Return a value from the results of `split_components`."""
+        return self._from_components(jax.tree_util.tree_unflatten(structure, parts))
 
     def _serialize(self) -> tuple[Any, ...]:
         """Return the arguments of the constructor."""

@@ -35,6 +35,16 @@ pack: Callable[[Any, DType | None], Tensor] = lambda value, dtype: convert_pytho
 _converters: list[tuple[type | tuple[type, ...], Callable[..., Any]]] = []
 
 
+def has_registered_conversion(value: object) -> bool:
+    """Check whether a conversion to tensors is registered for the type of a value."""
+    return any(isinstance(value, converted_type) for converted_type, _ in _converters)
+
+
+def convert_registered(value: Any) -> Any:
+    """Convert an object of a type with a registered conversion to a tensor, and return other values unchanged."""
+    return convert_to_tensor(value) if has_registered_conversion(value) else value
+
+
 def register_tensor_conversion_function(
     base_type: type | tuple[type, ...],
     conversion_func: Callable[..., Any],

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, overload
 
 import jax.export
+import numpy as np
 
 from meshflow.core.runtime.context import context
+from meshflow.core.values.dimensions import Dimension
 
 
 def assume_equal(size: Any, other: Any) -> bool:
@@ -52,9 +54,9 @@ class TensorShape:
     ndims = rank
 
     @property
-    def dims(self) -> list[int | None] | None:
-        """Return the sizes as a list, or None if the rank is unknown."""
-        return None if self._dims is None else list(self._dims)
+    def dims(self) -> list[Dimension] | None:
+        """Return the sizes as a list of objects with a `value`, or None if the rank is unknown."""
+        return None if self._dims is None else [Dimension(size) for size in self._dims]
 
     # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
     # require a test for None.
@@ -157,11 +159,9 @@ class TensorShape:
         """
         other = as_shape(other)
         self.assert_is_compatible_with(other)
-        if self._dims is None or other.dims is None:
+        if self._dims is None or other.rank is None:
             return other if self._dims is None else self
-        return TensorShape(
-            b if a is None else a for a, b in zip(self._dims, other.dims, strict=True)
-        )
+        return TensorShape(b if a is None else a for a, b in zip(self._dims, other, strict=True))
 
     def most_specific_compatible_shape(self, other: ShapeLike) -> TensorShape:
         """Return the most specific shape that covers both shapes."""
@@ -240,7 +240,7 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
         return None
     if isinstance(dims, TensorShape):
         return dims._dims
-    if isinstance(dims, int):
+    if isinstance(dims, (int, np.integer)):
         return (_as_size(dims),)
     if isinstance(dims, str) or not isinstance(dims, Iterable):
         raise TypeError(f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}.")

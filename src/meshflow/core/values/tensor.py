@@ -94,6 +94,7 @@ class Tensor(_Operators):
     """
 
     __slots__ = (
+        "__dict__",
         "__weakref__",
         "_assign_slice",
         "_keras_logits",
@@ -326,15 +327,11 @@ class Tensor(_Operators):
     def __reduce__(self) -> Any:
         return _from_numpy, (np.asarray(self.require_value("pickled data")),)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        try:
-            object.__setattr__(self, name, value)
-        except AttributeError:
-            raise AttributeError(
-                f"Tensor has no attribute {name!r} and takes no new ones."
-            ) from None
-
     if TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set an attribute, of any name."""
+
         # Type checkers would accept any name of a class with `__getattr__`.
         def assign(self, value: TensorLike, name: str | None = None) -> PyTree:
             """Assign to a slice of a variable: `v[1:].assign(x)`."""

@@ -66,7 +66,7 @@ def _fill_template(template: tuple[Any, ...], dynamic: list[Any]) -> tuple[Any, 
 
 
 _getitem = Op("strided_slice", _index_array, strings="moves")
-_setitem = Op("strided_slice_assign", _assign_index)
+_setitem = Op("strided_slice_assign", _assign_index, strings="moves")
 
 
 @hide_frames_of_errors

@@ -110,6 +110,8 @@ class Variable(VariableRowMethods, _Operators):
 
     __array_priority__ = 100
     _is_tensor_like = True
+    # Libraries that wrap variables read it.
+    _in_graph_mode = False
     # Whether a program that writes the variable does not need its old value.
     _write_only = False
     # Whether other objects usually hold the value, so programs allocate a new array instead.

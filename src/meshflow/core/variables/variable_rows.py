@@ -198,7 +198,7 @@ def _make_scatter_op(kind: str) -> Op:
         # Quotients of integers are integers, rounded towards zero.
         return getattr(array.at[indices], kind)(values).astype(array.dtype)
 
-    return Op(f"scatter_{kind}", call)
+    return Op(f"scatter_{kind}", call, strings="moves" if kind == "set" else None)
 
 
 _JAX_NAMES = {"update": "set", "mul": "multiply", "div": "divide"}

@@ -75,7 +75,7 @@ class Dense(Layer):
         **kwargs: Unpack[KernelArguments],
     ) -> None:
         super().__init__(activity_regularizer=activity_regularizer, **kwargs)
-        if isinstance(units, (float, np.integer)) and int(units) == units:
+        if isinstance(units, (float, np.number)) and int(units) == units:
             units = int(units)
         if not isinstance(units, int) or units <= 0:
             raise ValueError(

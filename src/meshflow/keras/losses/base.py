@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from meshflow.core.functions.stateless import call_stateless, is_traced_by_jax
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
+from meshflow.core.values.convert import has_registered_conversion
 from meshflow.core.values.dtypes import DType, as_dtype, bool_, float32
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.distribute.replicas.context import get_spanning_context
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.environment.types import Config, overridable
@@ -105,7 +106,9 @@ class Loss:
         self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike
     ) -> TensorLike:
         self._check_reduction()
-        y_pred = convert_values(y_pred)
+        # A function of the user may take other objects, such as distributions.
+        if not has_registered_conversion(y_pred):
+            y_pred = convert_values(y_pred)
         mask = getattr(y_pred, "_keras_mask", None)
         losses = convert_values(self.call(convert_values(y_true), y_pred))
         is_counted = getattr(losses, "_keras_mask", None)
@@ -241,7 +244,8 @@ class LossFunctionWrapper(Loss):
     @overridable
     def call(self, y_true: TensorLike, y_pred: TensorLike) -> TensorLike:
         """Call the function."""
-        y_true, y_pred = match_last_dimension(y_true, y_pred)
+        if is_tensor(y_pred):
+            y_true, y_pred = match_last_dimension(y_true, y_pred)
         return self.fn(y_true, y_pred, **self._arguments)
 
     def get_config(self) -> Config:

@@ -35,7 +35,7 @@ class Optimizer(base.Optimizer):
     _since_2_11 = False
 
 
-class SGD(sgd.SGD):
+class SGD(sgd.SGD, Optimizer):
     """`tf.keras.optimizers.SGD` that accepts new variables at any time.
 
     Example:
@@ -48,12 +48,10 @@ class SGD(sgd.SGD):
       (0.5, 0.0)
     """
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _moves_by_rows = "rows"
 
 
-class RMSprop(adaptive.RMSprop):
+class RMSprop(adaptive.RMSprop, Optimizer):
     """`tf.keras.optimizers.RMSprop` with epsilon added to the root, for new variables at any time.
 
     Formula:
@@ -61,8 +59,6 @@ class RMSprop(adaptive.RMSprop):
       the rule with momentum.
     """
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _default_overwrite_frequency = None
     _moves_by_rows = "rows"
 
@@ -72,15 +68,12 @@ class RMSprop(adaptive.RMSprop):
         return jnp.sqrt(square) + epsilon
 
 
-class Adagrad(adaptive.Adagrad):
+class Adagrad(adaptive.Adagrad, Optimizer):
     """`tf.keras.optimizers.Adagrad` with epsilon added to the root, for new variables at any time.
 
     Formula:
       `w = w - lr * g / (sqrt(s) + epsilon)`; `tf.keras.optimizers.Adagrad` defines the symbols.
     """
-
-    _is_keras_2 = True
-    _since_2_11 = False
 
     @staticmethod
     def compute_divisor(total: Array, epsilon: float) -> Array:
@@ -88,30 +81,23 @@ class Adagrad(adaptive.Adagrad):
         return jnp.sqrt(total) + epsilon
 
 
-class Adadelta(adaptive.Adadelta):
+class Adadelta(adaptive.Adadelta, Optimizer):
     """`tf.keras.optimizers.Adadelta` that accepts new variables at any time."""
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _by_rows = "rows"
 
 
-class Adam(adam.Adam):
+class Adam(adam.Adam, Optimizer):
     """`tf.keras.optimizers.Adam` that accepts new variables at any time."""
 
-    _is_keras_2 = True
-    _since_2_11 = False
 
-
-class Adamax(adam.Adamax):
+class Adamax(adam.Adamax, Optimizer):
     """`tf.keras.optimizers.Adamax` that accepts new variables at any time."""
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _by_rows = "rows"
 
 
-class Nadam(adam.Nadam):
+class Nadam(adam.Nadam, Optimizer):
     """`tf.keras.optimizers.Nadam` with a slower warm-up, for new variables at any time.
 
     Formula:
@@ -122,8 +108,6 @@ class Nadam(adam.Nadam):
       ValueError: If `learning_rate` is a schedule.
     """
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _default_decay = 0.004
     _by_rows = "averages, rows"
 
@@ -136,11 +120,9 @@ class Nadam(adam.Nadam):
         super().__init__(learning_rate, *args, **kwargs)
 
 
-class Ftrl(ftrl.Ftrl):
+class Ftrl(ftrl.Ftrl, Optimizer):
     """`tf.keras.optimizers.Ftrl` that accepts new variables at any time."""
 
-    _is_keras_2 = True
-    _since_2_11 = False
     _configured_names = (
         *("initial_accumulator_value", "learning_rate_power", "l1_regularization_strength"),
         *("l2_regularization_strength", "beta", "l2_shrinkage_regularization_strength"),

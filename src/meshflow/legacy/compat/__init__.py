@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from meshflow.core.values.dimensions import Dimension
 from meshflow.core.values.shapes import TensorShape
 from meshflow.legacy.compat import v1, v2
 
@@ -90,9 +91,9 @@ def dimension_value(dimension: object) -> Any:
     return getattr(dimension, "value", dimension)
 
 
-def dimension_at_index(shape: TensorShape, index: int) -> int | None:
-    """Return one size of a shape, or None if the rank is unknown."""
-    return None if shape.rank is None else shape[index]
+def dimension_at_index(shape: TensorShape, index: int) -> Dimension:
+    """Return one size of a shape as an object with a `value`, which is None if it is unknown."""
+    return Dimension(None if shape.rank is None else shape[index])
 
 
 def forward_compatible(year: int, month: int, day: int) -> bool:

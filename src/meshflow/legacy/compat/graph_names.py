@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from meshflow.core.config.graph_mode import Graph
 from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
@@ -33,88 +34,32 @@ for _key in _KEYS.split():
     setattr(GraphKeys, _key, _KEY_VALUES.get(_key, _key.lower()))
 
 
+class name_scope(tf.name_scope):
+    """A context manager that prefixes names; see `tf.name_scope`.
+
+    Args:
+      name: The prefix.
+      default_name: The prefix if `name` is None.
+      values: Ignored: values belong to no graph.
+      skip_on_eager: Ignored: TensorFlow's private function has this argument.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        default_name: str | None = None,
+        values: object = None,
+        skip_on_eager: bool = True,
+    ) -> None:
+        super().__init__((default_name or "") if name is None else name)
+
+
 class SparseTensorValue(NamedTuple):
     """Indices, values and shape of a sparse tensor as arrays."""
 
     indices: Any
     values: Any
     dense_shape: Any
-
-
-class Dimension:
-    """Size of a dimension; shapes have integers and None instead.
-
-    Args:
-      value: The size, another dimension, or None.
-
-    Raises:
-      ValueError: If the size is negative.
-    """
-
-    def __init__(self, value: Any) -> None:
-        value = value.value if isinstance(value, Dimension) else value
-        if value is not None and int(value) < 0:
-            raise ValueError(f"Dimension {value} must be >= 0")
-        self._value = None if value is None else int(value)
-
-    @property
-    def value(self) -> int | None:
-        """Return the size, or None if it is not known."""
-        return self._value
-
-    def is_compatible_with(self, other: Any) -> bool:
-        """Check whether two sizes may be equal."""
-        other = Dimension(other)
-        return self._value is None or other.value is None or self._value == other.value
-
-    def merge_with(self, other: Any) -> Dimension:
-        """Return the known one of two compatible sizes."""
-        other = Dimension(other)
-        if not self.is_compatible_with(other):
-            raise ValueError(f"Dimensions {self} and {other} are not compatible")
-        return other if self._value is None else self
-
-    def _combine(self, other: Any, function: Callable[[int, int], int]) -> Dimension:
-        other = Dimension(other)
-        known = self._value is not None and other.value is not None
-        return Dimension(function(self._value, other.value) if known else None)  # type: ignore[arg-type]
-
-    def __add__(self, other: Any) -> Dimension:
-        return self._combine(other, lambda a, b: a + b)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Dimension:
-        return self._combine(other, lambda a, b: a - b)
-
-    def __mul__(self, other: Any) -> Dimension:
-        return self._combine(other, lambda a, b: a * b)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Dimension:
-        return self._combine(other, lambda a, b: a // b)
-
-    def __mod__(self, other: Any) -> Dimension:
-        return self._combine(other, lambda a, b: a % b)
-
-    def __eq__(self, other: object) -> Any:
-        value = other.value if isinstance(other, Dimension) else other
-        return None if self._value is None or value is None else self._value == value
-
-    def __hash__(self) -> int:
-        return hash(self._value)
-
-    def __int__(self) -> int:
-        return self._value  # type: ignore[return-value]
-
-    __index__ = __int__
-
-    def __repr__(self) -> str:
-        return f"Dimension({self._value})"
-
-    def __str__(self) -> str:
-        return "?" if self._value is None else str(self._value)
 
 
 class _DefaultGraph(Graph):
@@ -125,7 +70,7 @@ class _DefaultGraph(Graph):
     version = 0
 
     def __init__(self) -> None:
-        pass
+        self._name_counts: dict[str, int] = {}
 
     @property
     def building_function(self) -> bool:
@@ -141,9 +86,20 @@ class _DefaultGraph(Graph):
         """Return the current name scope."""
         return tf.get_current_name_scope()
 
+    def restart_names(self) -> None:
+        """Forget the names that were used."""
+        self._name_counts.clear()
+
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """Return a name unchanged."""
-        return name
+        """Return a name that was not used before: `name`, `name_1` and so on."""
+        unique, key = name, name.lower()
+        count = self._name_counts.get(key, 0)
+        while unique.lower() in self._name_counts:
+            count, unique = count + 1, f"{name}_{max(count, 1)}"
+        if mark_as_used:
+            self._name_counts[key] = max(count, 1)
+            self._name_counts.setdefault(unique.lower(), 1)
+        return unique
 
     def get_operations(self) -> list[Any]:
         """Return an empty list."""
@@ -193,7 +149,9 @@ def add_to_collections(names: object, value: object) -> None:
 
 
 def reset_default_graph() -> None:
-    """Do nothing: the graph is always empty."""
+    """Restart the numbers of automatic names; the graph itself is always empty."""
+    _graph.restart_names()
+    tf.keras.backend.reset_uids()
 
 
 @contextlib.contextmanager
@@ -274,6 +232,7 @@ __all__ = [
         "add_to_collection",
     ),
     *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),
-    *("is_variable_initialized", "placeholder_with_default", "report_uninitialized_variables"),
+    *("is_variable_initialized", "name_scope", "placeholder_with_default"),
+    "report_uninitialized_variables",
     *("reset_default_graph", "summary_iterator", *_LISTS.split()),
 ]

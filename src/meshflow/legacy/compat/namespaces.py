@@ -87,13 +87,16 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "in_order": ("topdown",),
     "keep_dims": ("keepdims",),
     "kernel": ("filters",),
+    "ksizes": ("sizes",),
     "m": ("mean",),
     "newname": ("dst",),
     "newpath": ("dst",),
     "oldname": ("src",),
     "oldpath": ("src",),
+    "output_dtype": ("dtype",),
     "preferred_dtype": ("dtype_hint",),
     "rate": ("dilations",),
+    "rates": ("dilations",),
     "dilation_rate": ("dilations",),
     "reduction_axes": ("axis",),
     "reduction_indices": ("axis",),
@@ -104,14 +107,16 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "string_tensor": ("input",),
     "t": ("input",),
     "targets": ("labels",),
-    "tensor": ("input",),
+    "Targmax": ("output_dtype",),
+    "tensor": ("input", "data"),
     "thresh": ("threshold",),
     "v": ("variance",),
     "value": ("input",),
+    "values": ("data",),
 }
 # Arguments that have no effect.
 _IGNORED_TEXT = (
-    "allow_fast_lookup arg_types arg_values back_prop colocate_gradients_with_ops data gate_gradients infer_shape name optimize "
+    "allow_fast_lookup arg_types arg_values back_prop collections colocate_gradients_with_ops data gate_gradients infer_shape name optimize "
     "parallel_iterations partition_strategy strict summarize swap_memory use_cudnn_on_gpu use_locking validate_indices "
     "validate_shape verify_shape"
 )

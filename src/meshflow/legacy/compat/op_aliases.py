@@ -31,6 +31,7 @@ __all__ = [
     "sparse_reduce_sum_sparse",
     "sparse_to_dense",
     "verify_tensor_all_finite",
+    "where",
 ]
 
 _ASSERTIONS = (
@@ -252,3 +253,20 @@ def verify_tensor_all_finite(
     """Return a tensor; raise an InvalidArgumentError if an element is not finite."""
     value = t if x is None else x
     return _tf.debugging.check_numerics(value, msg if message is None else message or "")
+
+
+def where(
+    condition: TensorLike, x: TensorLike = None, y: TensorLike = None, name: str | None = None
+) -> Tensor:
+    """Select elements of two tensors, or find true elements; a vector of conditions selects rows.
+
+    Example:
+      >>> import meshflow as tf
+      >>> tf.compat.v1.where([True, False], [[1, 2], [3, 4]], [[5, 6], [7, 8]]).numpy().tolist()
+      [[1, 2], [7, 8]]
+    """
+    if x is not None and y is not None and not hasattr(condition, "_keras_history"):
+        condition, x = _tf.convert_to_tensor(condition), _tf.convert_to_tensor(x)
+        if len(condition.shape) == 1 and len(x.shape) > 1:
+            condition = _tf.reshape(condition, [-1, *[1] * (len(x.shape) - 1)])
+    return _tf.where(condition, x, y)

@@ -82,6 +82,7 @@ class VariableScope:
     ) -> None:
         self.reuse, self.name, self.initializer = reuse, name, initializer
         self.regularizer, self.dtype, self.store = regularizer, dtype, store
+        self.caching_device: object = None
 
     @property
     def original_name_scope(self) -> str:
@@ -91,6 +92,10 @@ class VariableScope:
     def reuse_variables(self) -> None:
         """Reuse variables in this scope."""
         self.reuse = True
+
+    def set_caching_device(self, caching_device: object) -> None:
+        """Set the device of copies of variables, which is ignored."""
+        self.caching_device = caching_device
 
     def set_initializer(self, initializer: object) -> None:
         """Set the initializer of variables without one."""

@@ -223,6 +223,7 @@ def ones_like(
     )
 
 
+@accept_symbolic
 def eye(
     num_rows: StaticInts,
     num_columns: StaticInts | None = None,
@@ -261,6 +262,7 @@ _EYE = Op(
 )
 
 
+@accept_symbolic
 def range(
     start: Any,
     limit: Any = None,
@@ -358,6 +360,7 @@ def _linspace(start: TensorLike, stop: TensorLike, num: int, axis: int) -> Tenso
     return jnp.linspace(start, stop, num, axis=axis, dtype=start.dtype)
 
 
+@accept_symbolic
 def meshgrid(*args: Any, **kwargs: Any) -> list[Tensor]:
     """Create the coordinate tensors of a grid from vectors of coordinates.
 
@@ -468,7 +471,7 @@ def one_hot(
     return _one_hot(indices, on, off, to_static_value(depth, "depth"), -1 if axis is None else axis)
 
 
-@dispatch_composites
+@accept_symbolic
 def sequence_mask(
     lengths: TensorLike,
     maxlen: StaticInts | None = None,

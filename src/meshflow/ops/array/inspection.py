@@ -77,6 +77,7 @@ def _make_shape_tensor(input: Any, out_type: DTypeLike) -> Tensor:
     )
 
 
+@accept_symbolic
 def shape_n(
     input: Sequence[Any], out_type: DTypeLike = dtypes.int32, name: str | None = None
 ) -> list[Tensor]:
@@ -139,7 +140,7 @@ def identity(input: TensorLike, name: str | None = None) -> Tensor:
 identity.op.row_gradient = make_elementwise_row_rule(lambda operand, rows: rows)  # type: ignore[attr-defined]
 
 
-@dispatch_composites
+@accept_symbolic
 def identity_n(input: Sequence[Any], name: str | None = None) -> list[Tensor]:
     """Apply `identity` to each tensor of a list, which keeps its shape.
 

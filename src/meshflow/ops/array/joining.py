@@ -10,15 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.staging.stacked_rows import find_stacked
 from meshflow.core.values import convert, dtypes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import assume_equal
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.core.variables import variable_rows
 from meshflow.ops.array.shaping import StaticInts, normalize_axis
+from meshflow.ops.casting import cast
 
 __all__ = ["concat", "parallel_stack", "split", "stack", "unstack"]
 
@@ -96,6 +97,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     return _stack(values, axis) if stacked is None else _move_first_axis(stacked, axis)
 
 
+@accept_symbolic
 def parallel_stack(values: Sequence[Any], name: str = "parallel_stack") -> Tensor:
     """Apply `stack` along a new first dimension.
 
@@ -114,14 +116,10 @@ def _pack(value: Sequence[Any], dtype: dtypes.DType | None) -> Tensor:
         _pack(v, dtype) if isinstance(v, (list, tuple)) and convert.contains_tensors(v) else v
         for v in value
     ]
-    if dtype is not None:
-        items = [convert_to_tensor(v, dtype_hint=dtype) for v in items]
-    result = stack(items)
-    if dtype is not None and result.dtype is not dtype:
-        raise TypeError(
-            f"Cannot convert a list of {result.dtype.name} tensors to dtype {dtype.name}: use tf.cast."
-        )
-    return result
+    if dtype is None:
+        return stack(items)
+    # Tensors are cast, and Python numbers must fit.
+    return stack([cast(v, dtype) if is_tensor(v) else convert_to_tensor(v, dtype) for v in items])
 
 
 convert.pack = _pack

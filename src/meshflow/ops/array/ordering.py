@@ -13,7 +13,7 @@ import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.operands import to_static_value
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_composites
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
@@ -229,7 +229,7 @@ def count_unique_values(x: TensorLike, values: TensorLike, out_idx: DTypeLike = 
     return _find_unique(x, out_idx)[2]
 
 
-@dispatch_composites
+@accept_symbolic
 def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -> Unique:
     """Find the unique values of a vector, in the order of their first occurrences.
 
@@ -251,7 +251,7 @@ def unique(x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None) -
     return Unique(*_find_unique(x, out_idx)[:2])
 
 
-@dispatch_composites
+@accept_symbolic
 def unique_with_counts(
     x: TensorLike, out_idx: DTypeLike = int32, name: str | None = None
 ) -> UniqueWithCounts:
@@ -289,6 +289,7 @@ def _count_bins(bins: TensorLike, nbins: int, dtype: DType) -> Tensor:
     return jnp.zeros((nbins,), dtype.dtype).at[bins.reshape(-1)].add(1)
 
 
+@accept_symbolic
 def histogram_fixed_width_bins(
     values: TensorLike,
     value_range: Sequence[float] | Array | Tensor,
@@ -316,6 +317,7 @@ def histogram_fixed_width_bins(
     return _assign_bins(values, low, high, int(to_static_value(nbins, "nbins")), as_dtype(dtype))
 
 
+@accept_symbolic
 def histogram_fixed_width(
     values: TensorLike,
     value_range: Sequence[float] | Array | Tensor,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.core.dispatch.dispatch import op
-from meshflow.core.dispatch.symbolic_calls import dispatch_composites
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import TensorShape, assume_equal
@@ -164,7 +164,7 @@ def _bitcast(input: TensorLike, dtype: DType) -> Tensor:
     return jax.lax.bitcast_convert_type(input, dtype.dtype)
 
 
-@dispatch_composites
+@accept_symbolic
 def bitcast(input: TensorLike, type: DTypeLike, name: str | None = None) -> Tensor:
     """Reinterpret the bits of a tensor as another dtype.
 

@@ -16,12 +16,13 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError, UnimplementedError
 from meshflow.core.staging.scalar_logic import is_symbolic
 from meshflow.core.values.convert import convert_to_tensor
-from meshflow.core.values.dtypes import float32
+from meshflow.core.values.dtypes import float32, int32
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.symbolic_sizes import as_size, has_symbolic_size
-from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.core.values.tensor import Tensor, TensorLike, is_tensor
 from meshflow.ops.array import pad, slice
 from meshflow.ops.array.shaping import StaticInts
+from meshflow.ops.casting import cast
 from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError, defer_host_values
 from meshflow.ops.image.resampling import (
     METHODS,
@@ -178,6 +179,9 @@ def resize(
         raise ValueError(f"tf.image.resize: method must be one of {METHODS}, got {method!r}.")
     images = images if hasattr(images, "_keras_history") else convert_to_tensor(images)
     check_image_shape(images.shape)
+    if isinstance(size, (list, tuple)):
+        # Sequences of tensors are cast, as by `tf.convert_to_tensor(size, tf.int32)`.
+        size = [cast(s, int32) if is_tensor(s) and s.dtype.is_floating else s for s in size]
     sizes = to_static_value(size, "size")
     if not isinstance(sizes, tuple) or len(sizes) != 2:
         raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,13 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.linalg.products import conjugate_transpose
 
 __all__ = ["cholesky", "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "qr", "svd"]
+
+
+class QrFactors(NamedTuple):
+    """Orthogonal and upper triangular factors of matrices."""
+
+    q: Tensor
+    r: Tensor
 
 
 def _symmetrize(x: jax.Array) -> jax.Array:
@@ -37,9 +44,7 @@ def _qr(input: TensorLike, full_matrices: bool) -> tuple[Tensor, Tensor]:
     return tuple(jnp.linalg.qr(input, mode="complete" if full_matrices else "reduced"))
 
 
-def qr(
-    input: TensorLike, full_matrices: bool = False, name: str | None = None
-) -> tuple[Tensor, Tensor]:
+def qr(input: TensorLike, full_matrices: bool = False, name: str | None = None) -> QrFactors:
     """Compute orthogonal and upper triangular factors (q, r) of matrices [..., m, n].
 
     The factor `q` is square only if `full_matrices` is true.
@@ -50,8 +55,7 @@ def qr(
       >>> q.shape, tf.abs(r).numpy().round(3).tolist()
       (TensorShape([3, 2]), [[2.0, 0.0], [0.0, 1.0]])
     """
-    q, r = _qr(input, full_matrices)
-    return q, r
+    return QrFactors(*_qr(input, full_matrices))
 
 
 @op(kinds="fc", name="svd")

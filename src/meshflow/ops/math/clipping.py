@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from meshflow.core.dispatch.composite import IndexedSlices, accept_composites
 from meshflow.core.dispatch.dispatch import op
+from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops.array.shaping import Axes
 from meshflow.ops.casting import cast
@@ -93,6 +94,7 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     )
 
 
+@accept_symbolic
 def clip_by_global_norm(
     t_list: Sequence[Any],
     clip_norm: TensorLike,

@@ -42,10 +42,8 @@ def pad_rows(rows: PyTree, default_value: PyTree = None, shape: PyTree = None) -
     rank = len(rows.shape)
     if isinstance(shape, Tensor):
         shape = [None if n < 0 else int(n) for n in shape.require_value("shape of to_tensor")]
-    requested = TensorShape(shape).dims
-    if requested is None:
-        requested = [None] * rank
-    elif len(requested) != rank:
+    requested = [None] * rank if shape is None else TensorShape(shape).as_list()
+    if len(requested) != rank:
         raise InvalidValueError(
             f"to_tensor: shape {shape} has rank {len(requested)}, expected rank {rank} of the ragged tensor."
         )

@@ -781,7 +781,7 @@ class RaggedTensorSpec(CompositeSpec):
 
     @property
     def _component_specs(self) -> list[TensorSpec]:
-        count, sizes = self._ragged_rank, self._shape.dims
+        count, sizes = self._ragged_rank, None if self._shape.rank is None else [*self._shape]
         if count == 0:
             return [TensorSpec(self._shape, self._dtype)]
         inner = None if sizes is None else [None, *sizes[count + 1 :]]
@@ -797,7 +797,7 @@ class RaggedTensorSpec(CompositeSpec):
     def _from_components(self, components: Sequence[Any]) -> Values:
         if self._ragged_rank == 0:
             return components[0]
-        sizes = self._shape.dims or [None] * (self._ragged_rank + 1)
+        sizes = [*self._shape] if self._shape.rank else [None] * (self._ragged_rank + 1)
         return join_parts(components, sizes[1 : self._ragged_rank + 1])
 
     def to_batch_spec(self, size: int | None) -> RaggedTensorSpec:

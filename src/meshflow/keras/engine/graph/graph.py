@@ -193,8 +193,9 @@ class Graph:
                 continue
             args, kwargs = node.get_arguments(values)
             results = nest.flatten(node.layer(*args, **kwargs))
+            # A layer with its own `__call__` may return only some of the outputs.
             for symbolic, result in zip(
-                node.flat_outputs, [r for r in results if r is not None], strict=True
+                node.flat_outputs, [r for r in results if r is not None], strict=False
             ):
                 values[id(symbolic)] = result
 

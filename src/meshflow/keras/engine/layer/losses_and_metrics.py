@@ -54,6 +54,12 @@ class LayerLosses:
     # Placeholders of losses that symbolic calls would add; the first call on tensors removes them.
     _inferred_losses: list[KerasTensor]
     _own_metrics: list[Any]
+
+    @property
+    def _metrics(self) -> list[Any]:
+        """Return the layer's own metrics, without those of inner layers."""
+        return [*self._own_metrics, *self._tracked.metrics]
+
     # Whether a call added a loss or metric.
     _adds_terms = False
 

@@ -18,9 +18,11 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
+from meshflow.core.dispatch.symbolic_calls import UnknownString
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, is_extension, is_extension_spec
+from meshflow.core.values.convert import convert_registered
 from meshflow.core.values.dtypes import DTypeLike, string
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
@@ -212,7 +214,7 @@ def _trace_specs(
             for position, partition in partitions.items():
                 leaves[position] = partition.make_tensor(leaves[position])
             args, kwargs = nest.pack_sequence_as((args, kwargs), leaves)
-        outputs = nest.map_structure(_describe_ragged, call(*args, **kwargs))
+        outputs = nest.map_structure(_simplify_result, call(*args, **kwargs))
         for i, leaf in enumerate(nest.flatten(outputs)):
             mask = getattr(leaf, "_keras_mask", None)
             if mask is not None:
@@ -296,7 +298,7 @@ def _make_placeholder(value: Any, size: int) -> Any:
     if value.dtype is string:
         # XLA programs have no strings, so string tensors are constants while tracing.
         blank: np.ndarray = np.empty([size if d is None else d for d in value.shape], object)
-        blank.fill(b"")
+        blank.fill(UnknownString())
         return Tensor(blank)
     return TensorSpec([size if d is None else d for d in value.shape], value.dtype)
 
@@ -313,11 +315,13 @@ def _fill_spec(spec: PyTree, size: int) -> PyTree:
     return TensorSpec(sizes, spec.dtype)
 
 
-def _describe_ragged(value: PyTree) -> PyTree:
-    """Return the spec of a ragged result or an extension type, whose parts are of no interest."""
+def _simplify_result(value: PyTree) -> PyTree:
+    """Return the spec of a ragged result or an extension type, whose parts are of no interest, or the tensor of another object."""
     if is_extension(value):
         return type_spec_from_value(value)
-    return RaggedTensorSpec.from_value(value) if isinstance(value, RaggedTensor) else value
+    if isinstance(value, RaggedTensor):
+        return RaggedTensorSpec.from_value(value)
+    return convert_registered(value)
 
 
 def _merge_specs(a: Any, b: Any) -> Any:

@@ -94,6 +94,12 @@ class SymbolicCallMethods:
                 self._inferred_losses = [*self._inferred_losses, _make_loss_placeholder(self)]
             return computed
         losses_by_layer: dict[int, tuple[Any, list[KerasTensor]]] = {}
+        # A user's `__call__` has called this method, and takes its result.
+        inherited_call = next(
+            c.__call__
+            for c in type(self).__mro__
+            if c.__module__.startswith("meshflow.") and "__call__" in vars(c)
+        )
 
         def run(inputs: Any, *args: Any, **kwargs: Any) -> Any:
             saved = [
@@ -105,7 +111,7 @@ class SymbolicCallMethods:
             call_state.training.clear()
             try:
                 with override_status(True):
-                    return self(inputs, *args, **kwargs)
+                    return inherited_call(self, inputs, *args, **kwargs)
             finally:
                 call_state.layers[:], call_state.training[:] = layers, trainings
                 for layer, losses, before, metrics in saved:

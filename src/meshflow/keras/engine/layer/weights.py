@@ -162,10 +162,11 @@ class LayerWeights(WeightValues, TrackedLayer):
         ):
             initial = jax.ShapeDtypeStruct(sizes, weight_dtype.dtype)
         with init_scope(), variable_layout_scope(layout):
-            variable = getter(
-                initial,
+            variable = self._add_variable_with_custom_getter(
+                name or "Variable",
+                initializer=initial,
+                getter=getter,
                 trainable=trainable,
-                name=name or "Variable",
                 constraint=constraints.get(constraint),
                 synchronization=synchronization,
                 aggregation=aggregation,
@@ -177,7 +178,7 @@ class LayerWeights(WeightValues, TrackedLayer):
             variable.layout = layout
         # The weights of the layer are the shards of a sharded table.
         if dims is not None:
-            variable._dimension_names = dims  # type: ignore[union-attr]
+            variable._dimension_names = dims  # type: ignore[attr-defined]
         for part in getattr(variable, "variables", [variable]):
             part._autocast = autocast and weight_dtype.is_floating
             self._own_weights.append(part)
@@ -187,6 +188,12 @@ class LayerWeights(WeightValues, TrackedLayer):
         return variable
 
     add_variable = add_weight
+
+    def _add_variable_with_custom_getter(
+        self, name: str, initializer: Any, getter: Callable[..., Variable], **kwargs: Any
+    ) -> Variable:
+        """Create a weight; libraries override this method to wrap `getter`."""
+        return getter(initializer, name=name, **kwargs)
 
     def _list_named_axes(self) -> list[tuple[Variable, list[tuple[str, ...]]]]:
         """Return the weights with named axes, and the names that rules may use for each axis."""

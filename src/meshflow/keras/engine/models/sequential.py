@@ -265,7 +265,9 @@ class Sequential(Model):
             return graph.run(inputs)
         if self._input is not None and hasattr(inputs, "_value"):
             self._relax_input_shape(inputs)
-            inputs = fit_input(self._input, inputs, self.name)
+            # Inputs of another rank pass through the layers, if the first inputs determined the shape.
+            if self._is_input_declared or len(inputs.shape) == self._input.shape.rank:
+                inputs = fit_input(self._input, inputs, self.name)
         for layer in self._stack:
             inputs = layer(inputs)
         return inputs

@@ -126,13 +126,15 @@ def _match_target(y_true: PyTree, y_pred: Tensor) -> Tensor | None:
         return None
     y_true = convert_values(y_true)
     are_floats = y_true.dtype.is_floating and y_pred.dtype.is_floating
+    # Predictions may be other objects with a shape, such as distributions.
+    rank = len(y_pred.shape)
     # Class indices are not cast: 257 would become 256 in bfloat16.
     are_class_indices = (
-        y_pred.ndim > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
+        rank > 1 and y_pred.shape[-1] != 1 and y_true.shape[-1:] != y_pred.shape[-1:]
     )
     if are_floats and not are_class_indices and y_true.dtype is not y_pred.dtype:
         y_true = cast(y_true, y_pred.dtype)
-    if y_true.ndim == 1 and y_pred.ndim == 2:
+    if y_true.ndim == 1 and rank == 2:
         y_true = expand_dims(y_true, -1)
     return y_true
 
@@ -246,7 +248,7 @@ class LossesContainer(OutputContainer):
         shares = current_shares()
         terms: list[Any] = []
         displayed: list[Any] = []
-        batch = predictions[0].shape[0] if predictions[0].ndim else 1
+        batch = predictions[0].shape[0] if len(predictions[0].shape) else 1
         rows = zip(names, predictions, targets, weights, self._losses, self._weights, strict=True)
         for i, (name, prediction, target, weight, loss, factor) in enumerate(rows):
             if loss is None:

@@ -15,7 +15,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.tracing.trace import trace
 from meshflow.core.values import nest
-from meshflow.core.values.convert import constant
+from meshflow.core.values.convert import constant, convert_registered
 from meshflow.core.values.dtypes import float32, string
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
@@ -296,7 +296,7 @@ def predict_batch(model: Any, x: PyTree) -> PyTree:
     """Predict a global batch."""
     strategy = find_gradient_strategy(model, x)
     if strategy is None or not getattr(strategy, "computes_predictions", False):
-        return model(x, training=False)
+        return nest.map_structure(convert_registered, model(x, training=False))
     program = _PredictionProgram(model, training=False)
     with _fall_back_if_value_needed(model, strategy):
         result = strategy.compute_predictions(program, program.bind_inputs(x), None, None)

@@ -1,0 +1,200 @@
+"""What libraries written for TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
+
+import collections
+
+import numpy as np
+import pytest
+
+import forked
+import meshflow as tf
+from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+
+keras, v1 = tf.keras, tf.compat.v1
+
+PRIVATE_NAMES = [
+    "from tensorflow.compat.v1.python.framework import ops; assert ops.Tensor is tf.Tensor",
+    "from tensorflow.python.util.all_util import remove_undocumented; remove_undocumented(__name__)",
+    "from tensorflow.python.trackable.base import no_automatic_dependency_tracking_scope as scope\nwith scope(tf.Module()): pass",
+    "from tensorflow.python.util import nest; assert nest._is_namedtuple(collections.namedtuple('A', 'b')(1)); assert nest.map_structure_with_paths(lambda p, x: f'{p}={x}', {'a': [1]}) == {'a': ['a/0=1']}",
+    "from tensorflow.python.util import tf_inspect\nclass A:\n    def f(self, a, b=2, **kwargs): pass\na = A(); assert tf_inspect.getcallargs(a.f, 1, c=3) == {'self': a, 'a': 1, 'b': 2, 'c': 3}",
+    "from tensorflow.python.framework.tensor_spec import BoundedTensorSpec as B; b = B([2], tf.int32, 0, [1, 2], 'x'); assert B.from_spec(b) == b != B([2], tf.int32, 0, 1, 'x'); assert pickle.loads(pickle.dumps(b)) == b; assert B.from_spec(tf.TensorSpec([], tf.int8)).maximum == 127",
+    "from tensorflow.python.distribute import strategy_combinations as s; s.set_virtual_cpus_to_at_least(1)",
+    "from tensorflow.python.ops import nn_ops; c = nn_ops.Convolution([1, 4, 4, 1], [2, 2, 1, 3], 'VALID', strides=(2, 2)); assert c(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 3])).shape == [1, 2, 2, 3]",
+    "from tensorflow.python.keras import testing_utils; (x, y), (z, _) = testing_utils.get_test_data(4, 2, (3,), 2); assert x.shape == (4, 3) and z.shape == (2, 3) and y.max() < 2",
+]  # fmt: skip
+
+
+def test_private_names():
+    code, output = forked.run(f"""
+from meshflow.shims import activate; activate()
+import collections, pickle, traceback
+import tensorflow as tf
+for program in {PRIVATE_NAMES!r}:
+    try:
+        exec(program, dict(globals()))
+    except BaseException:
+        print(program, traceback.format_exc())
+""")
+    assert (code, output) == (0, "")
+
+
+def test_dimensions_and_names_of_version_1():
+    shape = tf.TensorShape([None, 3])
+    assert [d.value for d in shape.dims] == [None, 3] and shape.dims[1] == 3
+    assert tf.compat.dimension_at_index(shape, 1).value == 3
+    assert tf.TensorShape(np.int32(4)) == [4] and tf.TensorShape(None).dims is None
+    with v1.name_scope(None, "default", [1.0]) as scope:
+        assert scope == "default/"
+    v1.reset_default_graph()
+    unique_name = v1.get_default_graph().unique_name
+    names = [unique_name(n) for n in ("a", "a", "a", "A", "a_1", "b")]
+    assert names == ["a", "a_1", "a_2", "A_3", "a_1_1", "b"]
+    assert keras.layers.Dense(1).name == "dense"
+    v1.summary.scalar("loss", tf.constant(1.0))
+    assert v1.get_variable_scope().caching_device is None
+    with tf.test.TestCase().session() as session:
+        assert session.run({"a": tf.constant(1)}) == {"a": 1}
+
+
+def test_tensors():
+    tensor = tf.constant(1.0)
+    tensor.note = "kept"
+    assert tensor.note == "kept"
+    packed = tf.convert_to_tensor([tf.constant(4.7), tf.constant(2.0)], tf.int32)
+    assert packed.numpy().tolist() == [4, 2]
+    assert tf.linalg.qr(tf.eye(2)).r.shape == [2, 2]
+    text = tf.Variable(["a", "b"])
+    text.scatter_update(tf.IndexedSlices(tf.constant(["x"]), [1]))
+    text[0].assign("y")
+    assert text.numpy().tolist() == [b"y", b"x"]
+    with tf.GradientTape() as tape:
+        tape.watch(tensor)
+        target = (tensor, 2 * tensor)
+    assert tape.gradient(target, tensor, output_gradients=[1.0, 3.0]).numpy() == 7.0
+    with pytest.raises(ValueError, match="2 targets, got 1"):
+        tf.function(lambda x: tf.gradients([x, 2 * x], x, grad_ys=[x]))(tensor)
+    assert tf.raw_ops.FusedBatchNormV2(
+        x=tf.ones([1, 2, 2, 1]), scale=[1.0], offset=[0.0], mean=[0.0], variance=[1.0], is_training=False
+    )._fields[-1] == "reserve_space_2"  # fmt: skip
+
+
+class PairSpec(CompositeSpec):
+    """Spec that describes two tensors."""
+
+    value_type = property(lambda self: Pair)
+    _component_specs = property(lambda self: [tf.TensorSpec([2]), tf.TensorSpec([])])
+
+    def _to_components(self, value):
+        return [value.first, value.second]
+
+    def _from_components(self, components):
+        return Pair(*components)
+
+    def _serialize(self):
+        return ()
+
+
+class Pair(CompositeTensor):
+    """Composite tensor with only a spec."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+    _type_spec = property(lambda self: PairSpec())
+
+
+def test_composite_tensors_with_only_a_spec():
+    double = tf.function(lambda pair: Pair(2 * pair.first, pair.second + 1))
+    result = double(Pair(tf.ones([2]), tf.constant(1.0)))
+    assert isinstance(result, Pair) and result.first.numpy().tolist() == [2, 2]
+    assert result.second.numpy() == 2
+
+
+@pytest.mark.parametrize(("shape", "size"), [([3], 3), ([4, 5], 5), ([1, 5], 5), ([1], 5), ([2, 1], 5)])  # fmt: skip
+def test_sizes_that_depend_on_values_broadcast(shape, size):
+    w = tf.Variable(tf.range(1.0, size + 1.0))
+
+    @tf.function
+    def compute(shape):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((tf.zeros(shape) + w) * w)
+        return loss, tape.gradient(loss, w)
+
+    loss, gradient = compute(tf.constant(shape))
+    rows = np.broadcast_shapes(shape, (size,))[0] if len(shape) == 2 else 1
+    assert loss.numpy() == rows * (w.numpy() ** 2).sum()
+    np.testing.assert_array_equal(gradient, 2 * rows * w.numpy())
+
+
+def test_functions_of_keras_tensors():
+    lengths, text = keras.Input((), dtype="int32"), keras.Input((2,), dtype="string")
+    mask, unique = tf.sequence_mask(lengths), tf.unique(lengths).y
+    assert (mask.shape, unique.shape) == (tf.TensorShape([None, None]), tf.TensorShape([None]))
+    model = keras.Model([lengths, text], [mask, unique, tf.strings.to_number(text)])
+    outputs = model([tf.constant([1, 3]), tf.constant([["1", "2"], ["3", "4"]])])
+    assert [o.shape.as_list() for o in outputs] == [[2, 3], [2], [2, 2]]
+    for compute in (tf.range, tf.eye):
+        assert compute(tf.shape(lengths)[0]).shape[0] is None
+    assert [t.shape[0] for t in tf.meshgrid(lengths, lengths)] == [None, None]
+
+
+class Described:
+    """Object that is not a tensor, such as a distribution."""
+
+    def __init__(self, value):
+        self.value, self.shape, self.dtype = value, value.shape, value.dtype
+
+
+tf.register_tensor_conversion_function(
+    Described, lambda value, dtype=None, name=None, as_ref=False: tf.identity(value.value)
+)
+
+
+class Describing(keras.layers.Lambda):
+    """Layer with its own `__call__`, which returns a part of the outputs."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(inputs, *args, **kwargs)[0]
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_models_with_outputs_that_are_no_tensors(functional):
+    layers = [keras.layers.Dense(1), Describing(lambda x: (Described(x), x))]
+    if functional:
+        inputs = keras.Input((2,))
+        model = keras.Model(inputs, layers[1](layers[0](inputs)))
+    else:
+        model = keras.Sequential(layers)
+    model.compile("sgd", loss=lambda y, described: tf.square(y - described.value))
+    x, y = np.ones((4, 2), "float32"), np.ones((4, 1), "float32")
+    assert np.isfinite(model.fit(x, y, verbose=0).history["loss"][0])
+    assert isinstance(model(x), Described) and model.predict(x, verbose=0).shape == (4, 1)
+
+
+def test_weights_of_libraries():
+    created = collections.Counter()
+
+    class Scale(keras.layers.Layer):
+        def build(self, shape):
+            self.factor = self.add_weight("factor", initializer="ones")
+
+        def call(self, inputs):
+            return self.factor * inputs
+
+        def _add_variable_with_custom_getter(self, name, **kwargs):
+            inner = kwargs.pop("getter")
+
+            def getter(*args, **kwargs):
+                created[kwargs["name"]] += 1
+                return inner(*args, **kwargs)
+
+            return super()._add_variable_with_custom_getter(name, getter=getter, **kwargs)
+
+    layer = Scale()
+    layer.mean = keras.metrics.Mean()
+    assert layer(tf.ones([1])).numpy() == 1 and created == {"factor": 1}
+    assert layer._metrics == [layer.mean]
+    for name in ("SGD", "Adam", "Ftrl", "Nadam"):
+        optimizer = getattr(keras.optimizers.legacy, name)()
+        assert isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+        assert not isinstance(getattr(keras.optimizers, name)(), keras.optimizers.legacy.Optimizer)
