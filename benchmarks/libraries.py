@@ -62,7 +62,7 @@ LIBRARIES = (
     Library("tensorflow-privacy==0.9.0", "tensorflow_privacy", f"dp-accounting==0.4.3 mpmath {TFP}", "**/*_test.py"),
     Library("neural-structured-learning==1.4.0", "neural_structured_learning", "", "**/*_test.py"),
     Library("tensorflow-model-optimization==0.8.0", "tensorflow_model_optimization", "dm-tree", "**/*_test.py"),
-    Library("larq==0.13.3", "larq", "terminaltables", "**/*_test.py"),
+    Library("larq==0.13.3", "larq", "terminaltables pytest-mock pytest-snapshot", "**/*_test.py"),
     Library("trieste==4.2.2", "trieste", f"gpflow==2.9.2 gpflux==0.4.4 dill greenlet {GPFLOW} {TFP}"),
     Library("gpflux==0.4.4", "gpflux", f"gpflow==2.9.2 {GPFLOW} {TFP}"),
     Library("tf-agents==0.19.0", "tf_agents", f"gin-config gym==0.23.0 gym-notices {TFP}", "**/*_test.py"),
