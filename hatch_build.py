@@ -27,7 +27,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent / "src" / "meshflow" / "kernels"
 # Sources that require x86-64, because they call oneDNN or consist of x86 instructions.
-X86_SOURCES = ("amx", "amx_gradient", "attention", "blocked", "onednn", "own", "winograd", "winograd_gradient")
+X86_SOURCES = (
+    "amx",
+    "amx_gradient",
+    "attention",
+    "blocked",
+    "onednn",
+    "own",
+    "winograd",
+    "winograd_gradient",
+)
 # For each supported machine: whether it has oneDNN, and therefore all sources.
 MACHINES = {"x86_64": True, "aarch64": False}
 TARGET = FOLDER / "libmeshflow_onednn.so"

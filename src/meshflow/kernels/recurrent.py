@@ -67,7 +67,7 @@ class RecurrentForm(NamedTuple):
 
     @property
     def num_saved(self) -> int:
-        """Return the number of arrays that a gradient needs: gates, states, and another in some kinds."""
+        """Return the number of arrays that a gradient needs: gates, states, and another one for some cells."""
         return 3 if self.kind in ("lstm", "gru") else 2
 
 
@@ -101,7 +101,7 @@ class _Operands:
 def _advance(
     kind: str, x: Array, states: list[Array], kernel: Array, bias: Array | None, keep: Array | None
 ) -> tuple[list[Array], list[Array]]:
-    """Compute a step; return the states and what a gradient needs besides the states before it."""
+    """Compute a step; return the states and the other arrays that a gradient needs."""
     before = states[0]
     state = before if keep is None else before * keep
     if kind == "simple_rnn":
@@ -294,7 +294,7 @@ def _find_jvp(
         parts = [states @ weights[:, : 2 * units], (reset * states) @ weights[:, 2 * units :]]
         return jnp.concatenate(parts, -1)
 
-    # Tangents of the products with inputs and with states, which a `gru` keeps apart.
+    # Tangents of the products with inputs and with states, which are separate for a `gru`.
     input_terms, terms = [], []
     if not is_zero(t_inputs):
         input_terms.append(t_inputs @ input_kernel)

@@ -199,7 +199,7 @@ class _Product(NamedTuple):
 
     Attributes:
       eqn_index: Index of its equation.
-      kind: "values", or the operand whose gradient it is: "query", "key" or "value".
+      kind: "values", or the operand of the gradient: "query", "key" or "value".
       order: For each axis of the result, its axis in [batch axes, rows, features], or `_CONSTANT`.
     """
 
@@ -290,7 +290,7 @@ class _AttentionMatch:
             try:
                 self._interpret(i)
             except _MismatchError:
-                # The equation is not replaced. If it reads the scores, they must stay.
+                # The equation is not replaced. If it reads the scores, these are still needed.
                 continue
         _require(any(p.kind == "values" for p in self._products))
         self._check_readers()

@@ -89,7 +89,7 @@ def serve(
     )  # fmt: skip
     path = "" if config_file is not None else f"/{name}"
     server = _make_server_class(uvicorn, description, path, grace)(config)
-    # Collections would otherwise visit the objects of all modules, during which nobody is answered.
+    # Collections would otherwise visit the objects of all modules, and delay all requests.
     gc.collect()
     gc.freeze()
     server.run()

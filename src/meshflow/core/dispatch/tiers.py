@@ -245,7 +245,7 @@ class InterpretedProgram:
         return [transfers.to_device(o) for o in outputs]
 
 
-def are_local(operands: Sequence[object]) -> bool:
+def are_local(operands: Sequence[Any]) -> bool:
     """Check whether all operands are on the host or on the only device."""
     # Shardings of arrays on that device. The check of a device takes microseconds.
     local_ids: set[int] = set()

@@ -70,9 +70,7 @@ def apply_all_passes(
     if jax.default_backend() == "gpu":
         closed = widen_sums(closed)
     closed = tile_attention(apply_installed_passes(closed))
-    closed = fuse_bias_gradients(
-        fuse_epilogues(fold_converts(eliminate_transposes(closed)))
-    )
+    closed = fuse_bias_gradients(fuse_epilogues(fold_converts(eliminate_transposes(closed))))
     if jax.default_backend() == "cpu":
         closed = insert_fusion_boundaries(closed)
     # The fusions search for patterns without barriers.

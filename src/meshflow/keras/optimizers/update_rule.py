@@ -217,8 +217,8 @@ class RuleOptimizer(Optimizer):
 
         # With indices of most rows it is faster to compute all of them.
         if mode != "all" and jax.export.is_symbolic_dim(indices.shape[0]):
-            has_most = jnp.asarray(2 * indices.shape[0]) >= var.shape[0]
-            return list(jax.lax.cond(has_most, update_all, update_some))
+            condition = jnp.asarray(2 * indices.shape[0]) >= var.shape[0]
+            return list(jax.lax.cond(condition, update_all, update_some))
         has_most = var.shape[0] <= 2 * indices.shape[0]
         return update_all() if mode == "all" or has_most else update_some()
 

@@ -1,4 +1,4 @@
-"""Composite arguments and results of saved functions, whose programs take and return tensors.
+"""Composite arguments and results of saved functions; their programs take and return tensors.
 
 A program takes the components of a composite value (`CompositeSpec._to_components`) in place of the
 value, as in TensorFlow: the values and row splits of a ragged tensor; the indices, values and dense

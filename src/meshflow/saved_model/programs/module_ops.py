@@ -390,4 +390,4 @@ def expand_call(eqn: JaxprEqn) -> ClosedJaxpr:
     key = tuple([(a.shape, a.dtype) for a in avals])  # type: ignore[attr-defined]
     if cache.get("key") != key:
         cache.update(key=key, closed=read_jaxpr(exported, avals))
-    return cache["closed"]  # type: ignore[no-any-return]
+    return cache["closed"]

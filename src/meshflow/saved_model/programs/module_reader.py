@@ -95,7 +95,7 @@ def read_jaxpr(exported: Exported, avals: Sequence[Any]) -> ClosedJaxpr:
 
     def run(*arrays: Array) -> list[Array]:
         with mlir.make_ir_context(), mlir_ir.Location.unknown():
-            module: Any = exported.mlir_module(serialized=False)  # type: ignore[call-arg]
+            module: Any = exported.mlir_module(serialized=False)
             reader = ModuleReader(module)
             platform = [StaticValue(np.array(0, object), np.dtype(np.int32))] * (
                 len(exported.platforms) > 1

@@ -24,7 +24,7 @@ class WeightLayout:
       axes: Mesh dimensions that rules, or a layout map, split each axis over.
       parts: Mesh dimensions that ZeRO shards over in addition: the weight, its gradient or its
         slots.
-      copies: Mesh dimensions of the batch along which devices have copies, whose gradients are
+      copies: Mesh dimensions of the batch along which devices have copies; their gradients are
         summed.
       bytes: Bytes on a device without the sharding of ZeRO.
       sizes: Sizes of the mesh dimensions.

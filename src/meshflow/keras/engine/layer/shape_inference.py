@@ -316,7 +316,7 @@ def _fill_spec(spec: PyTree, size: int) -> PyTree:
 
 
 def _simplify_result(value: PyTree) -> PyTree:
-    """Return the spec of a ragged result or an extension type, whose parts are of no interest, or the tensor of another object."""
+    """Return the spec of a ragged tensor or extension type, or the tensor of another result."""
     if is_extension(value):
         return type_spec_from_value(value)
     if isinstance(value, RaggedTensor):
