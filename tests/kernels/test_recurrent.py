@@ -149,3 +149,17 @@ def test_layers_without_a_kernel_run_step_by_step(options):
     layer = tf.keras.layers.LSTM(8, **options)
     layer(x)
     assert layer._is_fused(x, layer.get_initial_state(x)) == (not options)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (9, 1), (9, 6, 1)])
+def test_masks_apply_to_all_examples_and_steps_that_they_have(shape):
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(9, 6, 3)).astype(np.float32), rng.random(shape) < 0.5
+    layer = tf.keras.layers.LSTM(8)
+    layer(x)
+    full = np.broadcast_to(mask.reshape(shape[:2]), (9, 6))
+    for compile_step in (lambda f: f, tf.function):
+        found, expected = (
+            compile_step(layer)(tf.constant(x), mask=tf.constant(m)) for m in (mask, full)
+        )
+        np.testing.assert_array_equal(found, expected)

@@ -356,7 +356,7 @@ def _split_rows(operands: AttentionOperands, score_size: int = 1) -> int | None:
     s = operands.key.shape[1]
     if not all(isinstance(size, int) for size in (b, t, n, s)):
         return None
-    rows = max(16, MAX_BLOCK_SCORES // (b * n * s * score_size))
+    rows = max(16, MAX_BLOCK_SCORES // max(1, b * n * s * score_size))
     return None if rows >= t else rows
 
 
@@ -402,7 +402,7 @@ class _RowBlocks:
     def join(self, blocks: Array, axis: int) -> Array:
         """Join blocks along the first axis to an axis of queries."""
         x = jnp.moveaxis(blocks, 0, axis)
-        x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+        x = x.reshape(*x.shape[:axis], self.num_blocks * self.rows, *x.shape[axis + 2 :])
         return lax.slice_in_dim(x, 0, self.count, axis=axis)
 
 

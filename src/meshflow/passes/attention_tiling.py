@@ -553,6 +553,7 @@ class _AttentionMatch:
         if name == "integer_pow":
             return _Value(axes, self._raise(polynomial, params["y"]))
         if name in _PASSED:
+            _require(jnp.issubdtype(get_aval(eqn.outvars[0]).dtype, np.floating))
             return values[0]
         if name == "transpose":
             return _Value(tuple(axes[i] for i in params["permutation"]), polynomial)
@@ -588,6 +589,7 @@ class _AttentionMatch:
         if mask is not None:
             _require(mask.polynomial == {_KEPT: 1.0} and self._read_constant(if_false) == 0)
             value = self._read(if_true)
+            _require(value is not None and value.axes == mask.axes)
             gate = _KEPT
         else:
             known = {id(m): hides for m, _, hides in self._masks}
@@ -685,9 +687,10 @@ class _AttentionMatch:
 
     def _classify(self, polynomial: _Polynomial, over_keys: bool) -> str:
         """Return the kind of a product with a polynomial."""
-        kept = int(self._noise is not None)
-        factor = 1 / (1 - self._noise[1]) if self._noise else 1.0
-        is_close = lambda a, b: math.isclose(a, b, rel_tol=1e-2 if kept else 1e-5)
+        _, rate, noise = self._noise or (None, 0.0, "float32")
+        kept, factor = int(self._noise is not None), 1 / (1 - rate)
+        # A factor in bfloat16 is rounded.
+        is_close = lambda a, b: math.isclose(a, b, rel_tol=1e-5 if noise == "float32" else 1e-2)
         weights = _Term(exponential=1, total=-1, kept=kept)
         if set(polynomial) == {weights}:
             _require(is_close(polynomial[weights], factor))
