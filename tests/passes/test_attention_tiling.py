@@ -81,6 +81,16 @@ def nearly_scaled_dropout(q, k, v, mask):
     return tf.matmul(tf.nn.dropout(tf.nn.softmax(multiply(q, k)), 0.25, seed=3) * 1.005, v)
 
 
+def zeroed(q, k, v, mask):
+    return tf.matmul(tf.nn.softmax(multiply(q, k)) * 0.0, v)
+
+
+def full_dropout(q, k, v, mask):
+    weights = tf.nn.softmax(multiply(q, k))
+    kept = tf.random.uniform(tf.shape(weights), seed=3) >= 1.0
+    return tf.matmul(tf.where(kept, weights, 0.0), v)
+
+
 def transposed_dropout(q, k, v, mask):
     weights = tf.linalg.matrix_transpose(tf.nn.softmax(multiply(q, k)))
     return tf.matmul(tf.nn.dropout(weights, 0.25, seed=3), v, transpose_a=True)
@@ -109,7 +119,7 @@ def two_layers(q, k, v, mask):
 
 
 FORMS = [bias, where, wheres, einsum, dropout, three_axes, plain_ops, two_layers]
-OTHERS = [scores_are_read, scaled_later, trained_bias, nearly_scaled_dropout]
+OTHERS = [scores_are_read, scaled_later, trained_bias, nearly_scaled_dropout, zeroed, full_dropout]
 SQUARE_OTHERS = [transposed_dropout, mask_of_rows, rounded_to_integers]
 
 

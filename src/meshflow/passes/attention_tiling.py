@@ -584,6 +584,7 @@ class _AttentionMatch:
 
     def _select(self, eqn: JaxprEqn) -> _Value:
         """Multiply by a mask of dropout or of the scores."""
+        _require(len(eqn.invars) == 3)
         predicate, if_false, if_true = eqn.invars
         mask = None if isinstance(predicate, Literal) else self._values.get(predicate)
         if mask is not None:
@@ -616,7 +617,7 @@ class _AttentionMatch:
         reads = [self._eqns[i] for i in consumers if i < len(self._eqns)]
         if aval.shape != self._shape or not any(self._is_related(e) for e in reads):
             return
-        _require(self._noise is None)
+        _require(self._noise is None and float(rate.val) < 1)
         noise = aval.dtype.name
         self._noise = producer.invars[0], float(rate.val), noise  # type: ignore[union-attr]
         self._mark(producer)
@@ -696,6 +697,7 @@ class _AttentionMatch:
             _require(is_close(polynomial[weights], factor))
             return "values" if over_keys else "value"
         visible, terms = int(bool(self._masks)), set(polynomial)
+        _require(terms)
         (change, source) = max((t.change, t) for t in terms)
         inner = _Term(exponential=1, change=change, kept=kept)
         slope = _Term(exponential=1, total=-2, visible=visible, sums=(inner,))
