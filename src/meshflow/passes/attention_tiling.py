@@ -617,9 +617,9 @@ class _AttentionMatch:
         reads = [self._eqns[i] for i in consumers if i < len(self._eqns)]
         if aval.shape != self._shape or not any(self._is_related(e) for e in reads):
             return
-        _require(self._noise is None and float(rate.val) < 1)
-        noise = aval.dtype.name
-        self._noise = producer.invars[0], float(rate.val), noise  # type: ignore[union-attr]
+        limit = float(rate.val)  # type: ignore[union-attr]
+        _require(self._noise is None and limit < 1)
+        self._noise = producer.invars[0], limit, aval.dtype.name
         self._mark(producer)
         self._values[eqn.outvars[0]] = _Value(self._axes, {_KEPT: 1.0})
 
