@@ -163,3 +163,14 @@ def test_masks_apply_to_all_examples_and_steps_that_they_have(shape):
             compile_step(layer)(tf.constant(x), mask=tf.constant(m)) for m in (mask, full)
         )
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("place", "shape"), [(5, (1,)), (6, (1, 4)), (7, (1, 3)), (7, (9, 1))])
+def test_operands_that_the_handler_does_not_broadcast(place, shape):
+    form = RecurrentForm("lstm", *map(bool, (0, 0, 1, 0, 1, 1, 1)))
+    arrays = make_operands(form, (9, 4, 5, 3))
+    arrays[place] = jnp.ones(shape, arrays[place].dtype)
+    run = functools.partial(recurrent.run_layer, form)
+    plan = build_plan(jax.make_jaxpr(run)(*arrays))
+    for results in (jax.jit(run)(*arrays), plan.run([np.asarray(a) for a in arrays])):
+        assert_near(results, run_equations(form, *arrays), 1e-6)
