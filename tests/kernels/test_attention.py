@@ -240,6 +240,16 @@ def test_layers_compute_the_same_as_with_all_scores(case, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", LAYER_CASES)
+def test_batches_without_examples(case, monkeypatch):
+    layer, inputs, options = LAYER_CASES[case]
+    monkeypatch.setattr(blockwise_attention, "MAX_PAIR_FEATURES", -1)
+    inputs, options = tf.nest.map_structure(
+        lambda a: a if isinstance(a, bool) else a[:0], (inputs, options)
+    )
+    assert run_layer(layer, tf.nest.map_structure(tf.constant, inputs), **options)[0].shape[0] == 0
+
+
 def test_scores_that_are_returned_are_computed():
     x = tf.constant(X)
     layer = LAYERS.MultiHeadAttention(2, 8)

@@ -149,3 +149,28 @@ def test_layers_without_a_kernel_run_step_by_step(options):
     layer = tf.keras.layers.LSTM(8, **options)
     layer(x)
     assert layer._is_fused(x, layer.get_initial_state(x)) == (not options)
+
+
+@pytest.mark.parametrize("shape", [(1, 6), (9, 1), (9, 6, 1)])
+def test_masks_apply_to_all_examples_and_steps_that_they_have(shape):
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(9, 6, 3)).astype(np.float32), rng.random(shape) < 0.5
+    layer = tf.keras.layers.LSTM(8)
+    layer(x)
+    full = np.broadcast_to(mask.reshape(shape[:2]), (9, 6))
+    for compile_step in (lambda f: f, tf.function):
+        found, expected = (
+            compile_step(layer)(tf.constant(x), mask=tf.constant(m)) for m in (mask, full)
+        )
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("place", "shape"), [(5, (1,)), (6, (1, 4)), (7, (1, 3)), (7, (9, 1))])
+def test_operands_that_the_handler_does_not_broadcast(place, shape):
+    form = RecurrentForm("lstm", *map(bool, (0, 0, 1, 0, 1, 1, 1)))
+    arrays = make_operands(form, (9, 4, 5, 3))
+    arrays[place] = jnp.ones(shape, arrays[place].dtype)
+    run = functools.partial(recurrent.run_layer, form)
+    plan = build_plan(jax.make_jaxpr(run)(*arrays))
+    for results in (jax.jit(run)(*arrays), plan.run([np.asarray(a) for a in arrays])):
+        assert_near(results, run_equations(form, *arrays), 1e-6)

@@ -72,6 +72,37 @@ def scaled_later(q, k, v, mask):
     return tf.matmul(tf.nn.softmax(multiply(q, k)) * mask_floats(mask, q.dtype), v)
 
 
+def rounded_to_integers(q, k, v, mask):
+    weights = tf.cast(tf.nn.softmax(50.0 * multiply(q, k)) + 0.0, "int32")
+    return tf.matmul(tf.cast(weights, q.dtype), v)
+
+
+def nearly_scaled_dropout(q, k, v, mask):
+    return tf.matmul(tf.nn.dropout(tf.nn.softmax(multiply(q, k)), 0.25, seed=3) * 1.005, v)
+
+
+def zeroed(q, k, v, mask):
+    return tf.matmul(tf.nn.softmax(multiply(q, k)) * 0.0, v)
+
+
+def full_dropout(q, k, v, mask):
+    weights = tf.nn.softmax(multiply(q, k))
+    kept = tf.random.uniform(tf.shape(weights), seed=3) >= 1.0
+    return tf.matmul(tf.where(kept, weights, 0.0), v)
+
+
+def transposed_dropout(q, k, v, mask):
+    weights = tf.linalg.matrix_transpose(tf.nn.softmax(multiply(q, k)))
+    return tf.matmul(tf.nn.dropout(weights, 0.25, seed=3), v, transpose_a=True)
+
+
+def mask_of_rows(q, k, v, mask):
+    visible = mask[:, 0, 0]
+    scores = tf.where(visible[:, None, None, :], multiply(q, k), tf.constant(-1e9, q.dtype))
+    weights = tf.where(visible[:, None, :, None], tf.nn.softmax(scores), tf.zeros([], q.dtype))
+    return tf.matmul(weights, v)
+
+
 def mask_floats(mask, dtype):
     return tf.cast(mask, dtype) + 0.5
 
@@ -88,7 +119,8 @@ def two_layers(q, k, v, mask):
 
 
 FORMS = [bias, where, wheres, einsum, dropout, three_axes, plain_ops, two_layers]
-OTHERS = [scores_are_read, scaled_later, trained_bias]
+OTHERS = [scores_are_read, scaled_later, trained_bias, nearly_scaled_dropout, zeroed, full_dropout]
+SQUARE_OTHERS = [transposed_dropout, mask_of_rows, rounded_to_integers]
 
 
 def find_names(closed):
@@ -98,6 +130,7 @@ def find_names(closed):
 @pytest.mark.parametrize(
     ("form", "shape", "dtype"),
     [(form, (2, 3, 10, 14), "float32") for form in [*FORMS, *OTHERS]]
+    + [(form, (2, 2, 9, 9), "float32") for form in SQUARE_OTHERS]
     + [(bias, (1, 3, 10, 14), "bfloat16"), (dropout, (1, 1, 9, 9), "float32"), (where, (2, 1, 9, 9), "bfloat16")],
 )  # fmt: skip
 def test_tiled_programs_compute_the_same(form, shape, dtype):
@@ -116,7 +149,7 @@ def test_tiled_programs_compute_the_same(form, shape, dtype):
     concrete = step.get_concrete_function(*arrays, mask)
     closed = concrete.traced.closed_jaxpr
     tiled = tile_attention(closed)
-    count = {**dict.fromkeys(OTHERS, 0), two_layers: 2}.get(form, 1)
+    count = {**dict.fromkeys([*OTHERS, *SQUARE_OTHERS], 0), two_layers: 2}.get(form, 1)
     names = find_names(tiled)
     assert names.count("attention") == names.count("attention_gradient") == count
     assert ("exp" in names) == (count == 0)

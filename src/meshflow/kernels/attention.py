@@ -356,7 +356,7 @@ def _split_rows(operands: AttentionOperands, score_size: int = 1) -> int | None:
     s = operands.key.shape[1]
     if not all(isinstance(size, int) for size in (b, t, n, s)):
         return None
-    rows = max(16, MAX_BLOCK_SCORES // (b * n * s * score_size))
+    rows = max(16, MAX_BLOCK_SCORES // max(1, b * n * s * score_size))
     return None if rows >= t else rows
 
 
@@ -402,7 +402,7 @@ class _RowBlocks:
     def join(self, blocks: Array, axis: int) -> Array:
         """Join blocks along the first axis to an axis of queries."""
         x = jnp.moveaxis(blocks, 0, axis)
-        x = x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+        x = x.reshape(*x.shape[:axis], self.num_blocks * self.rows, *x.shape[axis + 2 :])
         return lax.slice_in_dim(x, 0, self.count, axis=axis)
 
 
@@ -573,11 +573,6 @@ def register(draw_uniform_at: Callable[[Array, Array, str], Array]) -> None:
         abstract = functools.partial(infer_results, composite, primitive.multiple_results)
         choose = _choose_handler if primitive is not tangent_p else lambda *_: None
         register_composite(primitive, composite, abstract, choose)
-
-        def run(*arrays: Any, primitive: Primitive = primitive, **parameters: Any) -> Any:
-            return jax.jit(functools.partial(primitive.bind, **parameters))(*arrays)
-
-        # Eagerly and under vmap it remains one primitive, which the handler can compute.
-        primitive.def_impl(run)
+        # Under vmap it remains one primitive, which the handler can compute.
         batching.primitive_batchers[primitive] = functools.partial(_batch, primitive, composite)
     ad.primitive_transposes[tangent_p] = _transpose_tangent

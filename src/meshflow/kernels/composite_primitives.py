@@ -54,7 +54,8 @@ def register(
         results = run(*operands)
         return results, [0] * len(results) if is_multiple else 0
 
-    primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(composite, **ps))(*xs))
+    # Eagerly it remains one primitive, which the handler can compute.
+    primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(primitive.bind, **ps))(*xs))
     primitive.def_abstract_eval(abstract)
     ad.primitive_jvps[primitive] = jvp
     batching.primitive_batchers[primitive] = batch

@@ -115,12 +115,7 @@ def register() -> None:
         abstract = functools.partial(infer_results, composite, primitive.multiple_results)
         choose = _choose_handler if primitive is not tangent_p else lambda *_: None
         register_composite(primitive, composite, abstract, choose)
-
-        def run(*arrays: Any, primitive: Primitive = primitive, **parameters: Any) -> Any:
-            return jax.jit(functools.partial(primitive.bind, **parameters))(*arrays)
-
-        # Eagerly and under vmap it remains one primitive, which the handler can compute.
-        primitive.def_impl(run)
+        # Under vmap it remains one primitive, which the handler can compute.
         batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
     ad.primitive_transposes[tangent_p] = _transpose_tangent
 

@@ -18,6 +18,7 @@ from jax import Array
 
 from meshflow.environment.jax_internals import ad, jex_core
 from meshflow.kernels import library, lowerings
+from meshflow.kernels.composite_primitives import infer_results
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -352,7 +353,12 @@ def _describe(
         isinstance(n, int) and n > 0 for n in (*sizes, features)
     ):
         return None
-    if batch * steps < MIN_ROWS:
+    first = form.num_saved + 1 if is_gradient else 3 + form.num_states
+    shapes = [(2, width) if form.kind == "gru" else (width,)] * (form.has_bias and not is_gradient)
+    shapes += [tuple(axes)] * form.has_mask + [(batch, units)] * form.has_dropout
+    # The equations broadcast operands, the handler does not.
+    has_shapes = all(a.shape == s for a, s in zip(operands[first:], shapes, strict=False))
+    if batch * steps < MIN_ROWS or not has_shapes:
         return None
     projects = (
         not is_gradient
@@ -432,17 +438,8 @@ def register() -> None:
         (gradient_p, _compute_gradients, functools.partial(_choose_handler, True)),
     ):
         primitive.multiple_results = True
-
-        def infer(*avals: Any, composite: Callable[..., Any] = composite, **parameters: Any) -> Any:
-            # Tracing preserves shardings and other properties of the equations' results.
-            return jax.make_jaxpr(functools.partial(composite, **parameters))(*avals).out_avals
-
-        def run(*arrays: Any, primitive: Any = primitive, **parameters: Any) -> Any:
-            return jax.jit(functools.partial(primitive.bind, **parameters))(*arrays)
-
-        register_composite(primitive, composite, infer, choose)
-        # Eagerly it remains one primitive, which the handler can compute.
-        primitive.def_impl(run)
+        abstract = functools.partial(infer_results, composite, True)
+        register_composite(primitive, composite, abstract, choose)
     ad.primitive_jvps[layer_p] = _find_jvp
     ad.primitive_transposes[tangent_p] = _transpose_tangents
 

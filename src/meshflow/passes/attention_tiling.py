@@ -553,6 +553,7 @@ class _AttentionMatch:
         if name == "integer_pow":
             return _Value(axes, self._raise(polynomial, params["y"]))
         if name in _PASSED:
+            _require(jnp.issubdtype(get_aval(eqn.outvars[0]).dtype, np.floating))
             return values[0]
         if name == "transpose":
             return _Value(tuple(axes[i] for i in params["permutation"]), polynomial)
@@ -583,11 +584,13 @@ class _AttentionMatch:
 
     def _select(self, eqn: JaxprEqn) -> _Value:
         """Multiply by a mask of dropout or of the scores."""
+        _require(len(eqn.invars) == 3)
         predicate, if_false, if_true = eqn.invars
         mask = None if isinstance(predicate, Literal) else self._values.get(predicate)
         if mask is not None:
             _require(mask.polynomial == {_KEPT: 1.0} and self._read_constant(if_false) == 0)
             value = self._read(if_true)
+            _require(value is not None and value.axes == mask.axes)
             gate = _KEPT
         else:
             known = {id(m): hides for m, _, hides in self._masks}
@@ -614,9 +617,9 @@ class _AttentionMatch:
         reads = [self._eqns[i] for i in consumers if i < len(self._eqns)]
         if aval.shape != self._shape or not any(self._is_related(e) for e in reads):
             return
-        _require(self._noise is None)
-        noise = aval.dtype.name
-        self._noise = producer.invars[0], float(rate.val), noise  # type: ignore[union-attr]
+        limit = float(rate.val)  # type: ignore[union-attr]
+        _require(self._noise is None and limit < 1)
+        self._noise = producer.invars[0], limit, aval.dtype.name
         self._mark(producer)
         self._values[eqn.outvars[0]] = _Value(self._axes, {_KEPT: 1.0})
 
@@ -685,14 +688,16 @@ class _AttentionMatch:
 
     def _classify(self, polynomial: _Polynomial, over_keys: bool) -> str:
         """Return the kind of a product with a polynomial."""
-        kept = int(self._noise is not None)
-        factor = 1 / (1 - self._noise[1]) if self._noise else 1.0
-        is_close = lambda a, b: math.isclose(a, b, rel_tol=1e-2 if kept else 1e-5)
+        _, rate, noise = self._noise or (None, 0.0, "float32")
+        kept, factor = int(self._noise is not None), 1 / (1 - rate)
+        # A factor in bfloat16 is rounded.
+        is_close = lambda a, b: math.isclose(a, b, rel_tol=1e-5 if noise == "float32" else 1e-2)
         weights = _Term(exponential=1, total=-1, kept=kept)
         if set(polynomial) == {weights}:
             _require(is_close(polynomial[weights], factor))
             return "values" if over_keys else "value"
         visible, terms = int(bool(self._masks)), set(polynomial)
+        _require(terms)
         (change, source) = max((t.change, t) for t in terms)
         inner = _Term(exponential=1, change=change, kept=kept)
         slope = _Term(exponential=1, total=-2, visible=visible, sums=(inner,))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax.numpy as jnp
+
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.kernels import recurrent
@@ -39,7 +41,7 @@ def run_recurrent_layer(
       recurrent_kernel: [units, gates * units].
       states: States before the first step, [batch, units].
       bias: [gates * units], or [2, 3 * units] for a `gru`; None for zero.
-      mask: Booleans [batch, time]; steps with False do not change states and output.
+      mask: Booleans [batch or 1, time]; steps with False do not change states and output.
       keep: Factors of the first state in products, [batch, units], or None.
       kind: One of `recurrent.KINDS`.
       reverse: Whether the last step is computed first; outputs are in the order of execution.
@@ -54,5 +56,6 @@ def run_recurrent_layer(
         *(kind, reverse, time_major, returns_sequences, zero_output_for_mask),
         *(bias is not None, mask is not None, keep is not None),
     )
+    mask = None if mask is None else jnp.broadcast_to(mask, inputs.shape[:2])
     optional = [a for a in (bias, mask, keep) if a is not None]
     return recurrent.run_layer(form, inputs, kernel, recurrent_kernel, *states, *optional)
