@@ -105,6 +105,7 @@ def test_specs():
     [
         (lambda: PAIRS.padded_batch(2), NotImplementedError),
         (lambda: D.from_tensors(Single(1.0)).batch(1).element_spec, TypeError),
+        (lambda: tf.map_fn(lambda s: s.x, Single([1.0])), TypeError),
         (lambda: D.from_tensor_slices((PAIR, [1, 2])), ValueError),
         (lambda: D.from_tensors(Pair(1.0)).concatenate(D.from_tensors(Pair(1.0, "b"))), TypeError),
         (lambda: list(D.range(1, 3).map(lambda i: Pair(tf.ones([i]))).batch(2)), tf.errors.InvalidArgumentError),
@@ -131,3 +132,7 @@ def test_functions_and_maps():
     spec = Pair.Spec(tf.TensorSpec([2]), "a")
     moved = tf.map_fn(lambda p: Pair(p.x + 1), PAIR, fn_output_signature=spec)
     assert show(moved) == [[[1, 2], [3, 4], [5, 6]], "a"]
+    encoded = tf.map_fn(lambda e: Encoded(e.x + 1.0), Encoded([1.0, 2.0]))
+    assert show(encoded) == [[2, 3]]
+    nested = tf.map_fn(lambda n: Nested(n.sparse, Pair(n.pair.x + 1)), NESTED)
+    assert show(nested) == [[[0, 1], [0, 0], [2, 0]], [[[1, 2], [3, 4], [5, 6]], "a"]]

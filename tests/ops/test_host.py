@@ -1,5 +1,9 @@
 """Ops by NumPy in input pipelines: the same numbers as the compiled programs give."""
 
+import contextlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -112,3 +116,18 @@ def test_pipelines_use_it():
     )
     assert seen[-1] is np.ndarray
     assert not context.computes_on_host
+
+
+@pytest.mark.parametrize("flip", [tf.image.flip_left_right, tf.image.flip_up_down])
+def test_flips_of_matrices_fail(flip):
+    for scope in (contextlib.nullcontext(), host.host_scope()):
+        with scope, pytest.raises(ValueError, match="3 dimensions"):
+            flip(tf.constant([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_api_loads_no_image_ops():
+    program = "import sys, meshflow as tf; tf.constant; print('meshflow.ops.image' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=60, check=True
+    )
+    assert result.stdout.strip() == b"False"

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import SparseTensor, SparseTensorSpec
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
-from meshflow.core.values.composite import CompositeSpec, is_extension
+from meshflow.core.values.composite import is_extension
 from meshflow.core.values.specs import type_spec_from_value
 from meshflow.environment.types import PyTree
 from meshflow.ops import ragged
@@ -19,21 +19,6 @@ from meshflow.ops.ragged import RaggedRow, RaggedTensor
 def is_sparse(leaf: object) -> bool:
     """Check whether a leaf is a sparse or ragged tensor, a row of a ragged one, or an extension type."""
     return isinstance(leaf, (SparseTensor, RaggedTensor, RaggedRow)) or is_extension(leaf)
-
-
-def get_batch_encoder(spec: CompositeSpec) -> PyTree:
-    """Return the encoder of an extension type.
-
-    Raises:
-      TypeError: If the type is not batchable.
-    """
-    encoder = getattr(spec.value_type, "__batch_encoder__", None)
-    if encoder is None:
-        raise TypeError(
-            f"{spec.value_type.__qualname__} cannot be batched. Derive it from "
-            "tf.experimental.BatchableExtensionType."
-        )
-    return encoder
 
 
 def _get_arrays(sparse: SparseTensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.errors import DataLossError, InvalidArgumentError
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import is_extension, is_extension_spec
+from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import ElementLeaf, TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor, read_tensor
@@ -227,7 +227,7 @@ def batch_spec(spec: PyTree, size: int | None) -> PyTree:
 
     def leaf(s: TypeSpec) -> Any:
         if is_extension_spec(s):
-            return sparse_leaves.get_batch_encoder(s).batch(s, size)
+            return get_batch_encoder(s).batch(s, size)
         if isinstance(s, (SparseTensorSpec, RaggedTensorSpec)):
             return s if s.shape.rank is None else s.to_batch_spec(size)
         if not isinstance(s, TensorSpec) or s.shape.rank is None:
@@ -261,7 +261,7 @@ def unbatch_spec(spec: PyTree, hint: str = "") -> PyTree:
         if is_extension_spec(s):
             for part in list_encoding_specs(s):
                 leaf(part)
-            return sparse_leaves.get_batch_encoder(s).unbatch(s)
+            return get_batch_encoder(s).unbatch(s)
         if isinstance(s, RaggedTensorSpec):
             return s.to_row_spec()
         if not isinstance(s, spec_types) or s.shape.rank is None:
@@ -277,7 +277,7 @@ def list_encoding_specs(spec: PyTree) -> list[Any]:
     """List the specs of the tensors that represent a leaf in a batch."""
     if not is_extension_spec(spec):
         return [spec]
-    parts = nest.flatten(sparse_leaves.get_batch_encoder(spec).encoding_specs(spec))
+    parts = nest.flatten(get_batch_encoder(spec).encoding_specs(spec))
     return [inner for part in parts for inner in list_encoding_specs(part)]
 
 
@@ -368,7 +368,7 @@ def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
       InvalidArgumentError: If the values differ in more than their sizes, or have shapes that cannot be stacked.
     """
     specs: list[Any] = list(map(type_spec_from_value, values))
-    encoder = sparse_leaves.get_batch_encoder(specs[0])
+    encoder = get_batch_encoder(specs[0])
     encoded = [encoder.encode(s, v) for s, v in zip(specs, values, strict=True)]
     if spec is None:
         try:
@@ -392,7 +392,7 @@ def split_rows(value: PyTree) -> PyTree:
     if not is_extension(value):
         return sparse_leaves.split_rows(value) if is_sparse(value) else value
     spec: PyTree = type_spec_from_value(value)
-    encoder = sparse_leaves.get_batch_encoder(spec)
+    encoder = get_batch_encoder(spec)
     encoded = encoder.encode(spec, value, 1)
     columns = [split_rows(to_array(part)) for part in nest.flatten(encoded)]
     row_spec = encoder.unbatch(spec)

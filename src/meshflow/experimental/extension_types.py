@@ -29,7 +29,6 @@ from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor, read_tensor
 from meshflow.core.variables.variable import Variable
-from meshflow.data import structure
 from meshflow.environment.types import PyTree
 from meshflow.ops import array, math
 
@@ -601,14 +600,6 @@ class ExtensionTypeSpec(CompositeSpec):
         vars(spec)["_is_initialized"] = True
         return spec
 
-    def _batch(self, size: int | None) -> PyTree:
-        """Return the spec of a batch of values."""
-        return _change_rank(self, size, True)
-
-    def _unbatch(self) -> PyTree:
-        """Return the spec of the values in a batch."""
-        return _change_rank(self, None, False)
-
     def is_compatible_with(self, spec_or_value: PyTree) -> bool:
         """Check whether a value, or a spec, has the same type and compatible fields."""
         other = spec_or_value
@@ -717,13 +708,3 @@ class BatchableExtensionType(ExtensionType):
     """
 
     __batch_encoder__: ClassVar[ExtensionTypeBatchEncoder] = ExtensionTypeBatchEncoder()
-
-    def list_batch_values(self) -> list[Any]:
-        """Return the values in a batch."""
-        rows: list[Any] = structure.split_rows(self)
-        return rows
-
-    @staticmethod
-    def stack_batch_values(values: Sequence[Any]) -> PyTree:
-        """Return a batch of values."""
-        return structure.stack_extensions(values)

@@ -21,7 +21,7 @@ from meshflow.core.staging import loops
 from meshflow.core.staging.merged_operands import MergedOperands
 from meshflow.core.tracing.trace import trace, trace_shapes
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.composite import get_batch_encoder, is_extension, is_extension_spec
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
@@ -85,49 +85,49 @@ def _make_empty(spec: TensorSpec) -> Tensor:
     return Tensor(jnp.zeros((0, *shape), spec.dtype.dtype))
 
 
-def _is_batch(value: object) -> bool:
-    """Check whether a value is one of an extension type, which consists of batches of its fields."""
-    return isinstance(value, CompositeTensor) and hasattr(type_spec_from_value(value), "_unbatch")
+def _find_extensions(values: PyTree) -> PyTree:
+    """Return the specs of values of extension types in a structure, with None for its other leaves."""
+    return nest.map_structure(
+        lambda x: type_spec_from_value(x) if is_extension(x) else None, values
+    )
 
 
-def _get_element_spec(value: PyTree) -> PyTree:
-    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
-    return None if spec is None else spec._unbatch()
+def _encode(spec: PyTree, value: PyTree, minimum_rank: int) -> PyTree:
+    return value if spec is None else get_batch_encoder(spec).encode(spec, value, minimum_rank)
 
 
-def _split_batch(value: PyTree) -> PyTree:
-    spec: PyTree = type_spec_from_value(value) if _is_batch(value) else None
-    return value if spec is None else spec._to_components(value)
-
-
-def _join_batches(specs: PyTree, parts: PyTree) -> PyTree:
-    """Undo `_split_batch` for each leaf of a structure of specs, or None for tensors."""
-    pairs = zip(nest.flatten(specs), nest.flatten_up_to(specs, parts), strict=True)
-    values = [part if spec is None else spec._from_components(part) for spec, part in pairs]
+def _decode(specs: PyTree, encoded: PyTree) -> PyTree:
+    """Undo `_encode` for each leaf of a structure of specs."""
+    pairs = zip(nest.flatten(specs), nest.flatten_up_to(specs, encoded), strict=True)
+    values = [x if s is None else get_batch_encoder(s).decode(s, x) for s, x in pairs]
     return nest.pack_sequence_as(specs, values)
 
 
-def _map_batches(
+def _map_extensions(
     run: Callable[..., Any], fn: Callable[..., T], elems: PyTree, signature: PyTree = None
 ) -> T:
-    """Map over or to values of extension types, by a function that maps over their components."""
-    specs = nest.map_structure(_get_element_spec, elems)
-    results: PyTree = None
+    """Map over or to values of extension types, by a function that maps over their encodings."""
+    specs = _find_extensions(elems)
+    element_specs = nest.map_structure(
+        lambda s: None if s is None else get_batch_encoder(s).unbatch(s), specs
+    )
+    result_specs: PyTree = None
 
-    def call(parts: PyTree) -> PyTree:
-        nonlocal results
-        value = fn(_join_batches(specs, parts))
-        results = nest.map_structure(
-            lambda x: type_spec_from_value(x) if _is_batch(x) else None, value
-        )
-        return nest.map_structure(_split_batch, value)
+    def call(encoded: PyTree) -> PyTree:
+        nonlocal result_specs
+        value = fn(_decode(element_specs, encoded))
+        result_specs = _find_extensions(value)
+        return nest.map_structure(lambda s, v: _encode(s, v, 0), result_specs, value)
 
-    if any(hasattr(spec, "_unbatch") for spec in nest.flatten(signature)):
+    if any(map(is_extension_spec, nest.flatten(signature))):
         # The results are values of extension types, which have specs.
         signature = None
-    parts = run(call, nest.map_structure(_split_batch, elems), signature)
-    batches = nest.map_structure(lambda s: None if s is None else s._batch(None), results)
-    mapped: T = _join_batches(batches, parts)
+    encoded = nest.map_structure(lambda s, v: _encode(s, v, 1), specs, elems)
+    results = run(call, encoded, signature)
+    batch_specs = nest.map_structure(
+        lambda s: None if s is None else get_batch_encoder(s).batch(s, None), result_specs
+    )
+    mapped: T = _decode(batch_specs, results)
     return mapped
 
 
@@ -214,9 +214,9 @@ def map_fn(
         raise TypeError(f"tf.map_fn: fn must be callable, got {fn!r}.")
     signature = dtype if fn_output_signature is None else fn_output_signature
     leaves = nest.flatten((elems, signature))
-    if any(_is_batch(x) or hasattr(x, "_unbatch") for x in leaves):
+    if any(is_extension(x) or is_extension_spec(x) for x in leaves):
         run = lambda f, e, s: map_fn(f, e, fn_output_signature=s)
-        return _map_batches(run, fn, elems, signature)
+        return _map_extensions(run, fn, elems, signature)
     composites = RaggedTensor, RaggedTensorSpec, SparseTensor, SparseTensorSpec
     if any(isinstance(x, composites) for x in leaves):
         return _map_rows(fn, elems, signature)
@@ -470,9 +470,9 @@ def vectorized_map(
       >>> tf.vectorized_map(lambda x: tf.reduce_sum(x * x), tf.constant([[1.0, 2.0], [3.0, 4.0]])).numpy()
       array([ 5., 25.], dtype=float32)
     """
-    if any(map(_is_batch, nest.flatten(elems))):
+    if any(map(is_extension, nest.flatten(elems))):
         run = lambda f, e, _: vectorized_map(f, e, fallback_to_while_loop)
-        return _map_batches(run, fn, elems)
+        return _map_extensions(run, fn, elems)
     tensors = nest.map_structure(convert_to_tensor, elems)
     flat = nest.flatten(tensors)
     if not flat or any(not t.ndim for t in flat):

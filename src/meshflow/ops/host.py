@@ -20,7 +20,6 @@ from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
 from meshflow.ops import casting
 from meshflow.ops.array import gather_scatter, shaping
-from meshflow.ops.image import geometry
 from meshflow.ops.math import arithmetic, clipping, comparison, division
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
@@ -82,10 +81,6 @@ def _draw_uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | 
     return ((bits.view(np.float32) - np.float32(1)) * high_end).reshape(shape)
 
 
-def _make_flip(axis: int) -> _HostFunction:
-    return lambda arrays, _: np.flip(arrays[0], axis)
-
-
 def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (tensor,), (shape,) = arrays, static
     if not isinstance(shape, tuple) or None in shape or -1 in shape:
@@ -123,8 +118,6 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (casting.cast_tensor, _cast),
     (clipping.clip_by_value, _make_elementwise(_clip)),
     (gather_scatter._select, _select),
-    (geometry.flip_left_right, _make_flip(-2)),
-    (geometry.flip_up_down, _make_flip(-3)),
     (from_keys.sample_uniform, _draw_uniform),
     (shaping.reshape, _reshape),
     (shaping.expand_dims, _expand),
@@ -144,10 +137,14 @@ def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     return compute
 
 
+def register_host_function(op: Op, function: _HostFunction) -> None:
+    """Let NumPy compute an op on small host arrays."""
+    op.host_function = _restrict_to_host_arrays(function)
+
+
 for _public, _function in _HOST_FUNCTIONS:
-    _op: Op = _public.op
-    _op.host_function = _restrict_to_host_arrays(_function)
-indexing._getitem.host_function = _restrict_to_host_arrays(_get_item)
+    register_host_function(_public.op, _function)
+register_host_function(indexing._getitem, _get_item)
 
 
 @contextmanager

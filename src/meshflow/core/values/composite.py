@@ -26,6 +26,7 @@ __all__ = [
     "CompositeSpec",
     "CompositeTensor",
     "can_split",
+    "get_batch_encoder",
     "is_extension",
     "is_extension_spec",
     "list_components",
@@ -242,6 +243,21 @@ def is_extension(value: object) -> TypeGuard[CompositeTensor]:
 def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
     """Check whether a spec describes an extension type."""
     return isinstance(spec, CompositeSpec) and is_extension(spec.value_type)
+
+
+def get_batch_encoder(spec: CompositeSpec) -> PyTree:
+    """Return the encoder of an extension type.
+
+    Raises:
+      TypeError: If the type is not batchable.
+    """
+    encoder = getattr(spec.value_type, "__batch_encoder__", None)
+    if encoder is None:
+        raise TypeError(
+            f"{spec.value_type.__qualname__} cannot be batched. Derive it from "
+            "tf.experimental.BatchableExtensionType."
+        )
+    return encoder
 
 
 def split_value(value: CompositeTensor) -> list[Tensor]:

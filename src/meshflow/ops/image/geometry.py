@@ -24,6 +24,7 @@ from meshflow.ops.array import pad, slice
 from meshflow.ops.array.shaping import StaticInts
 from meshflow.ops.casting import cast
 from meshflow.ops.deferred_host_values import DeferredValue, UnrecordableError, defer_host_values
+from meshflow.ops.host import register_host_function
 from meshflow.ops.image.resampling import (
     METHODS,
     apply_taps,
@@ -465,6 +466,14 @@ def flip_up_down(image: TensorLike) -> Tensor:
     """
     _check_rank(image, "flip_up_down")
     return jnp.flip(image, -3)
+
+
+def _flip_on_host(images: Sequence[np.ndarray], axis: int) -> np.ndarray | None:
+    return np.flip(images[0], axis) if images[0].ndim in (3, 4) else None
+
+
+register_host_function(flip_left_right.op, lambda images, _: _flip_on_host(images, -2))  # type: ignore[attr-defined]
+register_host_function(flip_up_down.op, lambda images, _: _flip_on_host(images, -3))  # type: ignore[attr-defined]
 
 
 @op(same=())

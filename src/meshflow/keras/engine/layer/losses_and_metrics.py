@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.replicas.shares import current_shares
@@ -172,6 +173,14 @@ class LayerLosses:
             if layer._losses:
                 layer._losses = [loss for loss in layer._losses if callable(loss)]
 
+    def _forget_loss_values(self) -> None:
+        """Replace the losses of a trace by placeholders."""
+        for layer in self._flatten_layers():
+            values = [loss for loss in layer._losses if not callable(loss)]
+            if values:
+                layer._losses = [loss for loss in layer._losses if callable(loss)]
+                layer._inferred_losses = [make_loss_placeholder(layer) for _ in values]
+
     @property
     def metrics(self) -> Sequence[Any]:
         """Return the metrics of this layer and its sublayers."""
@@ -226,3 +235,8 @@ class LayerLosses:
 def compute_penalty(regularize: Callable[..., Any], value: Any) -> Tensor:
     """Compute a regularization loss; the regularizer may return a Python number."""
     return convert_to_tensor(regularize(value), dtype_hint=settings.floatx())
+
+
+def make_loss_placeholder(layer: Any) -> KerasTensor:
+    """Make a symbolic scalar for a loss that a layer adds."""
+    return KerasTensor(TensorSpec((), layer.compute_dtype or settings.floatx()))

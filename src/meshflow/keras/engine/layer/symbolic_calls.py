@@ -19,6 +19,7 @@ from meshflow.keras import settings
 from meshflow.keras.engine.layer import shape_inference
 from meshflow.keras.engine.layer.call_errors import LayerCall, make_symbolic_error
 from meshflow.keras.engine.layer.helpers import as_tuples, has_override
+from meshflow.keras.engine.layer.losses_and_metrics import make_loss_placeholder
 from meshflow.keras.engine.symbolic.call_signature import call_state
 from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node, get_shapes
@@ -91,7 +92,7 @@ class SymbolicCallMethods:
         computed = self._compute_output_spec(inputs, args, kwargs)
         if computed is not None:
             if self._activity_regularizer is not None:
-                self._inferred_losses = [*self._inferred_losses, _make_loss_placeholder(self)]
+                self._inferred_losses = [*self._inferred_losses, make_loss_placeholder(self)]
             return computed
         losses_by_layer: dict[int, tuple[Any, list[KerasTensor]]] = {}
         # A user's `__call__` has called this method, and takes its result.
@@ -116,9 +117,7 @@ class SymbolicCallMethods:
                 call_state.layers[:], call_state.training[:] = layers, trainings
                 for layer, losses, before, metrics in saved:
                     added = [
-                        _make_loss_placeholder(layer)
-                        for loss in layer._losses
-                        if not callable(loss)
+                        make_loss_placeholder(layer) for loss in layer._losses if not callable(loss)
                     ]
                     losses_by_layer[id(layer)] = (layer, [*before, *added])
                     layer._losses, layer._own_metrics = losses, metrics
@@ -315,11 +314,6 @@ class SymbolicCallMethods:
     def get_output_mask_at(self, node_index: int) -> PyTree:
         """Return the symbolic mask of the output of one call, or None."""
         return _get_masks(self.get_output_at(node_index))
-
-
-def _make_loss_placeholder(layer: Any) -> KerasTensor:
-    """Make a symbolic scalar for a loss that a layer adds."""
-    return KerasTensor(TensorSpec((), layer.compute_dtype or settings.floatx()))
 
 
 def _get_masks(tensors: PyTree) -> PyTree:

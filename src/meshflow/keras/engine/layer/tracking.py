@@ -27,7 +27,7 @@ _UNTRACKED_ATTRIBUTES = frozenset(
             "_dtype_policy",
         ),
         *("optimizer", "compiled_loss", "compiled_metrics", "history", "_input_spec", "_untracked"),
-        *("_tracker", "_compile_arguments"),
+        *("_tracker", "_compile_arguments", "_step_counters"),
     )
 )
 

@@ -202,10 +202,13 @@ class Sequential(Model):
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
             name = f"{self._stack[0].name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
-            for layer in self._flatten_layers():
-                # The call that follows computes the losses.
-                layer._inferred_losses = []
+            self._discard_inferred_losses()
         self.built = True
+
+    def _discard_inferred_losses(self) -> None:
+        """Remove the placeholders of losses, which the call that follows computes."""
+        for layer in self._flatten_layers():
+            layer._inferred_losses = []
 
     def _connect(
         self,
@@ -238,6 +241,7 @@ class Sequential(Model):
             layer.inbound_nodes.pop()
         try:
             self._connect(shape, before[0].dtype, before[0]._keras_history.layer.name)
+            self._discard_inferred_losses()
         except Exception:
             # The layers reject such inputs; the previous graph remains in use.
             self._input, self._output = before

@@ -103,7 +103,7 @@ class SingleBatchMethods(CompileMethods):
           [[3.0]]
         """
         batch = self._make_single_batch(x, None, None, None)
-        return nest.map_structure(np.asarray, self._get_step("predict")(batch))
+        return nest.map_structure(np.asarray, self._count_steps("predict")(batch))
 
     def _make_single_batch(
         self,
@@ -142,7 +142,7 @@ class SingleBatchMethods(CompileMethods):
         LabelRangeCheck(self).check(batch)
         if kind == "train":
             self._apply_trainable_changes()
-        logs = get_scalar_logs(self._get_step(kind)(batch))
+        logs = get_scalar_logs(self._count_steps(kind)(batch))
         if return_dict:
             return logs
         return list_logs(logs, self.metrics_names)

@@ -18,6 +18,7 @@ from meshflow.core.runtime.bounds_checks import PADDING_INDEX, is_padding
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_extension
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.data import structure
 from meshflow.environment.types import Array, PyTree
 from meshflow.keras import settings
 from meshflow.ops.ragged import RaggedTensor, concatenate_ranges
@@ -157,8 +158,7 @@ class ExtensionRows:
     """
 
     def __init__(self, value: Any) -> None:
-        self._rows: list[Any] = value.list_batch_values()
-        self._stack = value.stack_batch_values
+        self._rows: list[Any] = structure.split_rows(value)
         self.shape = tuple(getattr(value, "shape", (len(self._rows),)))
         self.ndim, self.dtype = len(self.shape), None
 
@@ -170,7 +170,7 @@ class ExtensionRows:
 
     def take(self, rows: np.ndarray, axis: int = 0) -> ExtensionBatch:
         """Return a batch of values."""
-        batch: Any = split_batch(self._stack([self._rows[row] for row in rows]))
+        batch: Any = split_batch(structure.stack_extensions([self._rows[row] for row in rows]))
         return batch
 
 

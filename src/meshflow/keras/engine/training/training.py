@@ -159,6 +159,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         finder = get_nan_finder(self, listeners, debug, handler.run is not None)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.stop_training = False
+        self._step_counters["train"].reset()
         self._apply_trainable_changes()
         run = self._make_train_runner(handler, finder)
         self._resumption, self._handler = None, handler
@@ -307,6 +308,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         self, handler: AnyHandler, listeners: CallbackList, forecast: RunForecast | None = None
     ) -> dict[str, Any]:
         run = handler.run or self._make_runner("test")
+        self._step_counters["test"].reset()
         self._set_forecast("test", forecast)
         guard = LabelRangeCheck(self) if handler.checks_labels else None
         self.reset_metrics()
@@ -475,6 +477,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
             callbacks, verbose, 1, handler.steps, add_history=False
         )
         step = self._make_runner("predict")
+        self._step_counters["predict"].reset()
         listeners.on_predict_begin()
         parts: list[Any] = []
         with Interruptible() as interruptible:

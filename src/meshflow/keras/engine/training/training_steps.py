@@ -35,11 +35,12 @@ from meshflow.keras.engine.training.region_step import (
     warn_about_own_gradients,
 )
 from meshflow.keras.engine.training.step import CompiledStep, as_tensors
+from meshflow.keras.engine.training.step_counters import StepCounterMethods
 from meshflow.keras.metrics import Metric
 from meshflow.keras.optimizers import Optimizer
 
 
-class TrainingSteps:
+class TrainingSteps(StepCounterMethods):
     """The steps of a model, which users may override; a base class of `Trainer`."""
 
     optimizer: Optimizer
@@ -76,6 +77,8 @@ class TrainingSteps:
             """Return the variables that the optimizer updates."""
 
         def _clear_losses(self) -> None: ...
+
+        def _forget_loss_values(self) -> None: ...
 
         def _flatten_layers(
             self, recursive: bool = ..., include_self: bool = ...
@@ -237,6 +240,7 @@ class TrainingSteps:
     def __getstate__(self) -> dict[str, Any]:
         # A copy, and a model from a pickle, compile their own steps.
         state: dict[str, Any] = {**super().__getstate__(), "_steps": {}}  # type: ignore[dict-item]
+        state.pop("_step_counters", None)
         # A running training belongs to this object, and not to its copy.
         state |= dict.fromkeys({"_handler", "_resumption", "_compiled_trainable"} & set(state))
         return state | dict.fromkeys(("train_function", "test_function", "predict_function"))
@@ -302,15 +306,16 @@ class TrainingSteps:
     def _wrap_traced_step(
         self, function: Callable[[PyTree], Any], kind: str
     ) -> Callable[[PyTree], Any]:
-        """Wrap a step so that no tensors of its trace remain in `losses`."""
+        """Wrap a step so that placeholders replace the tensors of its trace in `losses`."""
 
         def run(batch: PyTree) -> Any:
             has_layouts = self.built
+            self._clear_losses()
             try:
                 with self._compiled_trainable_scope(kind):
                     return convert_if_enabled(function)(_unpack_single_input(batch))
             finally:
-                self._clear_losses()
+                self._forget_loss_values()
                 if not has_layouts and self._has_built_layers():
                     # The first call has created the weights, and with them their layouts.
                     warn_about_unused_layouts(self)
@@ -327,14 +332,28 @@ class TrainingSteps:
             return lambda batches: function(
                 iter([_unpack_single_input(as_tensors(b)) for b in batches])
             )
-        step = self._get_step(kind)
-        if isinstance(step, CompiledStep) and self._steps_per_execution > 1:
-            return step.run_many
+        step, counter = self._get_step(kind), self._step_counters[kind]
+        runs_many = isinstance(step, CompiledStep) and self._steps_per_execution > 1
 
         def run(batches: Sequence[Any]) -> Any:
             result = None
-            for batch in batches:
-                result = step(batch)
+            if runs_many:
+                result = step.run_many(batches)  # type: ignore[attr-defined]
+            else:
+                for batch in batches:
+                    result = step(batch)
+            counter.add(len(batches))
+            return result
+
+        return run
+
+    def _count_steps(self, kind: str) -> Callable[[PyTree], Any]:
+        """Return a step that counts its calls."""
+        step, counter = self._get_step(kind), self._step_counters[kind]
+
+        def run(batch: PyTree) -> Any:
+            result = step(batch)
+            counter.add(1)
             return result
 
         return run
@@ -346,8 +365,8 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.train_function is None or force:
-            step = self._get_step("train")
-            self.train_function = lambda iterator: step(_to_host(next(iterator)))
+            run = self._count_steps("train")
+            self.train_function = lambda iterator: run(_to_host(next(iterator)))
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
@@ -357,8 +376,8 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.test_function is None or force:
-            step = self._get_step("test")
-            self.test_function = lambda iterator: step(_to_host(next(iterator)))
+            run = self._count_steps("test")
+            self.test_function = lambda iterator: run(_to_host(next(iterator)))
         return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Callable[[Iterator[Any]], Any]:
@@ -368,8 +387,8 @@ class TrainingSteps:
           force: Whether to create the function again.
         """
         if self.predict_function is None or force:
-            step = self._get_step("predict")
-            self.predict_function = lambda iterator: step(_to_host(next(iterator)))
+            run = self._count_steps("predict")
+            self.predict_function = lambda iterator: run(_to_host(next(iterator)))
         return self.predict_function
 
 
