@@ -76,9 +76,9 @@ class PartitionedBatch:
         rows = next((leaf.shape[0] for leaf in leaves if leaf.ndim), 1)
 
         def get_leaf(value: Any) -> Any:
-            if value is None or not _is_text(value):
-                return None if value is None else next(supply)
-            return Tensor(np.full((rows, *value.shape[1:]), b"", object))
+            if _is_text(value):
+                return Tensor(np.full((rows, *value.shape[1:]), b"", object))
+            return None if value is None else next(supply)
 
         return nest.map_structure(get_leaf, self.structure)
 
@@ -98,9 +98,7 @@ def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> Partitio
     Returns:
       The partitioned batch.
     """
-    leaves = [
-        convert_to_tensor(v) for v in nest.flatten(batch) if v is not None and not _is_text(v)
-    ]
+    leaves = [convert_to_tensor(v) for v in nest.flatten(batch) if not (v is None or _is_text(v))]
     sizes = {leaf.shape[0] for leaf in leaves if leaf.ndim}
     divided = all(size % devices == 0 for size in sizes)
     local = {size // devices if divided else size for size in sizes}

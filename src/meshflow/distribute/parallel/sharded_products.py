@@ -193,7 +193,9 @@ def _build_sequence_form(how: ShardedProduct, rank: int) -> _Form:
     def local(x: jax.Array, *kernels: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(jnp.einsum(how.equation, x, w[0] if has_copies else w) for w in kernels)
 
-    return local, spec, PartitionSpec(how.over) if has_copies else PartitionSpec(), spec
+    # The residual is the kernel with its axis of copies, which ZeRO 3 releases, and not its part.
+    product = jax.checkpoint(local, prevent_cse=False)
+    return product, spec, PartitionSpec(how.over) if has_copies else PartitionSpec(), spec
 
 
 def _build_2d_form(how: ShardedProduct, rank: int) -> _Form:

@@ -13,12 +13,7 @@ from jax.sharding import PartitionSpec
 
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.program import RegionStrategy
-from meshflow.distribute.replicas.shares import (
-    GatheredWeight,
-    LocalPart,
-    WeightCopies,
-    get_captured_variable,
-)
+from meshflow.distribute.replicas.shares import LocalPart, WeightCopies, get_captured_variable
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
 
 __all__ = [
@@ -294,9 +289,7 @@ def resolve_region_sharding(strategy: RegionStrategy, capture: object) -> Region
     if isinstance(capture, WeightCopies):
         sharding = resolve_region_sharding(strategy, capture.variable)
         return dataclasses.replace(sharding, copies=capture.axes)
-    variable = (
-        capture.variable if isinstance(capture, GatheredWeight) else get_captured_variable(capture)
-    )
+    variable = get_captured_variable(capture)
     layout = variable.layout if isinstance(variable, Variable) else None
     axes = strategy.batch_dimensions
     if layout is None or layout.is_single_device():

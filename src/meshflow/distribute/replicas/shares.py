@@ -330,9 +330,9 @@ class WeightCopies(GatheredWeight):
         return context.trace.read(self)
 
 
-def get_captured_variable(capture: _Capture | LocalPart | WeightCopies) -> _Capture | Variable:
+def get_captured_variable(capture: _Capture | LocalPart | GatheredWeight) -> _Capture | Variable:
     """Return the variable of a placeholder, or another captured object itself."""
-    return capture.variable if isinstance(capture, (LocalPart, WeightCopies)) else capture
+    return capture.variable if isinstance(capture, (LocalPart, GatheredWeight)) else capture
 
 
 # Each device differentiates its own loss; gradients with respect to a mean are averaged over the

@@ -170,7 +170,8 @@ def enumerate_choices(profile: ModelProfile, devices: int) -> Iterator[PlanChoic
 def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoice]:
     """Yield a mesh and ZeRO stage with all micro-batches, recomputation, experts and offload."""
     for count in _list_micro_batch_counts(profile.batch, base.data):
-        can_keep = base.zero == 3 and base.stage == 1
+        # Layouts, of steps with their own gradients, keep weights in any case.
+        can_keep = base.zero == 3 and base.stage == 1 and not profile.own_step
         for recompute, keeps in ((None, False), ("layer", False), *[(None, True)] * can_keep):
             for experts in (False, True) if _can_split_experts(base, profile) else (False,):
                 for offload in _OFFLOADS:
@@ -242,7 +243,7 @@ def find_refusal(choice: PlanChoice, profile: ModelProfile) -> str | None:
         reasons = [e.find_refusal(choice.data, choice.micro_batches) for e in profile.experts]
         if any(reasons):
             return next(filter(None, reasons))
-    if profile.own_step and ParallelOptions(**choice.options).uses_region:
+    if profile.own_step and ParallelOptions(**choice.options).get_loss_options(is_compiled=True):
         return (
             "a train_step that computes gradients itself, where the options divide the loss: override compute_loss, or call "
             "super().train_step"

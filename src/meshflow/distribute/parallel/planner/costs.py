@@ -363,6 +363,10 @@ class CostModel:
             # A layer that keeps its activations releases its weights before it computes their gradients.
             unit = gathered_layer if recomputes else self._compute_largest_unit(choice)
             gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
+        own_step = self.profile.own_step
+        if own_step and choice.zero and not (choice.zero == 3 and recomputes):
+            # By layouts, all weights are gathered at the same time, and gradients are whole.
+            gathered = sizes.divisible
         pending = 0
         if has_loop and recomputes and choice.zero != 3:
             pending = largest // _PENDING_GRADIENT_DIVISOR
@@ -371,7 +375,11 @@ class CostModel:
             sums = parts if choice.zero >= 2 else full
             gradients = sums + max(pending, max(sums, largest) - activations)
         else:
-            at_end = parts if choice.zero else full * (_ALL_REDUCE_COPIES if d > 1 else 1)
+            at_end = (
+                parts
+                if choice.zero and not own_step
+                else full * (_ALL_REDUCE_COPIES if d > 1 else 1)
+            )
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             # One all-reduce sums the gradients of all weights, so operands and results are live, unless the layers of a
@@ -463,15 +471,18 @@ class CostModel:
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             sent |= self._count_sequence_bytes(choice)
         rest = sizes.weights - sizes.divisible - sizes.own
-        if not choice.zero:
+        own_step = self.profile.own_step
+        if not choice.zero or own_step:
+            # By layouts, XLA sums gradients whole.
             sent["gradients"] = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.weights - sizes.own, d)
-            return self._add_product_sums(choice, sent)
-        turns = m if choice.zero >= 2 else 1
-        sent["gradients"] = turns * (
-            count_ring_bytes(sizes.divisible, d) + _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
-        )
-        sent["weights"] = count_ring_bytes(sizes.divisible, d)
-        if choice.zero == 3:
+        else:
+            turns = m if choice.zero >= 2 else 1
+            scattered = count_ring_bytes(sizes.divisible, d)
+            summed = _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
+            sent["gradients"] = turns * (scattered + summed)
+        if choice.zero:
+            sent["weights"] = count_ring_bytes(sizes.divisible, d)
+        if choice.zero == 3 and (choice.recompute or not own_step):
             again = m * (sizes.released + sizes.regathered) - sizes.released
             sent["weights"] = count_ring_bytes(sizes.divisible + again, d)
         return self._add_product_sums(choice, sent)
