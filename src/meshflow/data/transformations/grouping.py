@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, catch_failures
 from meshflow.data.execution.map_function import ElementFunction
 from meshflow.data.node import DatasetNode
@@ -160,8 +161,7 @@ class GroupByWindow(RandomTransformation):
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
         call_indices = epoch.random_states.count_calls(self)
-        for element in self.parent.iter_elements(epoch):
-            key = int(self._key(element))
+        for key, element in self._iter_keys(epoch):
             if key not in sizes:
                 sizes[key] = int(self._window(key))
                 if sizes[key] < 1:
@@ -175,6 +175,24 @@ class GroupByWindow(RandomTransformation):
         for key in sorted(groups):
             dataset = self._reduce_group(key, groups.pop(key), next(call_indices))
             yield from dataset.iter_elements(epoch.create_inner_pass(self, dataset))
+
+    def _iter_keys(self, epoch: Epoch) -> Iterator[tuple[int, Any]]:
+        """Iterate over elements with their keys, which are computed for chunks where possible."""
+        function, spec = self._key, self.parent.element_spec
+        # The function must see changes of variables between two elements.
+        is_pure = function.vectorizes and not function.reads_variables
+        parent = self.parent.iter_chunks(epoch) if is_pure else None
+        if parent is None:
+            for element in self.parent.iter_elements(epoch):
+                yield int(function.compute_scalar(element)), element
+            return
+        compute = lambda chunk: [*function.compute_chunk(chunk, epoch.random_states), *chunk]
+        for item in chunks.map_chunks(compute, parent):
+            if type(item) is Failure:
+                raise item.error
+            keys, *chunk = item
+            elements = chunks.unpack_chunks(iter([chunk]), spec)
+            yield from zip(keys.reshape(-1).tolist(), elements, strict=True)
 
 
 class GroupReducer(Protocol):
@@ -214,7 +232,7 @@ class GroupByReducer(Unary):
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
         for element in self.parent.iter_elements(epoch):
-            key = int(self._key(element))
+            key = int(self._key.compute_scalar(element))
             if key not in states:
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
                 states[key] = structure.to_arrays(first)
