@@ -379,13 +379,7 @@ class ElementFunction:
 
         These are not safe to use in several threads.
         """
-        try:
-            closure = inspect.getclosurevars(self.python_function)
-        except TypeError:
-            return False
-        values = (*closure.nonlocals.values(), *closure.globals.values())
-        attributes = ("assign_add", "trainable_weights", "uniform_full_int")
-        return any(hasattr(value, name) for value in values for name in attributes)
+        return holds_variables(self.python_function)
 
     @property
     def takes_chunks(self) -> bool:
@@ -600,6 +594,17 @@ def _trace_with_fallback() -> Iterator[None]:
             yield
     finally:
         context.can_run_eagerly = saved
+
+
+def holds_variables(function: Callable[..., Any]) -> bool:
+    """Check whether a function refers to variables, layers or generators."""
+    try:
+        closure = inspect.getclosurevars(function)
+    except TypeError:
+        return False
+    values = (*closure.nonlocals.values(), *closure.globals.values())
+    attributes = ("assign_add", "trainable_weights", "uniform_full_int")
+    return any(hasattr(value, name) for value in values for name in attributes)
 
 
 def _get_shapes(leaves: list[Any]) -> tuple[Any, ...]:
