@@ -401,7 +401,7 @@ class FlatMap(RandomTransformation):
 
 
 class WindowBatch(NamedTuple):
-    """How a function combines a window to a batch.
+    """Combination of the components of a window to a batch.
 
     Attributes:
       leaves: The index of each component of the window, in the structure of the batch.
@@ -415,7 +415,7 @@ class WindowBatch(NamedTuple):
 
 
 def _parse_window_batch(node: DatasetNode) -> WindowBatch | None:
-    """Return how a dataset combines placeholders of a window; None if it does not only batch them."""
+    """Parse the batch of a window from a dataset of placeholders; return None for any other dataset."""
     if type(node) is WindowPlaceholder:
         return WindowBatch(node.index)
     if type(node) not in (Batch, Zip):
