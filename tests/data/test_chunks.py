@@ -225,3 +225,81 @@ def test_programs_are_not_made_for_every_size():
         assert size >= count
         sizes.add(size)
     assert sizes == {100, 3, 256, 8}
+
+
+def _check(x):
+    return tf.debugging.check_numerics(tf.cast(x, tf.float32), "not a number")
+
+
+def _batch_unrecognized(window):
+    """Batch a window in a way that cannot be recognized."""
+    return window.take(100).batch(5, drop_remainder=True)
+
+
+WINDOW_FUNCTIONS = [
+    (lambda w: w.batch(5), lambda w: w.take(100).batch(5)),
+    (lambda w: w.batch(5, drop_remainder=True), _batch_unrecognized),
+    (lambda w: w.batch(9, drop_remainder=True), lambda w: w.take(100).batch(9, True)),
+    (lambda w: w.batch(3), lambda w: w.take(100).batch(3)),
+    (lambda w: w, lambda w: w.take(100)),
+]
+
+
+@pytest.mark.parametrize("sizes", [(5, 1, 1), (5, 2, 3), (5, 7, 1), (4, 30, 2), (5, None, 1)])
+@pytest.mark.parametrize("drop", [True, False])
+@pytest.mark.parametrize("functions", WINDOW_FUNCTIONS)
+def test_batched_windows_equal_datasets_of_windows(functions, drop, sizes):
+    windows = tf.data.Dataset.range(60).map(lambda x: x * 2).window(*sizes, drop_remainder=drop)
+    results = [windows.flat_map(f) for f in functions]
+    assert results[0].element_spec == results[1].element_spec
+    stacked, expected = ([b.tolist() for b in r.as_numpy_iterator()] for r in results)
+    assert stacked == expected
+
+
+def test_batched_windows_of_several_components():
+    rows = {"a": np.arange(40.0).reshape(20, 2), "b": np.array([b"x%d" % i for i in range(20)])}
+    windows = tf.data.Dataset.from_tensor_slices(rows).window(4, shift=3)
+    zipped = [
+        windows.flat_map(
+            lambda w, n=n: tf.data.Dataset.zip((w["b"].take(n).batch(4), w["a"].batch(4)))
+        )
+        for n in (4, 9)
+    ]
+    direct = windows.flat_map(lambda w: tf.data.Dataset.zip((w["b"].batch(4), w["a"].batch(4))))
+    joined = windows.flat_map(lambda w: tf.data.Dataset.zip((w["b"], w["a"])).batch(4))
+    elements = [
+        [(b.tolist(), a.tolist()) for b, a in d.as_numpy_iterator()]
+        for d in (*zipped, direct, joined)
+    ]
+    assert elements[1:] == elements[:1] * 3
+    assert [len(a) for _, a in elements[0]] == [4, 4, 4, 4, 4, 4, 2]
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_failure_is_in_every_window_that_contains_it(stride):
+    values = np.arange(20.0)
+    values[7] = np.nan
+    windows = tf.data.Dataset.from_tensor_slices(values).map(_check).window(3, 1, stride)
+
+    def collect(data):
+        found, iterator = [], iter(data)
+        while True:
+            try:
+                found.append(next(iterator).numpy().tolist())
+            except StopIteration:
+                return found
+            except tf.errors.InvalidArgumentError:
+                found.append("error")
+
+    stacked = collect(windows.flat_map(lambda w: w.batch(3)))
+    assert stacked.count("error") == 3
+    assert stacked == collect(windows.flat_map(lambda w: w.take(9).batch(3)))
+
+
+def test_windows_of_varying_batch_sizes_are_not_stacked():
+    windows = tf.data.Dataset.range(8).window(2)
+    length = tf.Variable(2, dtype=tf.int64)
+    data = iter(windows.flat_map(lambda w: w.batch(length)))
+    assert next(data).shape == [2]
+    length.assign(1)
+    assert [len(b) for b in data] == [1] * 6

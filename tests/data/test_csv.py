@@ -5,9 +5,11 @@ import json
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.ops import tables
 from reference.csv_cases import CASES, FILES, run
 
 FOUND = json.loads((Path(__file__).parents[1] / "reference" / "csv.json").read_text())
@@ -103,3 +105,34 @@ def test_fields_may_be_long(tmp_path, quote):
     assert batch["a"].numpy()[0].decode() == text
     word, number = tf.io.decode_csv(f"{quote}{text}{quote},1", [[""], [0]])
     assert word.numpy().decode() == text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["", "x,1,1", "1,2", "1,,2", "5000000000,1,1", "1_0,1,1", "3,2.5,a", "7,NA,"],
+)
+@pytest.mark.parametrize("select", [None, [0, 2]])
+def test_columns_of_many_rows_equal_single_rows(tmp_path, bad, select):
+    lines = [f"{i},{i / 7},\u00e9{i}" if i % 5 else f" {i} ,NA," for i in range(300)]
+    lines[270] = bad
+    defaults = [tf.int32, np.float32(-1), np.array(b"d\0", object)]
+    defaults = defaults if select is None else [defaults[i] for i in select]
+    columns = tables.make_columns(defaults)
+    expected, errors = [], []
+    for index, line in enumerate(lines):
+        try:
+            fields = line.split(",") if line else []
+            expected.append(tables.parse_row(fields, columns, select, "NA", ""))
+        except tf.errors.InvalidArgumentError:
+            errors.append(index)
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    data = E.CsvDataset(str(path), defaults, na_value="NA", select_cols=select)
+    rows = list(data.ignore_errors().as_numpy_iterator())
+    assert rows == [tuple(row) for row in expected]
+    assert [type(value) for value in rows[0]] == [type(value) for value in expected[0]]
+    if errors:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"record 270: .*a.csv, line 271"):
+            list(data)
+    decoded = tf.io.decode_csv(lines[:9], defaults, na_value="NA", select_cols=select)
+    assert list(zip(*(v.numpy().tolist() for v in decoded), strict=True)) == rows[:9]

@@ -112,3 +112,54 @@ def test_functions_are_compiled_when_the_interpreter_is_turned_off(monkeypatch, 
     for result, values in zip(doubled.as_numpy_iterator(), expected, strict=True):
         np.testing.assert_array_equal(result, values)
     assert programs
+
+
+def test_lengths_by_shape_and_by_value_give_the_same_buckets():
+    """A length that depends only on shapes is computed once for each shape."""
+    sizes = np.random.default_rng(0).integers(0, 9, 60).tolist()
+    data = tf.data.Dataset.from_generator(
+        lambda: (np.arange(n) for n in sizes), output_signature=tf.TensorSpec([None], tf.int64)
+    )
+    calls = []
+
+    def count_in_python(x):
+        calls.append(len(x))
+        return np.int64(len(x))
+
+    offset = tf.Variable(0, dtype=tf.int32)
+    lengths = [
+        lambda x: tf.shape(x)[0],
+        lambda x: tf.reduce_sum(tf.cast(x >= 0, tf.int32)),
+        lambda x: tf.size(x) + offset,
+        lambda x: tf.numpy_function(count_in_python, [x], tf.int64),
+    ]
+    buckets = [
+        [b.tolist() for b in d.as_numpy_iterator()]
+        for d in (data.bucket_by_sequence_length(f, [3, 6], [4, 3, 2]) for f in lengths)
+    ]
+    assert buckets[1:] == buckets[:1] * 3
+    assert len(calls) >= len(sizes)
+    seen = data.filter(lambda x: tf.size(x) > 3).as_numpy_iterator()
+    assert [len(x) for x in seen] == [n for n in sizes if n > 3]
+
+
+def test_keys_of_chunks_and_of_elements_form_the_same_groups():
+    data = tf.data.Dataset.range(100)
+
+    def group(key):
+        windows = data.group_by_window(key, lambda k, g: g.batch(3), window_size=5)
+        return [b.tolist() for b in windows.as_numpy_iterator()]
+
+    zero = tf.Variable(0, dtype=tf.int64)
+    assert group(lambda x: x % 7) == group(lambda x: x % 7 + zero)
+
+
+def test_failure_of_a_key_follows_the_groups_before_it():
+    data = tf.data.Dataset.from_tensor_slices([[1.0]] * 4 + [[np.nan]] + [[1.0]] * 4)
+    checked = data.map(lambda x: tf.debugging.check_numerics(x, "not a number"))
+    groups = checked.group_by_window(
+        lambda x: tf.cast(x[0], tf.int64), lambda k, g: g.batch(2), window_size=2
+    ).as_numpy_iterator()
+    assert [len(next(groups)) for _ in range(2)] == [2, 2]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="not a number"):
+        next(groups)

@@ -62,6 +62,41 @@ class Column(NamedTuple):
             pass
         raise InvalidArgumentError(f"Field {field!r} in {where} is not a valid {self.dtype.name}")
 
+    def parse_fields(self, fields: Sequence[str], na_value: str) -> np.ndarray:
+        """Parse a field of many rows, with the results of `parse_field`.
+
+        Args:
+          fields: The texts.
+          na_value: Text that represents a missing value.
+
+        Raises:
+          ValueError or OverflowError: If `parse_field` raises an error for a field.
+        """
+        has_missing = "" in fields or na_value in fields
+        if has_missing and self.default is None:
+            raise ValueError("A required field is missing.")
+        is_missing = [has_missing and field in ("", na_value) for field in fields]
+        if self.dtype.name == "string":
+            texts: np.ndarray = np.empty(len(fields), object)
+            texts[:] = [
+                self.default if missing else field.encode("utf-8", "surrogateescape")
+                for field, missing in zip(fields, is_missing, strict=True)
+            ]
+            return texts
+        if has_missing:
+            fields = ["0" if m else f for f, m in zip(fields, is_missing, strict=True)]
+        dtype = self.dtype.as_numpy_dtype
+        if self.dtype.is_floating:
+            values: np.ndarray = np.array(list(map(float, fields)), dtype)
+        else:
+            numbers = np.array(list(map(int, fields)), np.int64)
+            values = numbers.astype(dtype)
+            if any("_" in field for field in fields) or not np.array_equal(values, numbers):
+                raise ValueError("A field is not a valid integer of the dtype.")
+        if has_missing:
+            values[is_missing] = self.default
+        return values
+
 
 def make_columns(record_defaults: Iterable[Any]) -> list[Column]:
     """Create columns from `record_defaults`.
@@ -115,6 +150,28 @@ def parse_row(
     ]
 
 
+def parse_rows(
+    rows: Sequence[Sequence[str]],
+    columns: Sequence[Column],
+    select: Sequence[int] | None,
+    na_value: str,
+) -> list[np.ndarray] | None:
+    """Parse the selected fields of rows by columns.
+
+    Returns:
+      An array for each column, or None if `parse_row` could raise an error for a row.
+    """
+    widths = set(map(len, rows)) or {0}
+    if widths != {len(columns)} if select is None else select and select[-1] >= min(widths):
+        return None
+    fields = list(zip(*rows, strict=False))
+    selected = fields if select is None else [fields[c] for c in select]
+    try:
+        return [c.parse_fields(f, na_value) for c, f in zip(columns, selected, strict=True)]
+    except (ValueError, OverflowError):
+        return None
+
+
 def decode_csv(
     records: TensorLike,
     record_defaults: Sequence[Any],
@@ -159,19 +216,26 @@ def decode_csv(
     columns = make_columns(record_defaults)
     select = check_selection(select_cols, len(columns))
     rows = []
-    for i, word in enumerate(words.reshape(-1)):
+    for word in words.reshape(-1):
         text = io.StringIO(word.decode("utf-8", "surrogateescape"), newline="")
         fields: list[str] = next(make_reader(text, field_delim, use_quote_delim), [])
-        rows.append(parse_row(fields, columns, select, na_value, f"record {i}"))
-    results = []
-    for index, column in enumerate(columns):
-        is_string = column.dtype.name == "string"
-        array: np.ndarray = np.empty(
-            words.size, object if is_string else column.dtype.as_numpy_dtype
-        )
-        array[:] = [row[index] for row in rows]
-        results.append(Tensor(array.reshape(words.shape)))
-    return results
+        rows.append(fields)
+    arrays = parse_rows(rows, columns, select, na_value)
+    if arrays is None:
+        # Parsing row by row finds the first row with an error.
+        values = [
+            parse_row(fields, columns, select, na_value, f"record {i}")
+            for i, fields in enumerate(rows)
+        ]
+        arrays = []
+        for index, column in enumerate(columns):
+            is_string = column.dtype.name == "string"
+            array: np.ndarray = np.empty(
+                words.size, object if is_string else column.dtype.as_numpy_dtype
+            )
+            array[:] = [row[index] for row in values]
+            arrays.append(array)
+    return [Tensor(array.reshape(words.shape)) for array in arrays]
 
 
 def check_selection(select_cols: Sequence[int] | None, count: int) -> list[int] | None:

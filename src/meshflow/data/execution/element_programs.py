@@ -20,6 +20,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.trace_families import TraceFamily, vary_unknown_sizes
 from meshflow.data import structure
 from meshflow.data.execution.cpu_programs import compile_for_cpu
+from meshflow.environment.jax_internals import dce_jaxpr
 from meshflow.environment.types import PyTree
 
 __all__ = ["SizedPrograms"]
@@ -37,10 +38,12 @@ class ElementProgram:
     Attributes:
       traced: The function.
       compiled: Runs the compiled function on the arrays of an element and the captures.
+      is_scalar_of_shapes: Whether the results are scalars that depend only on the shapes of an element.
     """
 
     def __init__(self, traced: TracedFunction) -> None:
         self.traced = traced
+        self.is_scalar_of_shapes = _is_scalar_of_shapes(traced)
         self.compiled = compile_for_cpu(traced.run_on_arrays)
         self._interpreted = InterpretedProgram(traced.closed_jaxpr)
         self._lock = threading.Lock()
@@ -86,8 +89,8 @@ class SizedPrograms:
 
     def find(
         self, element: PyTree, leaves: Sequence[Any]
-    ) -> tuple[TracedFunction, Callable[..., list[Any]]] | None:
-        """Return the traced function for an element, and the function that runs it.
+    ) -> tuple[ElementProgram, Callable[..., list[Any]]] | None:
+        """Return the program for an element, and the function that runs it.
 
         Args:
           element: Host arrays.
@@ -100,7 +103,7 @@ class SizedPrograms:
         if self._has_unknown_sizes:
             general = self._general.get(key) or self._find_general(key, leaves)
             if general is not None and general.should_interpret(leaves):
-                return general.traced, general.interpret
+                return general, general.interpret
         exact = self._exact.get(key)
         if exact is None:
             with self._lock:
@@ -109,7 +112,7 @@ class SizedPrograms:
                     return None
                 exact = self._exact[key] = ElementProgram(traced)
         interprets = self._has_unknown_sizes and exact.should_interpret(leaves)
-        return exact.traced, exact.interpret if interprets else exact.compiled
+        return exact, exact.interpret if interprets else exact.compiled
 
     def _find_general(self, key: Any, leaves: Sequence[Any]) -> ElementProgram | None:
         """Return a program with symbolic sizes that is valid for an element, or None."""
@@ -137,6 +140,16 @@ class SizedPrograms:
         if program is not None:
             self._general[key] = program
         return program
+
+
+def _is_scalar_of_shapes(traced: TracedFunction) -> bool:
+    """Check whether a function returns scalars and uses no value of an element, variable or outer tensor."""
+    if traced.captures or traced.writes or _has_effects(traced):
+        return False
+    if any(spec.shape.rank for spec in traced.out_specs):
+        return False
+    jaxpr = traced.closed_jaxpr.jaxpr
+    return not any(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
 
 
 def _has_effects(traced: TracedFunction) -> bool:

@@ -83,6 +83,7 @@ class ElementFunction:
         self._check_arguments(len(spec) if self._unpack else 1)
         self._eager = False
         self._programs = SizedPrograms(spec, self._trace, self._trace_for_any_size)
+        self._results_of_shapes: dict[Any, PyTree] = {}
         self._vectorized: Any = None
         # These numbers of elements have compiled programs.
         self._compiled_sizes: set[int] = set()
@@ -378,13 +379,7 @@ class ElementFunction:
 
         These are not safe to use in several threads.
         """
-        try:
-            closure = inspect.getclosurevars(self.python_function)
-        except TypeError:
-            return False
-        values = (*closure.nonlocals.values(), *closure.globals.values())
-        attributes = ("assign_add", "trainable_weights", "uniform_full_int")
-        return any(hasattr(value, name) for value in values for name in attributes)
+        return holds_variables(self.python_function)
 
     @property
     def takes_chunks(self) -> bool:
@@ -428,6 +423,10 @@ class ElementFunction:
         """Return the function with the random states of a pass."""
         return functools.partial(self, random_states=random_states)
 
+    def bind_condition(self, random_states: RandomStates) -> Callable[[Any], Any]:
+        """Return `compute_scalar` with the random states of a pass."""
+        return functools.partial(self.compute_scalar, random_states=random_states)
+
     def __call__(self, element: PyTree, random_states: RandomStates | None = None) -> PyTree:
         """Compute the result for one element, a structure of host arrays (and datasets).
 
@@ -446,7 +445,8 @@ class ElementFunction:
                 return self.rows.rebuild_element(self.rows.compute(leaves))
             found = self._programs.find(element, leaves)
             if found is not None:
-                traced, run = found
+                program, run = found
+                traced = program.traced
                 if random_states is None:
                     captures = traced.get_captured_arrays()
                 else:
@@ -462,7 +462,10 @@ class ElementFunction:
                     for variable, value in zip(traced.writes, new, strict=True):
                         variable._value = value
                 arrays = [Tensor(np.asarray(r)) for r in results[: traced.num_results]]
-                return structure.to_arrays(traced.rebuild_result(arrays))
+                result = structure.to_arrays(traced.rebuild_result(arrays))
+                if program.is_scalar_of_shapes:
+                    self._results_of_shapes[_get_shapes(leaves)] = result
+                return result
         with host_scope(), cpu_scope(), contextlib.ExitStack() as scopes:
             if random_states is not None:
                 scopes.enter_context(call_key_scope(next(random_states.count_calls(self))))
@@ -472,6 +475,21 @@ class ElementFunction:
             return structure.to_arrays(
                 self._call_function(structure.to_tensors(element), self.python_function)
             )
+
+    def compute_scalar(self, element: PyTree, random_states: RandomStates | None = None) -> Any:
+        """Compute a scalar result, such as a key or a condition, which the caller must not change.
+
+        Functions of the shapes of an element, such as its length, run once for each shape.
+
+        Args:
+          element: Host arrays.
+          random_states: As for a call.
+        """
+        if self._results_of_shapes:
+            result = self._results_of_shapes.get(_get_shapes(nest.flatten(element)))
+            if result is not None:
+                return result
+        return self(element, random_states)
 
     def refine_spec(self, observed_spec: PyTree) -> PyTree:
         """Return the spec of the results of a function that runs eagerly.
@@ -576,6 +594,22 @@ def _trace_with_fallback() -> Iterator[None]:
             yield
     finally:
         context.can_run_eagerly = saved
+
+
+def holds_variables(function: Callable[..., Any]) -> bool:
+    """Check whether a function refers to variables, layers or generators."""
+    try:
+        closure = inspect.getclosurevars(function)
+    except TypeError:
+        return False
+    values = (*closure.nonlocals.values(), *closure.globals.values())
+    attributes = ("assign_add", "trainable_weights", "uniform_full_int")
+    return any(hasattr(value, name) for value in values for name in attributes)
+
+
+def _get_shapes(leaves: list[Any]) -> tuple[Any, ...]:
+    """Return the shapes and dtypes of host arrays."""
+    return tuple([(a.shape, a.dtype) for a in leaves])
 
 
 def _get_string_or_rank(leaf: object) -> np.ndarray | int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import glob
 import io
+import itertools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -17,13 +18,14 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.data.arguments import AUTOTUNE, UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
-from meshflow.data.execution.failures import Failure, RaisingIterator
+from meshflow.data.execution import chunks
+from meshflow.data.execution.failures import Failure
 from meshflow.data.readers.records import parse_file_names
 from meshflow.data.transformations import Rearrange
 from meshflow.environment.types import PyTree
 from meshflow.files import gfile
 from meshflow.io.records import open_decompressed, parse_compression
-from meshflow.ops.tables import check_selection, make_columns, make_reader, parse_row
+from meshflow.ops.tables import check_selection, make_columns, make_reader, parse_row, parse_rows
 
 __all__ = ["CsvDataset", "make_csv_dataset"]
 
@@ -105,36 +107,76 @@ class CsvDataset(Dataset):
         dataset._names = names
         return dataset
 
-    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
-        """Iterate over the rows, and raise the error of a row that cannot be parsed."""
-        return RaisingIterator(self._iter_items())
+    def _iter_chunks(self, epoch: Epoch) -> Iterator[Any]:
+        return self._iter_items()
 
     def _iter_items(self) -> Iterator[Any]:
         for path in self._names:
             if not gfile.exists(path):
-                raise NotFoundError(f"{path}; No such file or directory")
+                yield Failure(NotFoundError(f"{path}; No such file or directory"))
+                return
             file = open_decompressed(path, self._compression, self._buffer)
             with io.TextIOWrapper(file, "utf-8", "surrogateescape", newline="") as text:
-                yield from self._parse_rows(path, self._reader(text))
+                is_complete = yield from self._parse_rows(path, self._reader(text))
+            if not is_complete:
+                return
 
-    def _parse_rows(self, path: str, rows: Any) -> Iterator[Any]:
-        for index, fields in enumerate(rows):
-            if index == 0 and self._header:
-                continue
-            if self._excluded:
-                fields = [f for i, f in enumerate(fields or [""]) if i not in self._excluded]
+    def _parse_rows(self, path: str, reader: Any) -> Generator[Any, None, bool]:
+        """Iterate over chunks of rows of a file, and failures; return whether the file could be read."""
+        start, error = 0, None
+        while error is None:
+            block: list[list[str]] = []
+            line_numbers: list[int] = []
             try:
-                values = parse_row(
-                    fields,
-                    self._columns,
-                    self._select,
-                    self._na_value,
-                    f"record {index}: {path}, line {rows.line_num}",
+                for fields in itertools.islice(reader, chunks.MAX_CHUNK_SIZE):
+                    block.append(fields)
+                    line_numbers.append(reader.line_num)
+            except Exception as reader_error:
+                error = Failure(reader_error)
+            if block:
+                first = int(start == 0 and self._header)
+                yield from self._parse_block(
+                    path, block[first:], start + first, line_numbers[first:]
                 )
+                start += len(block)
+            elif error is None:
+                return True
+        yield error
+        return False
+
+    def _parse_block(
+        self, path: str, rows: list[list[str]], start: int, line_numbers: list[int]
+    ) -> Iterator[Any]:
+        """Parse rows by columns; if a row is not valid, parse them one by one.
+
+        Args:
+          path: Name of the file, for errors.
+          rows: The fields of consecutive rows.
+          start: Index of the first row.
+          line_numbers: Line of the file in which each row ends.
+        """
+        if self._excluded:
+            rows = [
+                [f for i, f in enumerate(fields or [""]) if i not in self._excluded]
+                for fields in rows
+            ]
+        if not rows:
+            return
+        chunk = parse_rows(rows, self._columns, self._select, self._na_value)
+        if chunk is not None:
+            yield chunk
+            return
+        for index, (fields, line) in enumerate(zip(rows, line_numbers, strict=True), start):
+            where = f"record {index}: {path}, line {line}"
+            try:
+                values = parse_row(fields, self._columns, self._select, self._na_value, where)
             except InvalidArgumentError as error:
                 yield Failure(error)
                 continue
-            yield tuple(np.array(v, object) if type(v) is bytes else np.asarray(v) for v in values)
+            yield [
+                np.array([v], object if type(v) is bytes else c.dtype.as_numpy_dtype)
+                for c, v in zip(self._columns, values, strict=True)
+            ]
 
 
 def make_csv_dataset(

@@ -87,6 +87,11 @@ class Batch(Unary):
             return count
         return count // self.batch_size if self._drop else math.ceil(count / self.batch_size)
 
+    @property
+    def drops_remainder(self) -> bool:
+        """Return whether a smaller last batch is dropped."""
+        return self._drop
+
     def infer_static_shapes(self) -> StaticShapes | None:
         """Return the static shapes of the batches; a smaller last batch has its own spec."""
         shapes = self.parent.infer_static_shapes()

@@ -285,7 +285,7 @@ class Filter(Unary):
             return rows
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(
-            lambda: filter(self._predicate.bind_random_states(epoch.random_states), parent), parent
+            lambda: filter(self._predicate.bind_condition(epoch.random_states), parent), parent
         )
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
@@ -358,7 +358,7 @@ class TakeWhile(Unary):
         parent = self.parent.iter_elements(epoch)
         return ResumingIterator(
             lambda: itertools.takewhile(
-                self._predicate.bind_random_states(epoch.random_states), parent
+                self._predicate.bind_condition(epoch.random_states), parent
             ),
             parent,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +18,11 @@ from meshflow.data import structure
 from meshflow.data.arguments import UNKNOWN_CARDINALITY, IntLike, to_int
 from meshflow.data.dataset import Dataset
 from meshflow.data.epoch import Epoch
+from meshflow.data.execution import chunks
 from meshflow.data.execution.failures import Failure, catch_failures
 from meshflow.data.execution.map_function import ElementFunction
+from meshflow.data.execution.timing import TimedChunkIterator
+from meshflow.data.execution.window_chunks import WindowBuffer, stack_windows
 from meshflow.data.node import DatasetNode
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.states import make_state_function
@@ -27,6 +30,29 @@ from meshflow.data.transformations.base import ElementList, RandomTransformation
 from meshflow.environment.types import PyTree
 
 _END = object()
+
+
+class WindowPlaceholder(Dataset):
+    """A component of any window, without elements, to find out how a function combines windows.
+
+    Args:
+      index: Index of the component.
+      spec: Spec of the elements.
+    """
+
+    def __init__(self, index: int, spec: PyTree) -> None:
+        self.index, self._own_spec = index, spec
+
+    def _infer_spec(self) -> PyTree:
+        return self._own_spec
+
+    def count_elements(self) -> int:
+        """Raise a TypeError, because the windows may have different sizes."""
+        raise TypeError("A placeholder of a window has no elements.")
+
+    def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
+        """Raise a TypeError, because the elements differ."""
+        raise TypeError("A placeholder of a window has no elements.")
 
 
 class Window(Unary):
@@ -89,6 +115,34 @@ class Window(Unary):
                 if next(elements, _END) is _END:
                     is_exhausted = True
                     break
+
+    def iter_stacked(self, epoch: Epoch) -> Iterator[Any] | None:
+        """Iterate over the windows as stacked arrays instead of datasets.
+
+        Returns:
+          Chunks with a leaf of shape [windows, size, ...] for each component, and failures; None if
+          the elements cannot be stacked.
+        """
+        spec = self.parent.element_spec
+        parts = self.parent.iter_chunks(epoch) if chunks.is_stackable(spec) else None
+        if parts is None:
+            return None
+        blank = [structure.make_zeros(leaf)[None] for leaf in nest.flatten(spec)]
+        limit = chunks.choose_chunk_size(structure.batch_spec(spec, self._size))
+        buffer = WindowBuffer(self._size, self._shift, self._stride)
+        windows = stack_windows(parts, buffer, blank, limit, self._drop)
+        return TimedChunkIterator(windows, self.stopwatch) if epoch.measures_time else windows
+
+    def make_placeholders(self) -> PyTree:
+        """Return a placeholder for the dataset of each component, in the structure of an element."""
+        leaves = nest.flatten(self.parent.element_spec)
+        parts = [WindowPlaceholder(index, leaf) for index, leaf in enumerate(leaves)]
+        return nest.pack_sequence_as(self.parent.element_spec, parts)
+
+    @property
+    def size(self) -> int:
+        """Return the number of elements in a window."""
+        return self._size
 
     def _make_datasets(self, window: list[Any]) -> PyTree:
         """Return a dataset for each component, in the structure of an element."""
@@ -160,8 +214,7 @@ class GroupByWindow(RandomTransformation):
         groups: dict[int, list[Any]] = collections.defaultdict(list)
         sizes: dict[int, int] = {}
         call_indices = epoch.random_states.count_calls(self)
-        for element in self.parent.iter_elements(epoch):
-            key = int(self._key(element))
+        for key, element in self._iter_keys(epoch):
             if key not in sizes:
                 sizes[key] = int(self._window(key))
                 if sizes[key] < 1:
@@ -175,6 +228,24 @@ class GroupByWindow(RandomTransformation):
         for key in sorted(groups):
             dataset = self._reduce_group(key, groups.pop(key), next(call_indices))
             yield from dataset.iter_elements(epoch.create_inner_pass(self, dataset))
+
+    def _iter_keys(self, epoch: Epoch) -> Iterator[tuple[int, Any]]:
+        """Iterate over elements with their keys, which are computed for chunks where possible."""
+        function, spec = self._key, self.parent.element_spec
+        # The function must see changes of variables between two elements.
+        is_pure = function.vectorizes and not function.reads_variables
+        parent = self.parent.iter_chunks(epoch) if is_pure else None
+        if parent is None:
+            for element in self.parent.iter_elements(epoch):
+                yield int(function.compute_scalar(element)), element
+            return
+        compute = lambda chunk: [*function.compute_chunk(chunk, epoch.random_states), *chunk]
+        for item in chunks.map_chunks(compute, parent):
+            if type(item) is Failure:
+                raise item.error
+            keys, *chunk = item
+            elements = chunks.unpack_chunks(iter([chunk]), spec)
+            yield from zip(keys.reshape(-1).tolist(), elements, strict=True)
 
 
 class GroupReducer(Protocol):
@@ -214,7 +285,7 @@ class GroupByReducer(Unary):
         states: dict[int, Any] = {}
         function: ElementFunction | None = None
         for element in self.parent.iter_elements(epoch):
-            key = int(self._key(element))
+            key = int(self._key.compute_scalar(element))
             if key not in states:
                 first = self._reducer.init_func(convert_to_tensor(np.int64(key)))
                 states[key] = structure.to_arrays(first)

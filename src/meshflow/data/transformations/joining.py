@@ -8,13 +8,13 @@ import functools
 import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tracing.trace import trace_shapes
-from meshflow.core.values import dtypes
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.random_streams import call_key_scope
 from meshflow.data import structure
@@ -25,11 +25,18 @@ from meshflow.data.execution import chunk_reordering, chunks
 from meshflow.data.execution.affine import AffineMap
 from meshflow.data.execution.batched_gather import Gather, join_gathers
 from meshflow.data.execution.failures import Failure, RaisingIterator, catch_failures
+from meshflow.data.execution.map_function import (
+    are_states_equal,
+    get_random_states,
+    holds_variables,
+)
 from meshflow.data.execution.round_robin import interleave
 from meshflow.data.node import DatasetNode, IndexStream
 from meshflow.data.sources import iter_index_blocks, make_seed_words
 from meshflow.data.specs import DatasetSpec
 from meshflow.data.transformations.base import ElementList, RandomTransformation
+from meshflow.data.transformations.batching import Batch
+from meshflow.data.transformations.grouping import Window, WindowPlaceholder
 from meshflow.environment.types import PyTree
 
 _END = object()
@@ -110,7 +117,7 @@ class Zip(Dataset):
     """
 
     def __init__(self, datasets: PyTree) -> None:
-        self._tree = datasets
+        self.tree = datasets
         self.parents = tuple(_flatten_datasets(datasets))
         for item in self.parents:
             if not isinstance(item, Dataset):
@@ -119,7 +126,7 @@ class Zip(Dataset):
                 )
 
     def _infer_spec(self) -> PyTree:
-        return _replace_leaves(self._tree, iter([p.element_spec for p in self.parents]))
+        return _replace_leaves(self.tree, iter([p.element_spec for p in self.parents]))
 
     def count_elements(self) -> int:
         """Return the smallest count, or UNKNOWN_CARDINALITY if any count is unknown."""
@@ -174,7 +181,7 @@ class Zip(Dataset):
             structure.nest.pack_sequence_as(p.element_spec, list(range(start, start + size)))
             for p, start, size in zip(self.parents, starts, sizes, strict=False)
         )
-        return structure.nest.flatten(_replace_leaves(self._tree, iter(list(indices)))), starts
+        return structure.nest.flatten(_replace_leaves(self.tree, iter(list(indices)))), starts
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
         streams = []
@@ -200,7 +207,7 @@ class Zip(Dataset):
             try:
                 for parts in zip(*map(catch_failures, iterators), strict=False):
                     failures = [part for part in parts if type(part) is Failure]
-                    yield failures[0] if failures else _replace_leaves(self._tree, iter(parts))
+                    yield failures[0] if failures else _replace_leaves(self.tree, iter(parts))
             finally:
                 for iterator in iterators:
                     iterator.close()
@@ -310,8 +317,39 @@ class FlatMap(RandomTransformation):
         )
         return INFINITE_CARDINALITY if is_infinite else UNKNOWN_CARDINALITY
 
+    def _iter_batched_windows(self, epoch: Epoch) -> Iterator[Any] | None:
+        """Iterate over chunks of windows if the function only batches each window, else return None."""
+        parent = self.parent
+        if type(parent) is not Window or self._cycle > 1 or holds_variables(self._fn):
+            return None
+        # The function may draw random numbers, so its results of two calls are compared.
+        states = get_random_states()
+        try:
+            batches = [
+                _parse_window_batch(self._create_inner_dataset(parent.make_placeholders(), index))
+                for index in range(2)
+            ]
+        except Exception:
+            # The function uses the elements of a window, or fails for each of them.
+            return None
+        first, second = batches
+        if first is None or first != second or not are_states_equal(states, get_random_states()):
+            return None
+        windows = parent.iter_stacked(epoch) if first.size >= parent.size else None
+        if windows is None:
+            return None
+        leaves = nest.flatten(first.leaves)
+        return (
+            item if type(item) is Failure else [item[leaf] for leaf in leaves]
+            for item in windows
+            if type(item) is Failure or not first.drop or item[0].shape[1] == first.size
+        )
+
     def iter_elements(self, epoch: Epoch) -> Generator[Any, None, None]:
         """Iterate over the elements of the inner datasets, in blocks from each open one in turn."""
+        windows = self._iter_batched_windows(epoch)
+        if windows is not None:
+            return RaisingIterator(chunks.unpack_chunks(windows, self.element_spec))
         open_inner = self._make_opener(
             lambda inner: catch_failures(inner.iter_elements(epoch.create_inner_pass(self, inner))),
             epoch,
@@ -343,8 +381,11 @@ class FlatMap(RandomTransformation):
         return open_inner
 
     def _iter_chunks(self, epoch: Epoch) -> Iterator[Any] | None:
-        if not chunks.is_stackable(self.element_spec) or not self._supports_chunks:
+        if not chunks.is_stackable(self.element_spec):
             return None
+        windows = self._iter_batched_windows(epoch)
+        if windows is not None or not self._supports_chunks:
+            return windows
 
         def start(inner: Dataset) -> Iterator[Any]:
             inner_epoch = epoch.create_inner_pass(self, inner)
@@ -357,6 +398,39 @@ class FlatMap(RandomTransformation):
         return chunk_reordering.interleave_chunks(
             parent, self._make_opener(start, epoch), self._cycle, self._block or sys.maxsize
         )
+
+
+class WindowBatch(NamedTuple):
+    """Combination of the components of a window to a batch.
+
+    Attributes:
+      leaves: The index of each component of the window, in the structure of the batch.
+      size: The batch size, 0 if the window is not batched.
+      drop: Whether to drop a smaller batch.
+    """
+
+    leaves: PyTree
+    size: int = 0
+    drop: bool = False
+
+
+def _parse_window_batch(node: DatasetNode) -> WindowBatch | None:
+    """Parse the batch of a window from a dataset of placeholders; return None for any other dataset."""
+    if type(node) is WindowPlaceholder:
+        return WindowBatch(node.index)
+    if type(node) not in (Batch, Zip):
+        return None
+    parts = [_parse_window_batch(parent) for parent in node.parents]
+    known_parts = [part for part in parts if part is not None]
+    if len(known_parts) < len(parts) or len({part[1:] for part in known_parts}) != 1:
+        return None
+    first = known_parts[0]
+    if isinstance(node, Batch):
+        return (
+            None if first.size else first._replace(size=node.batch_size, drop=node.drops_remainder)
+        )
+    leaves = _replace_leaves(node.tree, iter([part.leaves for part in known_parts]))
+    return first._replace(leaves=leaves)
 
 
 def _make_blank_leaf(spec: PyTree) -> Dataset | np.ndarray:
