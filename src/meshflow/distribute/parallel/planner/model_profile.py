@@ -153,6 +153,8 @@ class ModelProfile:
       experts: Its layers of experts.
       products: Its products with weights.
       own_step: Whether its `train_step` computes gradients itself, of a loss that cannot be split.
+      precision: Name of the policy that its layers were given for this profile, or None.
+      computes_bfloat16: Whether layers compute with bfloat16 values.
     """
 
     name: str
@@ -169,6 +171,8 @@ class ModelProfile:
     products: tuple[WeightProduct, ...]
     _traced: _TracedLoss
     own_step: bool = False
+    precision: str | None = None
+    computes_bfloat16: bool = False
 
     @property
     def parameters(self) -> int:
