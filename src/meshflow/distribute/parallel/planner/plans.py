@@ -549,8 +549,8 @@ def _make_nothing_fits_error(
     kind, size = max(smallest.estimate.held.items(), key=lambda item: item[1])
     text = (
         f"No plan holds {profile.name} ({profile.parameters:,} parameters, {profile.batch:,} examples a step) on "
-        f"{hardware.devices} devices of {format_bytes(float(hardware.memory))} with a margin of {float(hardware.margin):.0%}. The smallest, {smallest.choice}, needs "
-        f"{format_bytes(smallest.memory)}, {format_bytes(smallest.memory - memory)} too much; most of it are {kind} "
+        f"{hardware.devices} devices of {format_bytes(float(hardware.memory))}. The smallest, {smallest.choice}, needs "
+        f"{format_bytes(smallest.memory)}, {format_bytes(smallest.memory - memory)} too much with a margin of {float(hardware.margin):.0%}; most of it are {kind} "
         f"({format_bytes(size)})."
     )
     return ResourceExhaustedError(f"{text} {_suggest_devices(profile, hardware)}")
