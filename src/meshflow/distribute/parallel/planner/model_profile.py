@@ -440,8 +440,12 @@ class _TracedLoss:
         closed = jax.make_jaxpr(run_forward)(*structs)
         jaxpr = closed.jaxpr
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
+        weights = {jaxpr.invars[i] for i in trained}
         unit, unit_of = 0, {}
         for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "convert_element_type" and eqn.invars[0] in weights:
+                # Under a policy of mixed precision, products take copies of weights, which do not grow with the batch.
+                inputs.update(eqn.outvars)
             label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
             unit = int(label[1]) if label else unit
             for v in eqn.outvars:
