@@ -198,7 +198,7 @@ def _measure_links(devices: list[jax.Device]) -> tuple[float, float]:
     count = len(devices)
     mesh = jax.sharding.Mesh(np.array(devices), ("all",))
     split, full = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["all"], []))
-    # Of each collective, the bytes that a device sends for each element of a row.
+    # The second values are the bytes that a device sends for each element of a row.
     sent = 4.0 * (count - 1)
     collectives = [
         (jax.jit(lambda a: a * 1, out_shardings=full), sent),

@@ -43,7 +43,7 @@ _TIE = 0.01
 # one is not chosen.
 _MAX_BYTES_RATIO = 3
 # Error of the ratio of two predicted times. Steps of 11 plans of a language model (2 blocks of width 256, 32 sequences of 64
-# tokens) were measured on 4 virtual CPU devices with the speeds of `measure_hardware`. Apart from a common factor, the predictions
+# tokens) were measured on 4 virtual CPU devices with the speeds of `measure_hardware`. Except for a common factor, the predictions
 # differ by -19 % to +46 %, 17 % in the root mean square, which is 24 % for two independent errors.
 _TIME_ERROR = 0.25
 # Policy to suggest if a model of float32 does not fit.
@@ -503,7 +503,7 @@ def _rank_candidates(
     """Sort candidates, the best first.
 
     Of nearly equally fast ones, the one that holds less memory is better. The fastest plan must not send many times the bytes of
-    another one if the cost model cannot tell which of both is faster.
+    another one if the difference is within the error of the cost model.
     """
     ordered = sorted(candidates, key=lambda c: _get_rank_key(c, hardware, objective))
     if objective != "time":
