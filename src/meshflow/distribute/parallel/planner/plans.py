@@ -39,6 +39,8 @@ __all__ = ["Candidate", "Plan", "estimate_plan", "plan"]
 _OBJECTIVES = ("time", "bytes", "memory")
 # Relative difference of predicted values that counts as a tie, which less memory decides.
 _TIE = 0.01
+# Smaller relative differences of memory do not decide a tie: estimates have an error of 4 % on average, as `costs.py` explains.
+_MEMORY_TIE = 0.1
 # Between plans that differ by less than the error of predicted times, a plan that sends so many times the bytes of another
 # one is not chosen.
 _MAX_BYTES_RATIO = 3
@@ -515,7 +517,10 @@ def _rank_candidates(
         )
         groups[-1].append(c) if is_tie else groups.append([c])
     limit = (1 + _TIME_ERROR) * ordered[0].estimate_time(hardware)
-    ordered = [c for group in groups for c in sorted(group, key=lambda c: c.memory)]
+    ordered = []
+    for group in groups:
+        least = (1 + _MEMORY_TIE) * min(c.memory for c in group)
+        ordered += sorted(group, key=lambda c, least=least: max(c.memory, least))
     within = [c for c in ordered if c.estimate_time(hardware) <= limit]
     best = ordered[0]
     while cheaper := [c for c in within if _MAX_BYTES_RATIO * c.bytes <= best.bytes > c.bytes]:
