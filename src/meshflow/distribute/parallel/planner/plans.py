@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -362,7 +363,8 @@ def plan(
         )  # This raises an error early if there are too few devices.
     report = progress or (lambda text: None)
     report(f"Reading {model.name}")
-    profiles = [_profile(model, rows, name) for name in precisions or [None]]
+    policies: Sequence[str | None] = precisions or [None]
+    profiles = [_profile(model, rows, name) for name in policies]
     try:
         result = estimate_plan(profiles, hardware, objective, report)
     except ResourceExhaustedError as error:
@@ -520,12 +522,16 @@ def _rank_candidates(
     ordered = []
     for group in groups:
         least = (1 + _MEMORY_TIE) * min(c.memory for c in group)
-        ordered += sorted(group, key=lambda c, least=least: max(c.memory, least))
+        ordered += sorted(group, key=functools.partial(_bound_memory, least=least))
     within = [c for c in ordered if c.estimate_time(hardware) <= limit]
     best = ordered[0]
     while cheaper := [c for c in within if _MAX_BYTES_RATIO * c.bytes <= best.bytes > c.bytes]:
         best = cheaper[0]
     return [best, *(c for c in ordered if c is not best)]
+
+
+def _bound_memory(candidate: Candidate, least: float) -> float:
+    return max(candidate.memory, least)
 
 
 def _get_rank_key(candidate: Candidate, hardware: Hardware, objective: str) -> tuple[Any, ...]:
