@@ -71,6 +71,18 @@ def test_as_json_with_arguments_of_the_script(script):
     assert found["hardware"]["memory"] == 10**6 and len(found["lines"]) == 2
 
 
+def test_measured_speeds_margins_and_policies(script):
+    policies = ["--precision", "float32", "--precision", "mixed_bfloat16"]
+    options = ["--json", "--measure", "--margin", "20%", "--host", "3e9", "--devices", 4, *policies]
+    text = planned(script, *options)
+    found = json.loads(text[text.index("{") :])
+    hardware = found["hardware"]
+    assert (hardware["margin"], hardware["host"], hardware["memory"]) == (0.2, 3e9, 16 * 10**9)
+    assert hardware["link"] != tf.distribute.Hardware.link and "latency" in text
+    assert {c["options"]["precision"] for c in found["candidates"]} == {"float32", "mixed_bfloat16"}
+    assert "margin must be" in planned(script, "--margin", "2", code=2)
+
+
 def test_a_terminal_shows_what_is_being_done():
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)

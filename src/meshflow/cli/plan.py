@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import runpy
@@ -24,7 +25,11 @@ from meshflow.core.runtime.devices import create_virtual_cpus, is_backend_starte
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError, OpError
 from meshflow.core.values import nest
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute.parallel.planner.hardware import Hardware
+from meshflow.distribute.parallel.planner.hardware import (
+    Hardware,
+    format_seconds,
+    measure_hardware,
+)
 from meshflow.distribute.parallel.planner.plans import Plan, check_objective
 from meshflow.distribute.parallel.planner.plans import plan as find_plan
 from meshflow.environment.types import PyTree
@@ -71,13 +76,28 @@ def plan(
     objective: Annotated[
         str, typer.Option(help="Quantity to minimize: time, bytes or memory.")
     ] = "time",
+    margin: Annotated[
+        str, typer.Option(help="Part of the memory that plans leave free, such as 10%.")
+    ] = "10%",
+    precision: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Policy to consider, such as mixed_bfloat16; repeat for several. Default: the script's."
+        ),
+    ] = None,
+    measure: Annotated[
+        bool, typer.Option(help="Measure the speeds of this machine's devices and links.")
+    ] = False,
     products: Annotated[
-        float, typer.Option(help="Floating-point operations per second of each device.")
-    ] = Hardware.products,
-    link: Annotated[float, typer.Option(help="Bytes/s that each device sends.")] = Hardware.link,
+        float | None, typer.Option(help="Floating-point operations per second of each device.")
+    ] = None,
+    bfloat16_products: Annotated[
+        float | None, typer.Option(help="The same for bfloat16 values.")
+    ] = None,
+    link: Annotated[float | None, typer.Option(help="Bytes/s that each device sends.")] = None,
     host: Annotated[
-        float, typer.Option(help="Bytes per second between a device and its host.")
-    ] = Hardware.host,
+        float | None, typer.Option(help="Bytes per second between a device and its host.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Run a script until it calls fit, then print the best sharding plans for its model.
@@ -86,20 +106,40 @@ def plan(
     """
     try:
         check_objective(objective)
-        hardware = Hardware(devices, memory, products=products, link=link, host=host)
+        speeds = dict(products=products, bfloat16_products=bfloat16_products, link=link, host=host)
+        explicit = {name: speed for name, speed in speeds.items() if speed is not None}
+        hardware = Hardware(devices, memory, margin=margin, **explicit)
     except InvalidValueError as error:
         raise typer.BadParameter(str(error)) from None
     if not Path(script).is_file():
         raise typer.BadParameter(f"there is no script {script!r}.")
     _create_virtual_devices(devices, compiled)
+    if measure:
+        measured = measure_hardware(devices, memory, margin)
+        hardware = dataclasses.replace(measured, **explicit)
+        _print_speeds(hardware)
     try:
-        result = _plan_script(script, arguments or [], hardware, batch, objective, compiled)
+        options = {"objective": objective, "compiled": compiled, "precisions": precision}
+        result = _plan_script(script, arguments or [], hardware, batch, options)
     except (OpError, ValueError, NotImplementedError) as error:
         sys.exit(str(error))
     if as_json:
         typer.echo(json.dumps(result.described(), indent=2))
     else:
         _print_plan(result, top)
+
+
+def _print_speeds(hardware: Hardware) -> None:
+    """Print measured speeds to the standard error, in the form of the options."""
+    local = jax.local_devices()
+    text = (
+        f"{len(local)} {local[0].device_kind}: --products {hardware.products:.3g} --bfloat16-products "
+        f"{hardware.bfloat16_products:.3g} --link {hardware.link:.3g} --host {hardware.host:.3g}, latency "
+        f"{format_seconds(hardware.wait)}"
+    )
+    if len(local) == 1:
+        text += ". A link needs two devices, so its speed and latency are not measured"
+    typer.echo(text, err=True)
 
 
 def _create_virtual_devices(count: int, compiled: int) -> None:
@@ -114,8 +154,7 @@ def _plan_script(
     arguments: list[str],
     hardware: Hardware,
     batch: int | None,
-    objective: str,
-    compiled: int,
+    options: dict[str, Any],
 ) -> Plan:
     console = Console(stderr=True)
     with shapes_only():
@@ -130,9 +169,8 @@ def _plan_script(
                 training.model,
                 *specs,
                 hardware=hardware,
-                objective=objective,
-                compiled=compiled,
                 progress=progress,
+                **options,
             )
 
 

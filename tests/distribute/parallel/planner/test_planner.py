@@ -5,12 +5,23 @@ import pytest
 
 import meshflow as tf
 from distribute.parallel.planner.models import LAYERS, gpt, tokens
+from meshflow.core.runtime.errors import OutOfMemoryError
 from meshflow.core.variables.variable_creation import shapes_only
 from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
-from meshflow.distribute.parallel.planner.costs import CostModel
-from meshflow.distribute.parallel.planner.hardware import Hardware, format_bytes, parse_bytes
+from meshflow.distribute.parallel.planner.costs import CostEstimate, CostModel
+from meshflow.distribute.parallel.planner.hardware import (
+    Hardware,
+    format_bytes,
+    measure_hardware,
+    parse_bytes,
+)
 from meshflow.distribute.parallel.planner.model_profile import profile_model
-from meshflow.distribute.parallel.planner.plans import create_strategy, estimate_plan
+from meshflow.distribute.parallel.planner.plans import (
+    Candidate,
+    _rank_candidates,
+    create_strategy,
+    estimate_plan,
+)
 from meshflow.distribute.parallel.planner.trial import compile_trial
 
 WIDTH, BATCH = 32, 64
@@ -268,6 +279,96 @@ def test_nothing_fits(words):
         estimate_plan(profile, Hardware(4, "1KB"))
 
 
+def candidate(seconds, memory, sent):
+    estimate = CostEstimate({"weights": memory}, {"weights": sent}, {"compute": seconds})
+    return Candidate(PlanChoice(1), estimate)
+
+
+@pytest.mark.parametrize(
+    ("others", "best"),
+    [
+        ([(1.005, 50, 100)], 1),  # A tie: less memory is better.
+        ([(1.005, 95, 100)], 0),
+        ([(1.02, 50, 100)], 0),
+        ([(1.2, 200, 33)], 1),  # The gain is less than the error, at three times the bytes.
+        ([(1.2, 200, 34)], 0),
+        ([(1.3, 200, 1)], 0),
+        ([(1.1, 100, 30), (1.2, 100, 9)], 2),
+    ],
+)
+def test_which_candidate_is_best(others, best):
+    candidates = [candidate(1.0, 100, 100), *(candidate(*other) for other in others)]
+    ranked = _rank_candidates(candidates, Hardware(1, "1GB"), "time")
+    assert ranked[0] is candidates[best] and len(ranked) == len(candidates)
+
+
+def test_margins_of_memory(equal):
+    needed = min(c.memory for c in estimate_plan(equal, Hardware(4, "1GB")).candidates)
+    assert estimate_plan(equal, Hardware(4, needed, margin=0)).best.memory == needed
+    assert estimate_plan(equal, Hardware(4, 1.2 * needed)).best.memory <= 1.08 * needed
+    with pytest.raises(tf.errors.ResourceExhaustedError, match="too much with a margin of 10%"):
+        estimate_plan(equal, Hardware(4, 1.05 * needed))
+    assert Hardware(4, "1GB", margin="25%").usable_memory == 75 * 10**7
+    for margin in ("100%", "a bit", -0.1):
+        with pytest.raises(ValueError, match="margin must be a part"):
+            Hardware(4, "1GB", margin=margin)
+
+
+def test_precision_is_a_choice():
+    rows, model = tf.TensorSpec([BATCH, WIDTH]), dense([WIDTH] * 4)
+    hardware = Hardware(4, "1GB", products=1e9, bfloat16_products=4e9, wait=0)
+    policies = ["float32", "mixed_bfloat16"]
+    both = tf.distribute.plan(model, rows, rows, hardware=hardware, precisions=policies)
+    assert {c.choice.precision for c in both.candidates} == {*policies}
+    assert both.best.choice.precision == "mixed_bfloat16" and len(both.lines) == 3
+    assert both.lines[0] == 'tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")'
+    activations = {
+        c.choice.precision: c.estimate.held["activations"]
+        for c in both.candidates
+        if c.choice.options == {} and c.choice.mesh == {"data": 4}
+    }
+    # Casts of inputs are residuals, too; sums and the loss are float32.
+    assert activations["mixed_bfloat16"] < 0.8 * activations["float32"]
+    own = tf.distribute.plan(model, rows, rows, hardware=hardware, margin="0%")
+    assert own.best.choice.precision is None and own.hardware.margin == 0
+    assert all(layer.compute_dtype == "float32" for layer in model.layers)
+
+
+def test_speeds_are_measured():
+    found = measure_hardware(64, "1GB", "5%")
+    assert (found.devices, found.margin) == (64, 0.05)
+    default = Hardware(64, "1GB")
+    for name in ("products", "bfloat16_products", "link", "host", "wait"):
+        assert getattr(found, name) > 0 and getattr(found, name) != getattr(default, name)
+
+
+class Pairs(LAYERS.Layer):
+    """Makes a table of all pairs of features."""
+
+    def call(self, x):
+        return tf.reduce_sum(tf.tanh(x[:, :, None] * x[:, None, :]), 1)
+
+
+@pytest.mark.parametrize(
+    ("features", "text"), [(4_000_000, "No plan holds"), (None, "A plan that")]
+)
+def test_fit_names_a_plan_after_it_ran_out_of_memory(features, text, monkeypatch):
+    layers = [LAYERS.Dense(features or 64), *[Pairs()] * bool(features), LAYERS.Dense(1)]
+    model = tf.keras.Sequential([tf.keras.Input([1]), *layers])
+    model.compile("sgd", "mse")
+    x = np.zeros([8, 1], "float32")
+    if not features:
+        model.train_on_batch(x, x)
+
+        def fail(batches):
+            raise OutOfMemoryError("train_step: 1 TB is too much.")
+
+        monkeypatch.setattr(model, "_make_runner", lambda kind: fail)
+    with pytest.raises(tf.errors.ResourceExhaustedError, match=text) as caught:
+        model.fit(x, x, batch_size=8, verbose=0)
+    assert ("MeshStrategy(mesh, " in str(caught.value)) is (features is None)
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -386,7 +487,7 @@ def test_a_strategy_that_plans_when_training_begins(rng):
     weights = 4 * (16 * 32 + 32 + 32 * 8 + 8)
     # Less than whole copies of weights and slots take: something has to be divided.
     strategy = tf.distribute.MeshStrategy(
-        plan="auto", hardware=Hardware(4, int(2.2 * weights), link=1e6, products=1e9)
+        plan="auto", hardware=Hardware(4, int(2.2 * weights), link=1e6, products=1e9, margin=0)
     )
     model, history = trained(strategy)
     for name, values in expected.items():

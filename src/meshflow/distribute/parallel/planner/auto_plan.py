@@ -1,4 +1,4 @@
-"""Implementation of `MeshStrategy(plan="auto")`, which chooses a plan at the first training step."""
+"""Plans for the devices of this process: at the first training step (`plan="auto"`), and after it ran out of memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import Any
 
 import jax
 
+from meshflow.core.runtime.errors import OpError, ResourceExhaustedError
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.planner.hardware import Hardware, measure_hardware
-from meshflow.distribute.parallel.planner.plans import create_mesh, plan
+from meshflow.distribute.parallel.planner.choices import PlanChoice
+from meshflow.distribute.parallel.planner.costs import CostModel
+from meshflow.distribute.parallel.planner.hardware import Hardware, format_bytes, measure_hardware
+from meshflow.distribute.parallel.planner.plans import Plan, create_mesh, plan
 from meshflow.distribute.parallel.planner.trial import adopt_model
 from meshflow.distribute.parallel.strategy import MeshStrategy, planners
 from meshflow.environment.types import PyTree
 
-__all__: list[str] = []
+__all__ = ["suggest_plan"]
 
 # Number of the best candidates that are compiled and compared.
 _NUM_COMPILED = 3
-# Fraction of a device's memory that a program may use.
-_MEMORY_FRACTION = 0.9
 _log = logging.getLogger("meshflow")
 
 
@@ -40,12 +41,58 @@ def _apply_best_plan(
     adopt_model(strategy, model)
 
 
+def suggest_plan(model: Any, batch: PyTree) -> str:
+    """Describe a plan for this process's devices with which a step needs less memory than now.
+
+    Args:
+      model: A compiled model that ran out of memory.
+      batch: Its batch.
+
+    Returns:
+      Sentences for the message of an error: the lines of a plan, or the reason why there is none.
+    """
+    devices = jax.local_devices()
+    hardware = Hardware(len(devices), _get_device_memory(devices))
+    rows = batch if isinstance(batch, tuple) else (batch,)
+    try:
+        found = plan(model, *rows, hardware=hardware)
+    except ResourceExhaustedError as error:
+        return str(error)
+    except (OpError, ValueError, NotImplementedError) as error:
+        return f"No plan can be suggested: {error}"
+    limit = _estimate_present_memory(found, model.__dict__.get("_strategy_at_compile"))
+    best = next((c for c in found.candidates if limit is None or c.memory < limit), None)
+    if best is None:
+        return (
+            f"No plan for {len(devices)} devices holds less than the current step, which should fit by the estimate of "
+            f"{format_bytes(limit or 0)}. Free other memory of the devices, or take a smaller batch."
+        )
+    lines = "".join(f"\n  {line}" for line in best.choice.to_script_lines())
+    return (
+        f"A plan that should fit holds {format_bytes(best.memory)} of {format_bytes(float(hardware.memory))} on each of "
+        f"{len(devices)} devices:{lines}"
+    )
+
+
+def _estimate_present_memory(found: Plan, strategy: Any) -> int | None:
+    """Return the estimated bytes of the plan that a strategy corresponds to, or None if there is none."""
+    if strategy is None:
+        return CostModel(found.profile, found.hardware).estimate(PlanChoice(1)).memory
+    options = getattr(strategy, "options", None)
+    sizes = dict(zip(strategy.mesh.dim_names, strategy.mesh.shape(), strict=True))
+    for c in (*found.candidates, *found.dropped):
+        is_same = c.choice.mesh == sizes and ParallelOptions(**c.choice.options) == options
+        if is_same and c.estimate is not None:
+            return c.memory
+    return None
+
+
 def _get_device_memory(devices: list[jax.Device]) -> int:
     """Return the bytes that each device may hold; CPU devices share the machine's memory."""
     limit = (devices[0].memory_stats() or {}).get("bytes_limit")
     if limit is None:
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // len(devices)
-    return int(_MEMORY_FRACTION * limit)
+    return int(limit)
 
 
 planners["auto"] = _apply_best_plan

@@ -24,7 +24,14 @@ _MAX_MICRO_BATCHES = 64
 SEQUENCE_PARALLEL_MODES = ("ring", "ulysses")
 # More parameters than any model has.
 _ALL_PARAMETERS = 10**15
-_OFFLOADS = ((), ("optimizer",), ("optimizer", "parameters"), ("activations",))
+_OFFLOADS = (
+    (),
+    ("optimizer",),
+    ("optimizer", "parameters"),
+    ("activations",),
+    ("optimizer", "activations"),
+    ("optimizer", "parameters", "activations"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +52,7 @@ class PlanChoice:
       experts: Whether experts are split over the devices that share a batch.
       keeps_weights: Whether `zero=3` keeps gathered weights from the forward to the backward pass.
       keep: As in `Pipeline`.
+      precision: Name of the Keras policy, or None for the model's own.
     """
 
     data: int
@@ -59,6 +67,7 @@ class PlanChoice:
     experts: bool = False
     keeps_weights: bool = False
     keep: str = "inputs"
+    precision: str | None = None
 
     @property
     def devices(self) -> int:
@@ -112,9 +121,10 @@ class PlanChoice:
     @property
     def flat_options(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults, with those of the pipeline, for tables and JSON."""
-        if self.keep == "inputs":
-            return self.options
-        return self.options | {"pipeline": "stage", "keep": self.keep}
+        options = self.options
+        if self.keep != "inputs":
+            options |= {"pipeline": "stage", "keep": self.keep}
+        return options | ({"precision": self.precision} if self.precision else {})
 
     def to_script_lines(self) -> list[str]:
         """Return the lines of a script that create the strategy."""
@@ -122,7 +132,9 @@ class PlanChoice:
         choices = "".join(
             f", {name}={_format_literal(value)}" for name, value in self.options.items()
         )
+        policy = f'tf.keras.mixed_precision.set_global_policy("{self.precision}")'
         return [
+            *([policy] if self.precision else []),
             f"mesh = tf.experimental.dtensor.create_mesh({{{sizes}}})",
             f'strategy = tf.distribute.MeshStrategy(mesh, rules="{self.rules}"{choices})',
         ]
@@ -162,6 +174,7 @@ def enumerate_choices(profile: ModelProfile, devices: int) -> Iterator[PlanChoic
             for zero in (0, 1, 2, 3) if data > 1 else (0,):
                 for sequence in _list_sequence_modes(profile, model, stage, bool(names)):
                     base = PlanChoice(data, model, stage, zero, sequence=sequence)
+                    base = dataclasses.replace(base, precision=profile.precision)
                     if sequence not in SEQUENCE_PARALLEL_MODES:
                         base = dataclasses.replace(base, names=names)
                     yield from _vary_options(base, profile)

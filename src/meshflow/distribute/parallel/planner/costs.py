@@ -158,6 +158,8 @@ class CostModel:
 
     def __init__(self, profile: ModelProfile, hardware: Hardware) -> None:
         self.profile, self.hardware = profile, hardware
+        speeds = hardware.products, hardware.bfloat16_products or hardware.products
+        self._product_speed = speeds[profile.computes_bfloat16]
         self._cached_sizes = functools.cache(self._compute_sizes)
         self._cached_stages = functools.cache(self._compute_stages)
         self._cached_weights = functools.cache(self._compute_weight_bytes)
@@ -609,7 +611,10 @@ class CostModel:
             passes = _PIPELINE_PASSES if choice.keep == "inputs" else _TRAINING_PASSES
         # Recomputation repeats the forward pass.
         passes += choice.recompute == "layer"
-        compute = passes * work * examples / self.hardware.products / (1 - bubble)
+        compute = passes * work * examples / self._product_speed / (1 - bubble)
+        # Each pass of a layer takes at least a latency, so small micro-batches are slower.
+        launches = passes * len(self.profile.layers) * choice.micro_batches / choice.stage
+        compute += launches * self.hardware.wait / (1 - bubble)
         exchanges = self._count_exchanges(choice)
         moved = self._count_host_bytes(choice)
         return {

@@ -14,7 +14,14 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
 
-__all__ = ["Hardware", "format_bytes", "format_seconds", "measure_hardware", "parse_bytes"]
+__all__ = [
+    "Hardware",
+    "format_bytes",
+    "format_seconds",
+    "measure_hardware",
+    "parse_bytes",
+    "parse_fraction",
+]
 
 _UNITS = {"": 1, "B": 1} | {
     letter + end: base**power
@@ -45,6 +52,27 @@ def parse_bytes(text: object) -> int:
     return int(float(match[1]) * units[match[2].lower()])
 
 
+def parse_fraction(value: object) -> float:
+    """Parse a fraction of a device's memory.
+
+    Args:
+      value: Text such as "10%" or "0.1", or a number.
+
+    Returns:
+      The fraction.
+
+    Raises:
+      ValueError: If the value cannot be parsed, or if it is not in the range from 0 to less than 1.
+    """
+    match = re.fullmatch(r"\s*(\d*\.?\d+(?:[eE]-?\d+)?)\s*(%?)\s*", str(value))
+    fraction = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= fraction < 1:
+        raise InvalidValueError(
+            f"margin must be a part of the memory, such as 10% or 0.1 and less than 1, got {value!r}."
+        )
+    return fraction
+
+
 def format_bytes(count: float) -> str:
     """Format a number of bytes with three digits, such as "15.2 GB"."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -73,16 +101,21 @@ class Hardware:
         second.
       link: Bytes per second that each device sends to other devices.
       host: Bytes per second between a device and its host's memory.
-      wait: Latency of an exchange in seconds.
+      wait: Latency of an exchange, and of a pass of a layer, in seconds.
+      margin: Part of the memory that a plan leaves free, such as "10%" or 0.1, for fragmentation
+        and for the error of the estimate.
+      bfloat16_products: Speed of matrix products of bfloat16 values. Default: `products`.
 
     Raises:
-      ValueError: If a size or speed is not positive, if the latency is negative, or if a unit is
-        unknown.
+      ValueError: If a size or speed is not positive, if the latency is negative, if the margin is
+        not less than 1, or if a unit is unknown.
 
     Example:
       >>> import meshflow as tf
       >>> tf.distribute.Hardware(8, "16GB").memory
       16000000000
+      >>> tf.distribute.Hardware(8, "16GB", margin="25%").usable_memory
+      12000000000
     """
 
     devices: int
@@ -91,15 +124,20 @@ class Hardware:
     link: float = 50e9
     host: float = 20e9
     wait: float = 1e-5
+    margin: float | str = 0.1
+    bfloat16_products: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", parse_bytes(self.memory))
+        object.__setattr__(self, "margin", parse_fraction(self.margin))
+        if self.bfloat16_products is None:
+            object.__setattr__(self, "bfloat16_products", self.products)
         is_integer = isinstance(self.devices, int) and not isinstance(self.devices, bool)
         if not is_integer or self.devices < 1:
             raise InvalidValueError(
                 f"Hardware: devices must be an integer of at least 1, got {self.devices!r}."
             )
-        for name in ("products", "link", "host"):
+        for name in ("products", "link", "host", "bfloat16_products"):
             speed = getattr(self, name)
             if not (isinstance(speed, (int, float)) and speed > 0):
                 raise InvalidValueError(
@@ -110,43 +148,77 @@ class Hardware:
                 f"Hardware: wait must be a number of seconds, 0 or more, got {self.wait!r}."
             )
 
+    @property
+    def usable_memory(self) -> int:
+        """Return the bytes of each device without the margin."""
+        return round(int(self.memory) * (1 - float(self.margin)))
 
-def measure_hardware(devices: int, memory: int | str) -> Hardware:
-    """Measure the speeds of this process's devices, in about a second.
+
+def measure_hardware(devices: int, memory: int | str, margin: float | str = 0.1) -> Hardware:
+    """Measure the speeds of this process's devices and of the links between them, in seconds.
+
+    Bandwidth and latency of a link are those of all-reduces and all-gathers of two sizes. A process
+    with one device has no link; the defaults of `Hardware` are used.
 
     Args:
       devices: Number of devices to plan for.
       memory: Memory of each device.
+      margin: As in `Hardware`.
 
     Returns:
       The hardware.
     """
     local_devices = jax.local_devices()
-    size = 1024
-    matrix = jax.device_put(np.ones((size, size), np.float32), local_devices[0])
-    product = jax.jit(lambda a: a @ a)
-    speed = 2.0 * size**3 / _time_call(lambda: product(matrix))
-    hardware = Hardware(devices, memory, products=speed)
-    host = matrix.nbytes / _time_call(lambda: jax.device_put(np.asarray(matrix), local_devices[0]))
-    count = len(local_devices)
-    if count > 1:
-        mesh = jax.sharding.Mesh(np.array(local_devices), ("all",))
-        rows = jax.device_put(
-            np.ones((count, size * size), np.float32), NamedSharding(mesh, PartitionSpec("all"))
-        )
-        gather = jax.jit(lambda a: a * 1, out_shardings=NamedSharding(mesh, PartitionSpec()))
-        sent = 4.0 * size * size * (count - 1)
-        link = sent / _time_call(lambda: gather(rows))
-        return dataclasses.replace(hardware, host=host, link=link)
-    return dataclasses.replace(hardware, host=host)
+    matrix = jax.device_put(np.ones([_MEASURED_SIZE] * 2, np.float32), local_devices[0])
+    products = jax.jit(lambda a: a @ a)
+    flops = 2.0 * _MEASURED_SIZE**3
+    speeds = [flops / _time_call(products, matrix.astype(t)) for t in ("float32", "bfloat16")]
+    seconds = _time_call(lambda a: jax.device_put(np.asarray(a), local_devices[0]), matrix)
+    hardware = Hardware(
+        devices,
+        memory,
+        products=speeds[0],
+        host=matrix.nbytes / seconds,
+        margin=margin,
+        bfloat16_products=speeds[1],
+    )
+    if len(local_devices) == 1:
+        return hardware
+    link, wait = _measure_links(local_devices)
+    return dataclasses.replace(hardware, link=link, wait=wait)
 
 
-def _time_call(run: Callable[[], Any]) -> float:
-    """Return the shortest of three times of a call, in seconds."""
-    jax.block_until_ready(run())
+# Rows and columns of the matrices of a measurement, and the sizes of a large exchange and of one that takes only its latency.
+_MEASURED_SIZE = 1024
+_LARGE_EXCHANGE, _SMALL_EXCHANGE = 1 << 20, 1 << 5
+
+
+def _measure_links(devices: list[jax.Device]) -> tuple[float, float]:
+    """Return the bytes per second that each device sends, and the seconds of the smallest exchange."""
+    count = len(devices)
+    mesh = jax.sharding.Mesh(np.array(devices), ("all",))
+    split, full = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (["all"], []))
+    # The second values are the bytes that a device sends for each element of a row.
+    sent = 4.0 * (count - 1)
+    collectives = [
+        (jax.jit(lambda a: a * 1, out_shardings=full), sent),
+        (jax.jit(lambda a: a.sum(0), out_shardings=full), 2 * sent / count),
+    ]
     times = []
-    for _ in range(3):
+    for length in (_LARGE_EXCHANGE, _SMALL_EXCHANGE):
+        rows = jax.device_put(np.ones((count, length), np.float32), split)
+        times.append([_time_call(run, rows) for run, _ in collectives])
+    large, small = map(sum, times)
+    num_bytes = sum(n for _, n in collectives) * (_LARGE_EXCHANGE - _SMALL_EXCHANGE)
+    return num_bytes / max(large - small, 1e-9), small / len(collectives)
+
+
+def _time_call(run: Callable[..., Any], *operands: Any) -> float:
+    """Return the shortest of five times of a call, in seconds."""
+    jax.block_until_ready(run(*operands))
+    times = []
+    for _ in range(5):
         start = time.perf_counter()
-        jax.block_until_ready(run())
+        jax.block_until_ready(run(*operands))
         times.append(time.perf_counter() - start)
     return max(min(times), 1e-9)

@@ -153,6 +153,8 @@ class ModelProfile:
       experts: Its layers of experts.
       products: Its products with weights.
       own_step: Whether its `train_step` computes gradients itself, of a loss that cannot be split.
+      precision: Name of the policy that its layers were given for this profile, or None.
+      computes_bfloat16: Whether layers compute with bfloat16 values.
     """
 
     name: str
@@ -169,6 +171,8 @@ class ModelProfile:
     products: tuple[WeightProduct, ...]
     _traced: _TracedLoss
     own_step: bool = False
+    precision: str | None = None
+    computes_bfloat16: bool = False
 
     @property
     def parameters(self) -> int:
@@ -436,8 +440,12 @@ class _TracedLoss:
         closed = jax.make_jaxpr(run_forward)(*structs)
         jaxpr = closed.jaxpr
         inputs = set(jaxpr.invars) | set(jaxpr.constvars)
+        weights = {jaxpr.invars[i] for i in trained}
         unit, unit_of = 0, {}
         for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "convert_element_type" and eqn.invars[0] in weights:
+                # Under a policy of mixed precision, products take copies of weights, which do not grow with the batch.
+                inputs.update(eqn.outvars)
             label = re.search(rf"{CALL_SCOPE_PREFIX}(\d+)", str(eqn.source_info.name_stack))
             unit = int(label[1]) if label else unit
             for v in eqn.outvars:

@@ -22,6 +22,7 @@ __all__ = [
     "CompiledTrial",
     "adopt_model",
     "compile_trial",
+    "precision_scope",
     "shape_only_variables",
     "suspend_layouts",
 ]
@@ -148,6 +149,25 @@ def shape_only_variables(model: Any) -> Iterator[None]:
             variable.__dict__.update(state)
         model._strategy_at_compile = strategy
         model._reset_steps()
+
+
+@contextlib.contextmanager
+def precision_scope(model: Any, precision: str | None) -> Iterator[None]:
+    """Set the policy of a model's layers while the context is open.
+
+    Args:
+      model: The model.
+      precision: Name of the policy, or None for the layers' own.
+    """
+    layers = [v for v in (model, *model.submodules) if precision and "_dtype_policy" in v.__dict__]
+    policies = [layer._dtype_policy for layer in layers]
+    try:
+        for layer in layers:
+            layer._dtype_policy = get_public_package().keras.mixed_precision.Policy(precision)
+        yield
+    finally:
+        for layer, policy in zip(layers, policies, strict=True):
+            layer._dtype_policy = policy
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ run the compiled step, and call the callbacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -16,9 +17,11 @@ import numpy as np
 from meshflow.core.dispatch.tiers import RunForecast
 from meshflow.core.runtime.annotations import INPUT, region
 from meshflow.core.runtime.context import context
+from meshflow.core.runtime.errors import OutOfMemoryError
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.data.node import DatasetNode
+from meshflow.distribute.parallel.planner.auto_plan import suggest_plan
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.training.asynchronous_training import (
     AnyHandler,
@@ -173,7 +176,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         self._set_forecast("train", forecast)
         logs: Any = None
         epoch_logs: dict[str, Any] | None = None
-        with Interruptible() as interruptible:
+        with Interruptible() as interruptible, self._suggest_smaller_plans():
             for epoch, batches in handler.iterate_epochs():
                 done = 0
                 if resumption is not None:
@@ -224,6 +227,19 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         if finalize is not None and getattr(self.optimizer, "use_ema", False) and epochs > 0:
             finalize(self.trainable_variables)
         return self.history
+
+    @contextmanager
+    def _suggest_smaller_plans(self) -> Iterator[None]:
+        """Add a plan that would fit to the errors of training steps that run out of memory."""
+        try:
+            yield
+        except OutOfMemoryError as error:
+            traced = self._find_traced_step("train")
+            if traced is None:
+                raise
+            (batch,), _ = traced.structured_input_signature
+            message = f"{error.message.rstrip('.')}. {suggest_plan(self, batch)}"
+            raise OutOfMemoryError(message) from error
 
     def _make_train_runner(
         self, handler: AnyHandler, finder: FindNaN | None
