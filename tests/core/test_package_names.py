@@ -95,7 +95,7 @@ tf.config.threading.set_inter_op_parallelism_threads(2)
 assert os.environ["NPROC"] == "3"
 assert names == [d.name for d in tf.config.list_physical_devices()]
 assert tf.reduce_sum(tf.ones([10_000])).numpy() == 10_000
-x = tf.zeros([10_000])
+x = tf.zeros([100_000])
 try:
     tf.config.threading.set_intra_op_parallelism_threads(2)
 except RuntimeError as error:

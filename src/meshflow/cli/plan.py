@@ -107,7 +107,9 @@ def plan(
     try:
         check_objective(objective)
         speeds = dict(products=products, bfloat16_products=bfloat16_products, link=link, host=host)
-        explicit = {name: speed for name, speed in speeds.items() if speed is not None}
+        explicit: dict[str, Any] = {
+            name: speed for name, speed in speeds.items() if speed is not None
+        }
         hardware = Hardware(devices, memory, margin=margin, **explicit)
     except InvalidValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -28,6 +28,8 @@ replace it:
 * `dce_jaxpr`, `dce_rules`: a jaxpr without the equations that unused results need. Public: none.
 * `SizeDecisions`, `decide_sizes_by_hints`: comparisons of symbolic sizes that depend on the values of
   the symbols. Public: none; `jax.export` raises an error for them.
+* `compile_sizes`: a Python function of symbols from the text of symbolic sizes, which is evaluated faster
+  than these. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
@@ -92,6 +94,7 @@ __all__ = [
     "cache_key",
     "collect_garbage",
     "common_lowerings",
+    "compile_sizes",
     "copy_to_devices",
     "count_scan_operands",
     "dce_jaxpr",

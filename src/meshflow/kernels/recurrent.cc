@@ -214,7 +214,8 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
 }  // namespace
 }  // namespace meshflow
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_recurrent, meshflow::execute,
+using meshflow::execute;
+XLA_FFI_DEFINE_HANDLER_SYMBOL(meshflow_recurrent, execute,
                               xla::ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attr<xla::ffi::Span<const int64_t>>("descriptor"));
 
 // Runs a descriptor without XLA, on the operands and results at `buffers`; returns 0 on success.

@@ -89,8 +89,10 @@ def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     return tensor.reshape(shape) if count == tensor.size else None
 
 
-def _expand(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray:
-    return np.expand_dims(arrays[0], static[0])
+def _expand(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (array,), (axis,) = arrays, static
+    is_valid = type(axis) is int and -array.ndim - 1 <= axis <= array.ndim
+    return np.expand_dims(array, axis) if is_valid else None
 
 
 def _add_bias(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:

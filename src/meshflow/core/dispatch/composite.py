@@ -525,9 +525,10 @@ class SparseTensor(CompositeTensor):
     @property
     def shape(self) -> TensorShape:
         """Return the shape of the full tensor; sizes are None if a program computes them."""
+        if isinstance(self._dense_shape, TensorSpec):
+            unknown = [None] * self._dense_shape.shape[0]
+            return TensorShape(getattr(self._dense_shape, "sizes", unknown))
         sizes = get_sizes(self._dense_shape)
-        if isinstance(self._dense_shape, _SizesSpec):
-            sizes = self._dense_shape.sizes
         if sizes is None and isinstance(self._dense_shape.array, jax.core.Tracer):
             return TensorShape([None] * self._dense_shape.array.shape[0])
         sizes = self._dense_shape.numpy() if sizes is None else sizes

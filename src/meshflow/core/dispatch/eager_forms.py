@@ -63,7 +63,8 @@ class _InterpretedForm:
         if not (is_fast and can_run_plan(self._plan, shapes)):
             return None
         plan, tree, bound = self._plan, self._tree, self._plan.bind(shapes)
-        is_single = jax.tree_util.treedef_is_leaf(tree)
+        # The tree of None is a leaf, too.
+        is_single = tree.num_leaves == 1 and jax.tree_util.treedef_is_leaf(tree)
 
         def call(*values: Any) -> PyTree:
             arrays = [np.asarray(v) for v in (values if is_flat else jax.tree.leaves(values))]

@@ -124,7 +124,7 @@ class Tensor(_Operators):
           >>> import meshflow as tf
           >>> type(tf.constant([1, 2]).array).__name__
           'ndarray'
-          >>> isinstance(tf.zeros([10_000]).array, jax.Array)
+          >>> isinstance(tf.zeros([100_000]).array, jax.Array)
           True
         """
         return self._value

@@ -429,6 +429,7 @@ def _parse_window_batch(node: DatasetNode) -> WindowBatch | None:
         return (
             None if first.size else first._replace(size=node.batch_size, drop=node.drops_remainder)
         )
+    assert isinstance(node, Zip)
     leaves = _replace_leaves(node.tree, iter([part.leaves for part in known_parts]))
     return first._replace(leaves=leaves)
 

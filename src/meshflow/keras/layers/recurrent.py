@@ -332,7 +332,7 @@ class RNN(Layer):
         return (
             is_sequence
             and inputs.shape[0 if self.time_major else 1] != 0
-            and all(s.dtype == inputs.dtype for s in states)
+            and all(s.dtype == inputs.dtype and s.shape[-1] == self.cell.units for s in states)
         )
 
     def _run_fused(

@@ -222,9 +222,11 @@ class ComponentFunction:
 
 def _specify_dense_shape(spec: PyTree, value: PyTree) -> PyTree:
     """Replace the dense shape of a sparse argument by its sizes, which ops need."""
-    sizes = spec.shape.dims if isinstance(spec, SparseTensorSpec) else None
     recorder = context.host_recorder
-    if sizes is None or (None in sizes and recorder is None):
+    if not isinstance(spec, SparseTensorSpec) or spec.shape.rank is None:
+        return value
+    sizes = spec.shape.as_list()
+    if None in sizes and recorder is None:
         return value
     if None in sizes:
         # The first dimension is that of the batch, as in dense arguments.

@@ -197,7 +197,9 @@ def _serialize_shapes(value: PyTree) -> Json:
     if isinstance(value, dict):
         return {key: _serialize_shapes(v) for key, v in value.items()}
     if isinstance(value, TensorShape) or all(s is None or isinstance(s, int) for s in value):
-        return {"class_name": "TensorShape", "items": list(TensorShape(value).as_list())}
+        # Layers that were first called while the model is saved have symbols as sizes.
+        sizes = [n if isinstance(n, int) else None for n in TensorShape(value).as_list()]
+        return {"class_name": "TensorShape", "items": sizes}
     items = [_serialize_shapes(v) for v in value]
     return _serialize_tuple(items) if isinstance(value, tuple) else items
 
