@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from capabilities import needs
 from meshflow.interpreter import build_plan
-from meshflow.kernels import attention
+from meshflow.kernels import attention, library
 from meshflow.passes.attention_tiling import tile_attention
 
 FEATURES = 8
@@ -127,6 +128,7 @@ def find_names(closed):
     return [e.primitive.name for e in closed.jaxpr.eqns]
 
 
+@needs(library.ATTENTION)
 @pytest.mark.parametrize(
     ("form", "shape", "dtype"),
     [(form, (2, 3, 10, 14), "float32") for form in [*FORMS, *OTHERS]]
