@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
-from capabilities import needs
+from kernels.beside_xla import needs
 from meshflow.interpreter import build_plan
 from meshflow.kernels import attention, library
 from meshflow.passes.attention_tiling import tile_attention
