@@ -24,7 +24,7 @@ from jax.custom_derivatives import SymbolicZero
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
 from meshflow.kernels import flash_attention, library, lowerings
-from meshflow.kernels.composite_primitives import infer_results, move_batch_axes_first
+from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Aval, Avals, HandlerCall
 
@@ -565,14 +565,12 @@ def register(draw_uniform_at: Callable[[Array, Array, str], Array]) -> None:
       draw_uniform_at: Draws uniform numbers, given a state of the generator, indices and a dtype.
     """
     _Hooks.draw_uniform_at = staticmethod(draw_uniform_at)
-    for primitive, composite in (
-        (attention_p, _compute_attention),
-        (gradient_p, _compute_gradient),
-        (tangent_p, _compute_tangent),
+    for primitive, composite, choose in (
+        (attention_p, _compute_attention, _choose_handler),
+        (gradient_p, _compute_gradient, _choose_handler),
+        (tangent_p, _compute_tangent, None),
     ):
-        abstract = functools.partial(infer_results, composite, primitive.multiple_results)
-        choose = _choose_handler if primitive is not tangent_p else lambda *_: None
-        register_composite(primitive, composite, abstract, choose)
+        register_composite(primitive, composite, None, choose)
         # Under vmap it remains one primitive, which the handler can compute.
         batching.primitive_batchers[primitive] = functools.partial(_batch, primitive, composite)
     ad.primitive_transposes[tangent_p] = _transpose_tangent

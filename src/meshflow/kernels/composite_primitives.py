@@ -22,24 +22,26 @@ composites: dict[Primitive, Callable[..., Any]] = {}
 def register(
     primitive: Primitive,
     composite: Callable[..., Any],
-    abstract: Callable[..., Any],
-    choose: Callable[[Avals, Avals, dict[str, Any]], HandlerCall | None],
+    abstract: Callable[..., Any] | None,
+    choose: Callable[[Avals, Avals, dict[str, Any]], HandlerCall | None] | None,
 ) -> None:
     """Register a primitive with JAX; derivatives, vmap and lowering are those of its equations.
 
     Args:
       primitive: The primitive, with one or several results.
       composite: Its equations, as a function of its operands and parameters.
-      abstract: Returns the types of the results, given those of the operands and the parameters.
+      abstract: Returns the types of the results, given those of the operands and the parameters;
+        None for the types of the equations' results.
       choose: Called with the types of operands and results and the parameters if a handler may run;
-        returns a function of the operands that calls the handler, or None.
+        returns a function of the operands that calls the handler, or None. None if there is no
+        handler.
     """
     is_multiple = primitive.multiple_results
     composites[primitive] = composite
 
     def lower(context: mlir.LoweringRuleContext, *operands: Any, **parameters: Any) -> Any:
         call = None
-        if lowerings.can_use_handlers(context):
+        if choose is not None and lowerings.can_use_handlers(context):
             avals_in, avals_out = cast(tuple[Avals, Avals], (context.avals_in, context.avals_out))
             call = choose(avals_in, avals_out, parameters)
         call = call or functools.partial(composite, **parameters)
@@ -56,6 +58,7 @@ def register(
 
     # Eagerly it remains one primitive, which the handler can compute.
     primitive.def_impl(lambda *xs, **ps: jax.jit(functools.partial(primitive.bind, **ps))(*xs))
+    abstract = abstract or functools.partial(_infer_results, composite, is_multiple)
     primitive.def_abstract_eval(abstract)
     ad.primitive_jvps[primitive] = jvp
     batching.primitive_batchers[primitive] = batch
@@ -63,7 +66,7 @@ def register(
     mlir.register_lowering(primitive, lower, platform="cpu")
 
 
-def infer_results(
+def _infer_results(
     composite: Callable[..., Any], is_multiple: bool, *avals: Any, **parameters: Any
 ) -> Any:
     """Infer the types of the results from those of the equations' results.

@@ -21,7 +21,7 @@ from jax import Array
 from meshflow.environment.jax_internals import ad, batching, jex_core
 from meshflow.environment.types import Primitive
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composite_primitives import infer_results, move_batch_axes_first
+from meshflow.kernels.composite_primitives import move_batch_axes_first
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -107,14 +107,12 @@ def _transpose_tangent(ct: Any, *operands: Any, dtype: np.dtype) -> list[Any]:
 
 def register() -> None:
     """Register the primitives with JAX."""
-    for primitive, composite in (
-        (loss_p, _compute_loss),
-        (gradient_p, _compute_gradient),
-        (tangent_p, _compute_tangent),
+    for primitive, composite, choose in (
+        (loss_p, _compute_loss, _choose_handler),
+        (gradient_p, _compute_gradient, _choose_handler),
+        (tangent_p, _compute_tangent, None),
     ):
-        abstract = functools.partial(infer_results, composite, primitive.multiple_results)
-        choose = _choose_handler if primitive is not tangent_p else lambda *_: None
-        register_composite(primitive, composite, abstract, choose)
+        register_composite(primitive, composite, None, choose)
         # Under vmap it remains one primitive, which the handler can compute.
         batching.primitive_batchers[primitive] = functools.partial(_batch, primitive)
     ad.primitive_transposes[tangent_p] = _transpose_tangent

@@ -18,7 +18,6 @@ from jax import Array
 
 from meshflow.environment.jax_internals import ad, jex_core
 from meshflow.kernels import library, lowerings
-from meshflow.kernels.composite_primitives import infer_results
 from meshflow.kernels.composite_primitives import register as register_composite
 from meshflow.kernels.library import Avals, HandlerCall
 
@@ -434,12 +433,11 @@ def register() -> None:
     """Register the primitives with JAX."""
     for primitive, composite, choose in (
         (layer_p, _compute_layer, functools.partial(_choose_handler, False)),
-        (tangent_p, _compute_tangents, lambda *_: None),
+        (tangent_p, _compute_tangents, None),
         (gradient_p, _compute_gradients, functools.partial(_choose_handler, True)),
     ):
         primitive.multiple_results = True
-        abstract = functools.partial(infer_results, composite, True)
-        register_composite(primitive, composite, abstract, choose)
+        register_composite(primitive, composite, None, choose)
     ad.primitive_jvps[layer_p] = _find_jvp
     ad.primitive_transposes[tangent_p] = _transpose_tangents
 
