@@ -85,15 +85,12 @@ def compute_blockwise_attention(
       ValueError: If a strategy shards sequences and the arguments require all scores.
     """
     sequences = find_sequence_sharding()
-    dropout = layer._dropout_layer
-    rate = 0.0 if training is None or training is False else float(dropout.rate)
+    rate = _get_dropout_rate(layer, training)
     obstacle = _find_obstacle(layer, rate, training, return_scores)
     if sequences is None and not obstacle:
         specs = _to_shape_struct(q), _to_shape_struct(k), _to_shape_struct(v)
         if attention.is_worthwhile(*specs):
-            options = ScoreOptions(
-                1.0, causal, masking, -1e9, rate if training else 0.0, q.dtype.name
-            )
+            options = ScoreOptions(1.0, causal, masking, -1e9, rate, q.dtype.name)
             return _attend_in_tiles(layer, q, k, v, masks, queries, options)
     if any(len(m.shape) > 3 for m in masks):
         obstacle = obstacle or "an attention_mask for each head"
@@ -111,8 +108,7 @@ def compute_blockwise_attention(
             f"{type(layer).__name__} {layer.name}: {obstacle} needs the scores of whole sequences, but the strategy "
             f"splits them over devices (sequence={sequences.option_value!r}). Remove one of the two options."
         )
-    rate = rate if training else 0.0
-    key = dropout._stream.next_key(count_counters(*q.shape)) if rate else None
+    key = layer._dropout_layer._stream.next_key(count_counters(*q.shape)) if rate else None
     block_options = AttentionOptions(causal, rate)
     mask = _combine_masks(masks, q, k)
     return apply(_blockwise_attention_op, (q, k, v, mask, queries, key), (block_options, sequences))
@@ -143,11 +139,16 @@ def _draw_noise_key(layer: Any, q: Tensor, k: Tensor, options: ScoreOptions) -> 
 
 def _to_rank4(masks: Sequence[Tensor]) -> Tensor | None:
     """Combine masks; those without an axis of heads apply to all of them."""
+    return _intersect_masks(masks, 4, -3)
+
+
+def _intersect_masks(masks: Sequence[Tensor], rank: int, axis: int) -> Tensor | None:
+    """Return True where all masks are True, with axes of size 1 inserted up to a rank; None without masks."""
     if not masks:
         return None
     mask = functools.reduce(math.logical_and, masks)
-    while len(mask.shape) < 4:
-        mask = array.expand_dims(mask, -3)
+    while len(mask.shape) < rank:
+        mask = array.expand_dims(mask, axis)
     return mask
 
 
@@ -175,7 +176,7 @@ def attend_additively(
       The outputs [b, t, h of values], or None if the layer has to compute the scores.
     """
     query, key, _ = operands
-    rate = 0.0 if training is None or training is False else float(layer._dropout_layer.rate)
+    rate = _get_dropout_rate(layer, training)
     sizes = (*query.shape, key.shape[1])
     if (
         any(len(x.shape) != 3 for x in operands)
@@ -184,8 +185,7 @@ def attend_additively(
         or _find_obstacle(layer, rate, training, return_scores)
     ):
         return None
-    noise = query.dtype.name
-    options = ScoreOptions(1.0, causal, "add_each", -1e9, rate if training else 0.0, noise)
+    options = ScoreOptions(1.0, causal, "add_each", -1e9, rate, query.dtype.name)
     q, k, v = (array.expand_dims(x, 2) for x in operands)
     noise_key = _draw_noise_key(layer, q, k, options)
     inputs = (
@@ -230,6 +230,11 @@ def _to_shape_struct(tensor: Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.array.shape), tensor.array.dtype)
 
 
+def _get_dropout_rate(layer: Any, training: Any) -> float:
+    """Return the rate of dropout, or 0 if the layer is not trained; a tensor `training` may be True."""
+    return float(layer._dropout_layer.rate) if isinstance(training, Tensor) or training else 0.0
+
+
 def _find_obstacle(layer: Any, dropout_rate: float, training: Any, return_scores: bool) -> str:
     """Return the name of the option that requires all scores, or ""."""
     if return_scores:
@@ -238,20 +243,16 @@ def _find_obstacle(layer: Any, dropout_rate: float, training: Any, return_scores
         return "the policy mixed_float8"
     if isinstance(training, Tensor) and dropout_rate:
         return "dropout by a tensor `training`"
-    return "dropout of all weights" if dropout_rate >= 1 and training else ""
+    return "dropout of all weights" if dropout_rate >= 1 else ""
 
 
 def _combine_masks(masks: Sequence[Tensor], q: Tensor, k: Tensor) -> Tensor | None:
     """Return one mask [b, 1 or t, s], or None."""
-    result = None
-    for mask in masks:
-        result = mask if result is None else math.logical_and(result, mask)
-    if result is None:
+    mask = _intersect_masks(masks, 3, 0)
+    if mask is None:
         return None
-    while len(result.shape) < 3:
-        result = array.expand_dims(result, 0)
-    rows = 1 if result.shape[1] == 1 else q.shape[1]
-    return array.broadcast_to(result, [q.shape[0], rows, k.shape[1]])
+    rows = 1 if mask.shape[1] == 1 else q.shape[1]
+    return array.broadcast_to(mask, [q.shape[0], rows, k.shape[1]])
 
 
 def _attend_by_cudnn(
