@@ -61,9 +61,8 @@ class Rematerialization:
 
     @property
     def recompute(self) -> str | Callable[..., Any] | None:
-        """Return the option `recompute` of `ParallelOptions`, as far as it concerns values in layers."""
-        recompute = self.strategy.options.recompute
-        return None if recompute == "gathers" else recompute
+        """Return the option `recompute` of `ParallelOptions`."""
+        return self.strategy.options.recompute
 
     def get_residual_storage(self, layer: str) -> ResidualStorage | None:
         """Return the storage for the residuals of a layer, or None if they remain on the device."""
@@ -207,11 +206,6 @@ class BatchShares(Rematerialization):
             return None
         copies = self._weight_copies.setdefault(id(variable), WeightCopies(variable, axes, self))
         return read_tensor(copies)
-
-    @property
-    def recompute(self) -> str | Callable[..., Any] | None:
-        """Return the option `recompute` of `ParallelOptions`."""
-        return self.strategy.options.recompute
 
     def get_residual_storage(self, layer: str) -> ResidualStorage | None:
         """Return the storage for the residuals of a layer, or None if they remain on the device."""
