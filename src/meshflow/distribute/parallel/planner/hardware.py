@@ -23,6 +23,10 @@ __all__ = [
     "parse_fraction",
 ]
 
+# Rows and columns of the matrices that are multiplied and copied in a measurement.
+_MEASURED_SIZE = 1024
+# Elements that each device exchanges: many for the bandwidth, and few for the latency.
+_LARGE_EXCHANGE, _SMALL_EXCHANGE = 1 << 20, 1 << 5
 _UNITS = {"": 1, "B": 1} | {
     letter + end: base**power
     for power, letter in enumerate("KMGTP", 1)
@@ -155,7 +159,7 @@ class Hardware:
 
 
 def measure_hardware(devices: int, memory: int | str, margin: float | str = 0.1) -> Hardware:
-    """Measure the speeds of this process's devices and of the links between them, in seconds.
+    """Measure the speeds of this process's devices and of the links between them.
 
     Bandwidth and latency of a link are those of all-reduces and all-gathers of two sizes. A process
     with one device has no link; the defaults of `Hardware` are used.
@@ -186,11 +190,6 @@ def measure_hardware(devices: int, memory: int | str, margin: float | str = 0.1)
         return hardware
     link, wait = _measure_links(local_devices)
     return dataclasses.replace(hardware, link=link, wait=wait)
-
-
-# Rows and columns of the matrices of a measurement, and the sizes of a large exchange and of one that takes only its latency.
-_MEASURED_SIZE = 1024
-_LARGE_EXCHANGE, _SMALL_EXCHANGE = 1 << 20, 1 << 5
 
 
 def _measure_links(devices: list[jax.Device]) -> tuple[float, float]:
