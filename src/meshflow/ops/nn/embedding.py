@@ -96,12 +96,12 @@ def embedding_lookup_sparse(
       [[40. 60.]
        [ 1.  1.]]
     """
-    num_rows = None
     if not isinstance(sp_ids, SparseTensor):
         raise TypeError(
             "tf.nn.embedding_lookup_sparse: sp_ids must be a SparseTensor or RaggedTensor, got "
             f"{type(sp_ids).__name__}."
         )
+    num_rows = None
     if is_unknown([sp_ids.indices]):
         sp_ids, num_rows = _assume_all_rows(sp_ids)
     return _combine_rows(params, sp_ids, sp_weights, combiner, max_norm, num_rows)
