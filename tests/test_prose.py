@@ -14,6 +14,8 @@ _spec.loader.exec_module(prose)
 LIMITS = json.loads(prose.LIMITS.read_text())
 
 
+# `make check` measures the same package.
+@pytest.mark.soak
 def test_package_stays_within_the_limits():
     assert prose.check_source(LIMITS, prose.Measurement(prose.SOURCE)) == []
 

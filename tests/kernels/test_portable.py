@@ -36,7 +36,7 @@ FILES += helpers.rounds(
     [], ["adam", "cross_entropy", "images", "pooling", "recurrent", "running_sums", "table_rows"]
 )
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.soak,
     pytest.mark.timeout(1200),
     # XLA fuses products into sums, as compilers for aarch64 do by default.
     pytest.mark.skipif("fma" not in cpu_info.read_cpu_flags(), reason="fused multiply-add"),

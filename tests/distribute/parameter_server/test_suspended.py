@@ -83,7 +83,13 @@ def counting(strategy):
 
 
 @pytest.mark.parametrize("kind", ["worker", "ps"])
-@pytest.mark.parametrize("starts", [True, False], ids=["before its first report", "at work"])
+@pytest.mark.parametrize(
+    "starts",
+    [
+        pytest.param(True, id="before its first report"),
+        pytest.param(False, id="at work", marks=pytest.mark.soak),
+    ],
+)
 def test_suspended_processes_do_not_block_the_job(strategy, kind, starts):
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     step, counts = counting(strategy)
