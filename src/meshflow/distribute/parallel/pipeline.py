@@ -132,7 +132,7 @@ class PipelinedStep:
         self._capture_indices = self._group_captures()
         self._groups = self._find_update_groups(program)
         self.loop: PipelineLoop = self._build_loop()
-        # Weights that stay on their stages, by pack and dtype.
+        # Buffers of resident weights, by pack and dtype.
         self._buffers: list[dict[str, StageBuffer]] = []
         if self.loop.divided:
             self._check_collectives()
@@ -177,9 +177,9 @@ class PipelinedStep:
         )
 
     def _find_update_groups(self, program: LossProgram) -> dict[int, Hashable]:
-        """Return the update groups of the captures that stay on their stages.
+        """Return the update groups of the resident weights, by capture.
 
-        A weight stays on its stage if no other stage uses it, if its values are in the memory of
+        A weight is resident, only on the devices of its stage, if no other stage uses it, if its values are in the memory of
         devices, and if the optimizer can update it as a part of an array. A step gathers the
         others.
         """
@@ -187,15 +187,16 @@ class PipelinedStep:
         users = Counter(i for stage in self.stages.programs for i in stage.captures)
         for indices, variable in zip(self._capture_indices, self.variables, strict=True):
             is_own = len(indices) == 1 and users[indices[0]] == 1
-            if not (is_own and can_join_buffer(self.traced.captures[indices[0]])):
-                continue
-            storage = get_storage(variable)
-            if self.schedule.has_backward_passes:
-                group = program.get_update_group(variable)
-            else:
-                group = storage.group if isinstance(storage, StageBuffer) else None
+            storage, group = get_storage(variable), None
+            if is_own and can_join_buffer(self.traced.captures[indices[0]]):
+                if self.schedule.has_backward_passes:
+                    group = program.get_update_group(variable)
+                elif isinstance(storage, StageBuffer):
+                    group = storage.group
             if group is not None:
                 groups[indices[0]] = group
+            elif isinstance(storage, StageBuffer) and self.schedule.has_backward_passes:
+                storage.release()
         return groups
 
     def _place_weights(self) -> None:
@@ -220,7 +221,7 @@ class PipelinedStep:
 
     @property
     def _gathered(self) -> list[int]:
-        """Return the indices of the variables that do not stay on their stages."""
+        """Return the indices of the variables that are not resident."""
         return [
             n
             for n, indices in enumerate(self._capture_indices)
@@ -228,7 +229,7 @@ class PipelinedStep:
         ]
 
     def _read_captures(self) -> list[Tensor]:
-        """Read the captures; zeros stand for weights that stay on their stages."""
+        """Read the captures, with zeros in place of resident weights."""
         gathered = [c for i, c in enumerate(self.traced.captures) if i not in self._groups]
         with suspend_autocast():
             values = iter(read_tensors(gathered))
@@ -418,7 +419,7 @@ class PipelinedStep:
         Args:
           leaves: Tensors of the batch.
           captures: Values of the captures.
-          buffers: Arrays of the weights that stay on their stages, by pack and dtype.
+          buffers: Arrays of the resident weights, by pack and dtype.
 
         Returns:
           Gradients by variable, new state, and the needed results.

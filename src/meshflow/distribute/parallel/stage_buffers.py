@@ -24,10 +24,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.context import Trace, context
-from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.stage_weights import ResidentPack, merge_axes, split_axes
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.replicas.variables import MirroredVariable
@@ -173,7 +172,7 @@ class StageBuffer(MirroredVariable):
         self.pack, self.stage_layers = pack, stage_layers
         self.members, self.parts = members, parts
         shape = pack.get_array_shape(dtype, layout.mesh.dim_size(pack.over))
-        self._fill_rows(shape, layout, 0.0, "stage_weights")
+        self.fill_rows(shape, layout, 0.0, "stage_weights")
 
     @property
     def group(self) -> Hashable:
@@ -199,9 +198,17 @@ class StageBuffer(MirroredVariable):
         layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
         # Elements that belong to no variable have a gradient of zero. A one is a valid value of all
         # slots, also of those that a rule divides by.
-        copy._fill_rows(self._shape, layout, 1.0, "stage_slots")
+        copy.fill_rows(self._shape, layout, 1.0, "stage_slots")
 
-    def _fill_rows(self, shape: tuple[int, ...], layout: Layout, fill: float, name: str) -> None:
+    def fill_rows(self, shape: tuple[int, ...], layout: Layout, fill: float, name: str) -> None:
+        """Create the array from the values of the members, which become parts of it.
+
+        Args:
+          shape: Shape of the array.
+          layout: Its layout.
+          fill: Value of the elements that belong to no member.
+          name: Name of the buffer.
+        """
         for member in self.members:
             if isinstance(member, StageVariable):
                 member.buffer.release()
@@ -213,10 +220,9 @@ class StageBuffer(MirroredVariable):
             MirroredVariable.__init__(self, value, trainable=False, name=name, dtype=dtype)
             self._own_layout, self._fill = layout, fill
         for member, part in zip(self.members, self.parts, strict=True):
-            member.__dict__["_released_class"] = type(member)
             del member.__dict__["_value"]
+            member.__dict__.update(released_class=type(member), buffer=self, part=part)
             member.__class__ = StageVariable
-            member.buffer, member.part = self, part  # type: ignore[attr-defined]
 
     def _assemble(self, shape: tuple[int, ...], layout: Layout, fill: float) -> Array:
         """Return the array of the members' values; a device also holds one row of other devices."""
@@ -236,7 +242,7 @@ class StageBuffer(MirroredVariable):
                 ((1, *shape[1:]), self.members[0].dtype.name),
                 fill,
                 row_sharding,
-                [member._value for _, member in parts],
+                [member.value().array for _, member in parts],
             )
             own = {device for device, (i, *_) in indices.items() if (i.start or 0) == index}
             shards |= {s.device: s.data for s in row.addressable_shards if s.device in own}
@@ -255,11 +261,16 @@ class StageBuffer(MirroredVariable):
 
     def release(self) -> None:
         """Give the members arrays of their own; programs that use the buffer read and write these."""
-        values = [member._value for member in self.members]
+        with init_scope():
+            values = [
+                _to_abstract(member) if member.has_no_value else member.value().array
+                for member in self.members
+            ]
         for member, value in zip(self.members, values, strict=True):
-            member.__class__ = member.__dict__.pop("_released_class")
-            del member.__dict__["buffer"], member.__dict__["part"]
-            member._value = value
+            member.__class__ = member.__dict__["released_class"]
+            for name in StageVariable.STATE_ATTRIBUTES:
+                del member.__dict__[name]
+            member.__dict__["_value"] = value
         del self.__dict__["_value"]
         self.__class__ = ReleasedBuffer
 
@@ -270,15 +281,15 @@ class ReleasedBuffer(StageBuffer):
     @property
     def _value(self) -> Any:
         if self.has_no_value:
-            sharding = self.layout.to_sharding()
-            return jax.ShapeDtypeStruct(self._shape, self.dtype.dtype, sharding=sharding)
-        return self._assemble(self._shape, self.layout, self._fill)
+            return _to_abstract(self)
+        with init_scope():
+            return self._assemble(self._shape, self.layout, self._fill)
 
     @_value.setter
     def _value(self, value: Any) -> None:
         for member, part in zip(self.members, self.parts, strict=True):
             sharding = member.layout.to_sharding()
-            member._value = _read(part.form, value, part.position_array, sharding)
+            member.assign(Tensor(_read(part.form, value, part.position_array, sharding)))
 
     @property
     def has_no_value(self) -> bool:
@@ -292,26 +303,33 @@ class StageVariable(MirroredVariable):
     Attributes:
       buffer: The buffer.
       part: Its part.
+      released_class: Class of the variable outside of a buffer.
     """
 
+    STATE_ATTRIBUTES = ("buffer", "part", "released_class")
     buffer: StageBuffer
     part: BufferPart
+    released_class: type[Variable]
 
     @property
     def _value(self) -> Any:
         form, sharding = self.part.form, self._find_sharding()
         if self.buffer.has_no_value:
-            return jax.ShapeDtypeStruct(form.shape, self.dtype.dtype, sharding=sharding)
-        return _read(form, self.buffer._value, self.part.position_array, sharding)
+            return _to_abstract(self)
+        with init_scope():
+            array = self.buffer.value().array
+            return _read(form, array, self.part.position_array, sharding)
 
     @_value.setter
     def _value(self, value: Any) -> None:
         if self.buffer.has_no_value:
             return
         form, position = self.part.form, self.part.position_array
-        value = jax.device_put(value, self._find_sharding())
         sharding = self.buffer.layout.to_sharding()
-        self.buffer._value = _write(form, self.buffer._value, position, value, sharding)
+        with init_scope():
+            value = jax.device_put(value, self._find_sharding())
+            array = self.buffer.value().array
+            self.buffer.assign(Tensor(_write(form, array, position, value, sharding)))
 
     def _find_sharding(self) -> Any:
         if self._own_layout is None:
@@ -330,7 +348,7 @@ class StageVariable(MirroredVariable):
     @property
     def device(self) -> str:
         """Return the name of the device that holds the value."""
-        return get_array_device(self.buffer._value)
+        return self.buffer.device
 
     @property
     def has_no_value(self) -> bool:
@@ -355,7 +373,13 @@ class StageVariable(MirroredVariable):
             super()._write(value)
             return
         operands = self.buffer.value(), Tensor(self.part.position_array), value
-        self.buffer._write(apply(_WRITE, operands, (self.part.form,)))
+        self.buffer.assign(apply(_WRITE, operands, (self.part.form,)))
+
+
+def _to_abstract(variable: Variable) -> jax.ShapeDtypeStruct:
+    sharding = variable.layout and variable.layout.to_sharding()
+    shape = get_value_shape(variable)
+    return jax.ShapeDtypeStruct(shape, variable.dtype.dtype, sharding=sharding)
 
 
 def get_storage(variable: Variable) -> Variable:
@@ -374,13 +398,13 @@ def can_join_buffer(variable: object) -> bool:
     if type(variable) not in (Variable, MirroredVariable, StageVariable) or layout is None:
         return False
     is_offloaded = (
-        variable._held is not None  # type: ignore[attr-defined]
+        getattr(variable, "_held", None) is not None
         or getattr(variable, "_slot_store", None) is not None
         or "host" in (layout.memory, getattr(slots, "memory", None))
     )
     scope: Any = context.trace
     while scope is not None and not is_offloaded:
-        if id(variable) in scope._variable_values:
+        if scope.has_read(variable):
             return False
         scope = scope.parent
     return not is_offloaded

@@ -61,7 +61,7 @@ class WeightCut:
       rules: Axes over dimensions of rules, with their mesh dimensions.
       local: Axis along which a device has a part of its own, such as experts, with the mesh
         dimensions: the part is not gathered, and its gradient is not summed over them.
-      group: Key of the weights that stay on their stages and that the optimizer updates together;
+      group: Key of resident weights, which the optimizer updates together;
         None for a weight that each step gathers.
     """
 
@@ -152,7 +152,7 @@ def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCu
 def resolve_resident_cut(
     strategy: RegionStrategy, variable: Variable, group: Hashable
 ) -> WeightCut | None:
-    """Return the axes along which a weight that stays on its stage is sharded.
+    """Return the axes along which a resident weight is sharded.
 
     Args:
       strategy: The strategy.
@@ -271,6 +271,8 @@ class WeightPack:
         weights = {}
         for index, p in self.spans[stage].items():
             rows = self.constrain_layout(buffers[p.dtype])[..., p.offset : p.offset + p.size]
+            # XLA would otherwise exchange rows that it splits differently.
+            rows = self.constrain_layout(rows)
             weights[index] = merge_axes(
                 rows.reshape(*self.leading_shape, *p.shape), self._list_cut_axes(index)
             )
@@ -294,7 +296,7 @@ class WeightPack:
                 rows[p.dtype].append(jnp.zeros((*lead, p.size), p.dtype))
                 continue
             parts = split_axes(arrays[index].astype(p.dtype), pairs(index))
-            rows[p.dtype].append(parts.reshape(*lead, -1))
+            rows[p.dtype].append(self.constrain_layout(parts.reshape(*lead, -1)))
         buffers = {}
         for name, arrays_of_type in rows.items():
             rest = self.lengths[name] - sum(row.shape[-1] for row in arrays_of_type)
@@ -427,7 +429,7 @@ class WeightPack:
 
 
 class ResidentPack(WeightPack):
-    """Weights that stay on their stages: rows of arrays that are split over the pipeline's devices.
+    """Resident weights: rows of arrays that are split over the pipeline's devices.
 
     The arrays have the shape [devices, stages of a device, parts by each rule, parts by ZeRO,
     length].

@@ -139,7 +139,7 @@ class _StateSizes:
       own: Bytes of the device's own experts.
       released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
       regathered: Bytes of those that it gathers again for the backward pass.
-      resident: Bytes of the weights that stay on the stages of a pipeline.
+      resident: Bytes of the resident weights of a pipeline, which a step does not gather.
       divisible_resident: Bytes of those that ZeRO can shard.
     """
 
@@ -213,7 +213,7 @@ class CostModel:
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
         axes = zip(self.profile.find_named_axes(names), expert_axes, gathers, strict=True)
         stage_of = {} if is_offloaded else self._find_resident_weights(stage)
-        # Bytes of the weights that stay on each stage, and of their slots: those that ZeRO cannot shard, and those that it can.
+        # Bytes of each stage's resident weights, and of their slots: those that ZeRO cannot shard, and those that it can.
         rows = [[[0.0] * stage, [0.0] * stage] for _ in range(2)]
         for n, (w, (split, expert, (is_released, is_regathered))) in enumerate(
             zip(self.profile.weights, axes, strict=True)
@@ -253,7 +253,7 @@ class CostModel:
         return _StateSizes(*map(int, sums))
 
     def _find_resident_weights(self, stages: int) -> dict[int, int]:
-        """Return the stage of each weight that stays on it: all but those that several stages use."""
+        """Return the stage of each resident weight: all weights but those that several stages use."""
         if stages == 1:
             return {}
         users: dict[int, set[int]] = {}
@@ -264,7 +264,7 @@ class CostModel:
         return {
             n: min(found)
             for n, found in users.items()
-            if len(found) == 1 and self.profile.weights[n].can_stay
+            if len(found) == 1 and self.profile.weights[n].is_grouped
         }
 
     def get_sizes(self, choice: PlanChoice) -> _StateSizes:
@@ -601,7 +601,7 @@ class CostModel:
             gathered += count_ring_bytes(both, p) + (
                 count_ring_bytes(divisible, d) if choice.zero else 0
             )
-        # Weights that stay on their stages are shared with the devices of the batch only.
+        # Resident weights are exchanged with the devices of the batch only.
         own = sizes.divisible_resident if choice.zero else 0
         gathered += count_ring_bytes(own, d)
         scattered += count_ring_bytes(own, d)

@@ -56,8 +56,8 @@ class WeightProfile:
       bytes: Its size.
       slots: Bytes of the optimizer's slots of the same shape.
       dims: Names of each axis that rules may refer to; None if the axes have no names.
-      can_stay: Whether the optimizer can update it as a part of an array, so that it stays on the
-        stage of a pipeline that uses it.
+      is_grouped: Whether the optimizer can update it as a part of an array, as a resident weight of a
+        pipeline.
     """
 
     name: str
@@ -65,7 +65,7 @@ class WeightProfile:
     bytes: int
     slots: int
     dims: tuple[tuple[str, ...], ...] | None
-    can_stay: bool = True
+    is_grouped: bool = True
 
     def find_named_axis(self, names: Sequence[str]) -> int | None:
         """Return the axis that rules for some names split, or None.

@@ -256,7 +256,7 @@ def compute_loss_and_gradients(
 
 
 def _place_slots(optimizer: Any, program: ModelProgram, result: RegionResult) -> None:
-    """Move the slots of weights that stay on their stages to these stages, too."""
+    """Move the slots of resident weights to the devices of their stages."""
     buffers = [v for v in result.variables or () if isinstance(v, StageBuffer)]
     if not buffers:
         return
