@@ -199,7 +199,7 @@ class PipelineLoop:
 
     @property
     def resident_packs(self) -> list[ResidentPack]:
-        """Return the packs of the weights that stay on their stages."""
+        """Return the packs of the resident weights."""
         return [pack for pack in self.weights if isinstance(pack, ResidentPack)]
 
     @property

@@ -201,7 +201,7 @@ class PipelinedStep:
 
     def _place_weights(self) -> None:
         """Move weights to their stages, or use the buffers that hold them."""
-        buffers = []
+        buffers: list[dict[str, StageBuffer]] = []
         for pack in self.loop.resident_packs:
             members = {i: self.traced.captures[i] for i in pack.cuts}
             placed = place_weights(

@@ -153,26 +153,40 @@ class StageBuffer(MirroredVariable):
 
     Args:
       pack: Positions of the weights.
-      dtype: Name of the dtype.
+      shape: Shape of the array.
       members: The variables, which become `StageVariable`s.
       parts: Part of each variable.
       layout: Layout of the array.
       stage_layers: Names of the layers of each stage.
+      fill: Value of the elements that belong to no variable.
     """
 
     def __init__(
         self,
         pack: ResidentPack,
-        dtype: str,
-        members: list[Variable],
-        parts: list[BufferPart],
+        shape: tuple[int, ...],
+        members: Sequence[Variable],
+        parts: Sequence[BufferPart],
         layout: Layout,
         stage_layers: Sequence[Sequence[str]],
+        fill: float = 0.0,
     ) -> None:
-        self.pack, self.stage_layers = pack, stage_layers
-        self.members, self.parts = members, parts
-        shape = pack.get_array_shape(dtype, layout.mesh.dim_size(pack.over))
-        self.fill_rows(shape, layout, 0.0, "stage_weights")
+        self.pack, self.stage_layers, self.fill = pack, stage_layers, fill
+        self.members, self.parts = list(members), list(parts)
+        for member in members:
+            if isinstance(member, StageVariable):
+                member.buffer.release()
+        dtype = members[0].dtype
+        with init_scope():
+            value: Any = jax.ShapeDtypeStruct(shape, dtype.dtype, sharding=layout.to_sharding())
+            if not any(member.has_no_value for member in members):
+                value = Tensor(self._assemble(shape, layout))
+            super().__init__(value, trainable=False, name="stage_weights", dtype=dtype)
+        self._own_layout = layout
+        for member, part in zip(members, parts, strict=True):
+            del member.__dict__["_value"]
+            member.__dict__.update(released_class=type(member), buffer=self, part=part)
+            member.__class__ = StageVariable
 
     @property
     def group(self) -> Hashable:
@@ -192,39 +206,12 @@ class StageBuffer(MirroredVariable):
         buffer = get_storage(slots[0])
         if isinstance(buffer, StageBuffer) and buffer.holds(slots, self.parts):
             return
-        copy = StageBuffer.__new__(StageBuffer)
-        copy.pack, copy.stage_layers, copy.parts = self.pack, self.stage_layers, self.parts
-        copy.members = list(slots)
         layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
         # Elements that belong to no variable have a gradient of zero. A one is a valid value of all
         # slots, also of those that a rule divides by.
-        copy.fill_rows(self._shape, layout, 1.0, "stage_slots")
+        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill=1.0)
 
-    def fill_rows(self, shape: tuple[int, ...], layout: Layout, fill: float, name: str) -> None:
-        """Create the array from the values of the members, which become parts of it.
-
-        Args:
-          shape: Shape of the array.
-          layout: Its layout.
-          fill: Value of the elements that belong to no member.
-          name: Name of the buffer.
-        """
-        for member in self.members:
-            if isinstance(member, StageVariable):
-                member.buffer.release()
-        dtype = self.members[0].dtype.dtype
-        with init_scope():
-            value: Any = jax.ShapeDtypeStruct(shape, dtype, sharding=layout.to_sharding())
-            if not any(member.has_no_value for member in self.members):
-                value = Tensor(self._assemble(shape, layout, fill))
-            MirroredVariable.__init__(self, value, trainable=False, name=name, dtype=dtype)
-            self._own_layout, self._fill = layout, fill
-        for member, part in zip(self.members, self.parts, strict=True):
-            del member.__dict__["_value"]
-            member.__dict__.update(released_class=type(member), buffer=self, part=part)
-            member.__class__ = StageVariable
-
-    def _assemble(self, shape: tuple[int, ...], layout: Layout, fill: float) -> Array:
+    def _assemble(self, shape: tuple[int, ...], layout: Layout) -> Array:
         """Return the array of the members' values; a device also holds one row of other devices."""
         sharding = layout.to_sharding()
         row_sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec[1:]))
@@ -240,11 +227,11 @@ class StageBuffer(MirroredVariable):
                 tuple(part.form for part, _ in parts),
                 tuple(part.position[1:] for part, _ in parts),
                 ((1, *shape[1:]), self.members[0].dtype.name),
-                fill,
+                self.fill,
                 row_sharding,
                 [member.value().array for _, member in parts],
             )
-            own = {device for device, (i, *_) in indices.items() if (i.start or 0) == index}
+            own = {device for device, i in indices.items() if i and (i[0].start or 0) == index}
             shards |= {s.device: s.data for s in row.addressable_shards if s.device in own}
         return jax.make_array_from_single_device_arrays(
             shape, sharding, [shards[device] for device in indices]
@@ -283,7 +270,7 @@ class ReleasedBuffer(StageBuffer):
         if self.has_no_value:
             return _to_abstract(self)
         with init_scope():
-            return self._assemble(self._shape, self.layout, self._fill)
+            return self._assemble(self._shape, self.layout)
 
     @_value.setter
     def _value(self, value: Any) -> None:
@@ -444,6 +431,7 @@ def place_weights(
         if not (isinstance(buffer, StageBuffer) and buffer.holds(own, parts)):
             if not creates:
                 return None
-            buffer = StageBuffer(pack, dtype, own, parts, layout, stage_layers)
+            shape = pack.get_array_shape(dtype, p)
+            buffer = StageBuffer(pack, shape, own, parts, layout, stage_layers)
         buffers[dtype] = buffer
     return buffers
