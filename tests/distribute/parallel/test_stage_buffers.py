@@ -67,7 +67,7 @@ def test_optimizers(make, options, is_resident):
     x, y = data()
     evaluated = [m.evaluate(x, y, verbose=0) for m in (model, plain)]
     np.testing.assert_allclose(*evaluated, rtol=1e-5)
-    gathered = strategy.explain(model, x[:16], y[:16]).pipeline.gathered
+    gathered = strategy.explain(model, x[:16], y[:16]).pipeline.packed
     assert (gathered == 0) is is_resident
 
 
