@@ -88,7 +88,7 @@ def square():
 
 @pytest.mark.parametrize("zero", [pytest.param(0, marks=SOAK), pytest.param(1, marks=SOAK), 2, 3])
 def test_bytes_of_stages_in_parts(zero):
-    """Kernels are divided over the stages' devices and those of the batch, biases over the former."""
+    """Weights and slots are on the devices of their stage, divided over those of the batch."""
     p, n = 2, 2
     strategy = pipelined(stage=p, data=n, micro_batches=2, zero=zero)
     model = compiled(square, strategy, loss="mse")
@@ -96,21 +96,18 @@ def test_bytes_of_stages_in_parts(zero):
     x = np.ones((16, 16), np.float32)
     step = strategy.explain(model, x, x).step
     # Of one stage: two kernels, two biases; and the means of the loss.
-    kernels, biases, losses = 2 * 4 * 16 * 16, 2 * 4 * 16, 2 * 4
+    weights, losses = 2 * 4 * (16 * 16 + 16), 2 * 4
     ring = lambda size, devices: size * (devices - 1) // devices
-    part = kernels // n
-    held, summed = (part if zero == 3 else kernels), (part if zero else kernels)
     expected = {
-        "all-to-all": ring(held + biases, p) + ring(summed + biases, p),
-        "all-reduce": 2 * ring(biases + (0 if zero else kernels), n) + losses,
+        "all-to-all": 0,
+        "all-reduce": 2 * ring(0 if zero else weights, n) + losses,
         # Weights come together before a step, or after it.
-        "all-gather": ring(kernels, n) if zero else 0,
-        "reduce-scatter": ring(kernels, n) if zero else 0,
+        "all-gather": ring(weights, n) if zero else 0,
+        "reduce-scatter": ring(weights, n) if zero else 0,
     }
     assert {kind: step.sent(kind) for kind in expected} == expected
-    # All stages' kernels and biases lie on p devices, and two slots of each.
-    own = (held + biases) + 2 * (summed + biases)
-    assert 0 <= step.memory["arguments"] - own - 2 * x.nbytes // n < 64
+    held, slots = weights // (n if zero == 3 else 1), 2 * weights // (n if zero else 1)
+    assert 0 <= step.memory["arguments"] - held - slots - 2 * x.nbytes // n < 64
     if zero == 3:
         assert model.layers[0].kernel.layout.sharding_specs == ["stage", "data"]
 
@@ -139,9 +136,8 @@ def test_weights_that_rules_divide_in_stages(schedule):
     assert {c.kind for c in sums} == {"all-reduce"}
     assert sum(c.sent * c.times for c in sums) == ticks * 3 * blocks * 2 * ring(edge, n)
     assert step.sent("collective-permute") == (m + p - 2) * 2 * edge
-    # Weights of a stage come together, each device's share of what the rule divides; outer biases are not divided.
-    kernels, biases = 4 * blocks * 2 * 32 * 16 // n, 4 * blocks * 16
-    assert step.sent("all-to-all") == 2 * ring(kernels + biases, p)
+    # Weights stay on their stages.
+    assert {c.kind for c in step.collectives} == {"all-reduce", "collective-permute"}
     assert model.layers[0].kernel.layout.sharding_specs == ["stage", "model"]
     plain = compiled(pairs, None, loss="mse")
     same(curve(model, x, x, 3, batch=m * rows), curve(plain, x, x, 3, batch=m * rows))

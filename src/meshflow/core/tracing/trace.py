@@ -201,6 +201,10 @@ class TraceContext:
             self.sources.append(variable)
         return tensor
 
+    def has_read(self, variable: MutableCell) -> bool:
+        """Return whether this trace has read or written a variable."""
+        return id(variable) in self._variable_values
+
     def write(self, variable: MutableCell, value: Tensor) -> None:
         """Set the value of a variable for the rest of this trace."""
         if id(variable) not in self._variable_values and not (

@@ -18,7 +18,13 @@ import numpy as np
 from meshflow.core.dispatch.dispatch import apply, apply_and_translate
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime import transfers
-from meshflow.core.runtime.context import context, lock_variables, suspend_autocast, variable_lock
+from meshflow.core.runtime.context import (
+    Trace,
+    context,
+    lock_variables,
+    suspend_autocast,
+    variable_lock,
+)
 from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
 from meshflow.core.runtime.memory_errors import translate_memory_error
@@ -349,7 +355,7 @@ class Variable(VariableRowMethods, _Operators):
         if trace is None:
             tensor = Tensor(self._read_on_device())
         elif context.override_read is None:
-            tensor = trace.read(self)
+            tensor = self._read_in_trace(trace)
         else:
             tensor = context.override_read(self)
         for tape in context.tapes:
@@ -361,6 +367,10 @@ class Variable(VariableRowMethods, _Operators):
         ):
             return apply(CAST, (tensor,), (context.autocast_dtype,))
         return tensor
+
+    def _read_in_trace(self, trace: Trace) -> Tensor:
+        """Read the value in a trace."""
+        return trace.read(self)
 
     def value(self) -> Tensor:
         """Return the value as a tensor."""

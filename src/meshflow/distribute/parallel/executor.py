@@ -34,7 +34,7 @@ from meshflow.distribute.parallel.packs import (
 from meshflow.distribute.parallel.schedule import Schedule
 from meshflow.distribute.parallel.schedule_columns import WorkColumns, build_columns
 from meshflow.distribute.parallel.stage_programs import StageProgram
-from meshflow.distribute.parallel.stage_weights import WeightCut, WeightPack
+from meshflow.distribute.parallel.stage_weights import ResidentPack, WeightCut, WeightPack
 from meshflow.distribute.parallel.weight_passes import (
     SplitBackward,
     split_at_gradients,
@@ -155,10 +155,13 @@ class PipelineLoop:
         for i, cut in kinds.trained.items():
             by_kind.setdefault(cut.kind, {})[i] = cut
         self.divided = divided
-        self.weights = [
-            WeightPack(select(cuts.keys()), cuts, sizes, over, axes, self.divided)
-            for cuts in by_kind.values()
-        ]
+        self.weights: list[WeightPack] = []
+        for cuts in by_kind.values():
+            is_resident = next(iter(cuts.values())).group is not None
+            pack_class = ResidentPack if is_resident else WeightPack
+            self.weights.append(
+                pack_class(select(cuts.keys()), cuts, sizes, over, axes, self.divided)
+            )
         fixed = set(range(len(captures))) - kinds.trained.keys()
         self.fixed = StagePack(select(fixed), self.divided)
         self.written = StagePack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
@@ -193,6 +196,11 @@ class PipelineLoop:
         if write in program.writes:
             return program.writes.index(write)
         return self.roles.trained.get(index)
+
+    @property
+    def resident_packs(self) -> list[ResidentPack]:
+        """Return the packs of the resident weights."""
+        return [pack for pack in self.weights if isinstance(pack, ResidentPack)]
 
     @property
     def num_programs(self) -> int:

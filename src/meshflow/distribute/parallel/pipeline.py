@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.gradients.rematerialization import OPAQUE_ZERO
+from meshflow.core.runtime.context import suspend_autocast
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.tracing.trace import TracedFunction
+from meshflow.core.values.tensor import Tensor, read_tensors
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.executor import CaptureRoles, LoopCarry, PipelineLoop
 from meshflow.distribute.parallel.named_schedules import resolve_schedule
@@ -35,8 +39,19 @@ from meshflow.distribute.parallel.region import (
 )
 from meshflow.distribute.parallel.report import PipelineReport, StageReport
 from meshflow.distribute.parallel.schedule import Schedule
+from meshflow.distribute.parallel.stage_buffers import (
+    StageBuffer,
+    can_join_buffer,
+    get_storage,
+    place_weights,
+)
 from meshflow.distribute.parallel.stage_programs import count_bytes, is_key_stream, is_sum
-from meshflow.distribute.parallel.stage_weights import WeightCut, resolve_weight_cut
+from meshflow.distribute.parallel.stage_weights import (
+    ResidentPack,
+    WeightCut,
+    resolve_resident_cut,
+    resolve_weight_cut,
+)
 from meshflow.distribute.parallel.stages import PipelineStages, trace_stages
 from meshflow.distribute.replicas.shares import (
     BatchShares,
@@ -110,13 +125,18 @@ class PipelinedStep:
             lambda capture: any(get_captured_variable(capture) is v for v in program.variables),
             self._list_needed_results,
             f"the model {getattr(program.model, 'name', '')!r}",
+            self._find_placed_layers(program.variables),
         )
         self.variables = list(program.variables)
         self.traced: TracedFunction = self.stages.program.traced
         self._capture_indices = self._group_captures()
+        self._groups = self._find_update_groups(program)
         self.loop: PipelineLoop = self._build_loop()
+        # Buffers of resident weights, by pack and dtype.
+        self._buffers: list[dict[str, StageBuffer]] = []
         if self.loop.divided:
             self._check_collectives()
+        self._place_weights()
 
     def apply(self) -> RegionResult:
         """Run the pipeline as a part of the traced step, and assign the variables that it writes.
@@ -124,18 +144,99 @@ class PipelinedStep:
         Returns:
           The gradients, the values for metrics, and the predictions.
         """
-        op = Op(
-            "pipeline", lambda o, _: self.run(o[0], o[1]), differentiable=False, is_foldable=False
-        )
-        outputs = list(apply(op, (self.batch.leaves, self.traced.get_captured_tensors())))
-        count = len(self.variables) if self.schedule.has_backward_passes else 0
+        op = Op("pipeline", lambda o, _: self.run(*o), differentiable=False, is_foldable=False)
+        buffers = [b for pack in self._buffers for b in pack.values()]
+        operands = self.batch.leaves, self._read_captures(), [b.value() for b in buffers]
+        outputs = list(apply(op, operands))
+        count = len(buffers) + len(self._gathered) if self.schedule.has_backward_passes else 0
         gradients, outputs = outputs[:count], outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
         self.traced.assign_variables(state)
         self.shares.finish()
         noted, predictions = self._rebuild_results(results)
-        used_gradients = [g if self._capture_indices[n] else None for n, g in enumerate(gradients)]
-        return RegionResult(noted, used_gradients, predictions)
+        first = len(buffers)
+        used_gradients = gradients[:first] + [
+            g if self._capture_indices[n] else None
+            for n, g in zip(self._gathered, gradients[first:], strict=False)
+        ]
+        variables = [*buffers, *(self.variables[n] for n in self._gathered)]
+        return RegionResult(noted, used_gradients, predictions, variables=variables)
+
+    # ---- weights on their stages -------------------------------------------------------------
+
+    def _find_placed_layers(self, variables: Sequence[Variable]) -> Sequence[Sequence[str]]:
+        """Return the layers of each stage in the cut by which weights were placed."""
+        buffers = map(get_storage, variables)
+        return next(
+            (
+                b.stage_layers
+                for b in buffers
+                if isinstance(b, StageBuffer) and b.layout.mesh == self.mesh
+            ),
+            (),
+        )
+
+    def _find_update_groups(self, program: LossProgram) -> dict[int, Hashable]:
+        """Return the update groups of the resident weights, by capture.
+
+        A weight is resident, only on the devices of its stage, if no other stage uses it, if its values are in the memory of
+        devices, and if the optimizer can update it as a part of an array. A step gathers the
+        others.
+        """
+        groups: dict[int, Hashable] = {}
+        users = Counter(i for stage in self.stages.programs for i in stage.captures)
+        for indices, variable in zip(self._capture_indices, self.variables, strict=True):
+            is_own = len(indices) == 1 and users[indices[0]] == 1
+            storage, group = get_storage(variable), None
+            if is_own and can_join_buffer(self.traced.captures[indices[0]]):
+                if self.schedule.has_backward_passes:
+                    group = program.get_update_group(variable)
+                elif isinstance(storage, StageBuffer):
+                    group = storage.group
+            if group is not None:
+                groups[indices[0]] = group
+            elif isinstance(storage, StageBuffer) and self.schedule.has_backward_passes:
+                storage.release()
+        return groups
+
+    def _place_weights(self) -> None:
+        """Move weights to their stages, or use the buffers that hold them."""
+        buffers: list[dict[str, StageBuffer]] = []
+        for pack in self.loop.resident_packs:
+            members = {i: self.traced.captures[i] for i in pack.cuts}
+            placed = place_weights(
+                pack,
+                members,
+                pack.make_layout(self.mesh),
+                self.stages.layers,
+                self.schedule.has_backward_passes,
+            )
+            if placed is None:
+                # The stages of predictions differ from those of training, so a step gathers all.
+                self._groups, buffers = {}, []
+                self.loop = self._build_loop()
+                break
+            buffers.append(placed)
+        self._buffers = buffers
+
+    @property
+    def _gathered(self) -> list[int]:
+        """Return the indices of the variables that are not resident."""
+        return [
+            n
+            for n, indices in enumerate(self._capture_indices)
+            if not (indices and indices[0] in self._groups)
+        ]
+
+    def _read_captures(self) -> list[Tensor]:
+        """Read the captures, with zeros in place of resident weights."""
+        gathered = [c for i, c in enumerate(self.traced.captures) if i not in self._groups]
+        with suspend_autocast():
+            values = iter(read_tensors(gathered))
+        zero = Tensor(np.zeros((), np.float32))
+        return [
+            zero if i in self._groups else next(values) for i in range(len(self.traced.captures))
+        ]
 
     # ---- traced program ------------------------------------------------------------------------
 
@@ -167,7 +268,14 @@ class PipelinedStep:
         for i, capture in enumerate(captures):
             write = written.get(id(capture))
             if i in trained:
-                roles.trained[i] = resolve_weight_cut(capture, self.over, self.shares.axes)
+                resident = None
+                if i in self._groups:
+                    resident = resolve_resident_cut(self.strategy, capture, self._groups[i])
+                    if resident is None:
+                        del self._groups[i]
+                roles.trained[i] = resident or resolve_weight_cut(
+                    capture, self.over, self.shares.axes
+                )
             elif write is not None and is_key_stream(capture):
                 roles.streams[i] = write
             elif write is not None and is_sum(capture):
@@ -223,7 +331,8 @@ class PipelinedStep:
             loop.edge.count_bytes(),
             loop.sent_bytes,
             loop.held_bytes,
-            schedule.chunks * sum(pack.count_bytes() for pack in loop.weights),
+            schedule.chunks
+            * sum(pack.count_bytes() for pack in loop.weights if pack not in loop.resident_packs),
         )
 
     def _check_collectives(self) -> None:
@@ -265,7 +374,19 @@ class PipelinedStep:
         ]
         captures = [
             operand(aval, PartitionSpec(), _get_device_layout(c))
-            for aval, c in zip(self._capture_avals, self.traced.captures, strict=True)
+            if i not in self._groups
+            else jax.ShapeDtypeStruct((), np.float32)
+            for i, (aval, c) in enumerate(
+                zip(self._capture_avals, self.traced.captures, strict=True)
+            )
+        ]
+        p = self.schedule.devices
+        buffers = [
+            jax.ShapeDtypeStruct(
+                pack.get_array_shape(n, p), n, sharding=pack.make_layout(self.mesh).to_sharding()
+            )
+            for pack in self.loop.resident_packs
+            for n in pack.lengths
         ]
         # The compiled program is only searched for collectives, so XLA does not need to optimize
         # it.
@@ -273,7 +394,7 @@ class PipelinedStep:
             "xla_backend_optimization_level": 0,
             "xla_llvm_disable_expensive_passes": True,
         }
-        text = jax.jit(self.run).lower(leaves, captures).compile(options).as_text() or ""
+        text = jax.jit(self.run).lower(leaves, captures, buffers).compile(options).as_text() or ""
         sizes = dict(zip(self.mesh.dim_names, self.mesh.shape(), strict=True))
         refused = (
             collective
@@ -287,12 +408,18 @@ class PipelinedStep:
     def _get_row_spec(self, rank: int) -> PartitionSpec:
         return PartitionSpec(self.shares.axes) if self.batch.divided and rank else PartitionSpec()
 
-    def run(self, leaves: Sequence[jax.Array], captures: Sequence[jax.Array]) -> list[jax.Array]:
+    def run(
+        self,
+        leaves: Sequence[jax.Array],
+        captures: Sequence[jax.Array],
+        buffers: Sequence[jax.Array],
+    ) -> list[jax.Array]:
         """Run the pipeline on global arrays.
 
         Args:
           leaves: Tensors of the batch.
           captures: Values of the captures.
+          buffers: Arrays of the resident weights, by pack and dtype.
 
         Returns:
           Gradients by variable, new state, and the needed results.
@@ -300,21 +427,27 @@ class PipelinedStep:
         rows = self._get_row_spec(1)
         row_specs = [self._get_row_spec(leaf.ndim) for leaf in leaves]
         specs = [self._get_capture_spec(i) for i in range(len(captures))]
-        count = len(self.variables) if self.schedule.has_backward_passes else 0
-        out = [self._get_gradient_spec(n) for n in range(count)]
+        packs = self.loop.resident_packs
+        buffer_specs = [pack.get_specs() for pack in packs for _ in pack.lengths]
+        out: list[PartitionSpec] = []
+        if self.schedule.has_backward_passes:
+            out += [pack.get_specs(gradient=True) for pack in packs for _ in pack.lengths]
+            out += [self._get_gradient_spec(n) for n in self._gathered]
         out += [PartitionSpec()] * len(self.traced.writes)
         out += [rows if has_rows else PartitionSpec() for _, has_rows in self.loop.results]
         mapped = jax.shard_map(
             self._run_on_device,
             mesh=self.mesh.jax_mesh,
-            in_specs=(row_specs, specs),
+            in_specs=(row_specs, specs, buffer_specs),
             out_specs=out,
             axis_names={*self.mesh.dim_names} - self.strategy.rule_dimensions,
             check_vma=False,
         )
-        return list(mapped(list(leaves), list(captures)))
+        return list(mapped(list(leaves), list(captures), list(buffers)))
 
     def _get_capture_spec(self, capture: int) -> PartitionSpec:
+        if capture in self._groups:
+            return PartitionSpec()
         cut = self.loop.roles.trained.get(capture)
         if cut is None and isinstance(self.traced.captures[capture], LocalPart):
             # A local part that is not trained has the layout of the rules, and is not split over
@@ -343,7 +476,9 @@ class PipelinedStep:
 
     # ---- on one device ---------------------------------------------------------------------
 
-    def _run_on_device(self, leaves: list[jax.Array], captures: list[jax.Array]) -> list[jax.Array]:
+    def _run_on_device(
+        self, leaves: list[jax.Array], captures: list[jax.Array], buffers: list[jax.Array]
+    ) -> list[jax.Array]:
         loop, chunks, p = self.loop, self.schedule.chunks, self.schedule.devices
         device = lax.axis_index(self.over)
         m = self.batch.micro_batches
@@ -353,7 +488,13 @@ class PipelinedStep:
         ]
         values = dict(enumerate(self._compute_totals(rows, captures)))
         stages = [c * p + device for c in range(chunks)]
-        by_pack = [pack.pack_own_stages(values, stages) for pack in loop.weights]
+        rows_of_buffers = iter(buffers)
+        by_pack = [
+            pack.take_own_stages({n: next(rows_of_buffers) for n in pack.lengths})
+            if isinstance(pack, ResidentPack)
+            else pack.pack_own_stages(values, stages)
+            for pack in loop.weights
+        ]
         if loop.divided:
             values |= {i: constrain_sharding(values[i], []) for i in loop.fixed.shapes}
         own, first = [], []
@@ -399,11 +540,16 @@ class PipelinedStep:
     def _reduce_gradients(self, carry: LoopCarry, stages: Sequence[jax.Array]) -> list[jax.Array]:
         by_capture: dict[int, jax.Array] = {}
         # If all devices compute the same examples, each counts them; the loss is divided accordingly.
+        gradients: list[jax.Array] = []
         for pack, sums in zip(self.loop.weights, carry.weights, strict=True):
             by_stage = [{n: b[c] for n, b in sums.items()} for c in range(len(stages))]
-            by_capture |= pack.reduce_gradients(by_stage, stages)
-        gradients = []
-        for indices, variable in zip(self._capture_indices, self.variables, strict=True):
+            if isinstance(pack, ResidentPack):
+                rows = pack.reduce_rows(by_stage)
+                gradients += [rows[n] for n in pack.lengths]
+            else:
+                by_capture |= pack.reduce_gradients(by_stage, stages)
+        for n in self._gathered:
+            indices, variable = self._capture_indices[n], self.variables[n]
             parts = [by_capture[i] for i in indices if i in by_capture]
             shape, dtype = tuple(variable.shape), variable.dtype.dtype
             total: Any = sum(parts)

@@ -7,7 +7,7 @@ Keras passes a `LossProgram` to a strategy that computes gradients itself, and r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from meshflow.core.values.tensor import Tensor
@@ -41,6 +41,10 @@ class RegionStrategy(Protocol):
     batch_dimensions: tuple[str, ...]
     rule_dimensions: set[str]
     has_divided: bool
+
+    @property
+    def zero_dimensions(self) -> tuple[str, ...]:
+        """Return the mesh dimensions that ZeRO shards over; empty with `zero=0`."""
 
 
 class LossProgram(Protocol):
@@ -78,6 +82,13 @@ class LossProgram(Protocol):
 
         Returns:
           The slot.
+        """
+
+    def get_update_group(self, variable: Variable) -> Hashable:
+        """Return a key of the weights that the optimizer can update as parts of one array, or None.
+
+        Args:
+          variable: A weight.
         """
 
     def restore_slots(self) -> None:
@@ -131,6 +142,8 @@ class RegionResult:
       squared_norms: Sum of the squared norms of the gradients of single shares; None if it was not
         requested or is unknown.
       num_shares: Number of different shares.
+      variables: Variables of the gradients; None if they are those of the program. Some can be
+        buffers of several weights.
     """
 
     metric_values: list[Any]
@@ -138,3 +151,4 @@ class RegionResult:
     predictions: Any
     squared_norms: Any = None
     num_shares: int = 1
+    variables: list[Variable] | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.core.variables.variable import Variable
+from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.packs import (
     AbstractArray,
     Buffers,
@@ -28,10 +28,22 @@ from meshflow.distribute.parallel.packs import (
     sum_buffers,
     switch_on_index,
 )
+from meshflow.distribute.parallel.program import RegionStrategy
+from meshflow.distribute.parallel.zero import shard_layout
 from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
-from meshflow.placement.layout import list_spec_dimensions
+from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
+from meshflow.placement.mesh import Mesh
 
-__all__ = ["WeightCut", "WeightPack", "resolve_weight_cut", "run_over_split_axes"]
+__all__ = [
+    "ResidentPack",
+    "WeightCut",
+    "WeightPack",
+    "merge_axes",
+    "resolve_resident_cut",
+    "resolve_weight_cut",
+    "run_over_split_axes",
+    "split_axes",
+]
 
 _Names = tuple[str, ...]
 
@@ -49,6 +61,8 @@ class WeightCut:
       rules: Axes over dimensions of rules, with their mesh dimensions.
       local: Axis along which a device has a part of its own, such as experts, with the mesh
         dimensions: the part is not gathered, and its gradient is not summed over them.
+      group: Key of resident weights, which the optimizer updates together;
+        None for a weight that each step gathers.
     """
 
     stage: int | None = None
@@ -57,6 +71,7 @@ class WeightCut:
     held: bool = False
     rules: tuple[tuple[int, _Names], ...] = ()
     local: tuple[int, _Names] | None = None
+    group: Hashable = None
 
     def spec(self, dimension: str, gradient: bool = False) -> PartitionSpec:
         """Return the spec of the weight, or of its gradient, in the `jax.shard_map` of the pipeline.
@@ -82,7 +97,7 @@ class WeightCut:
         """Return a key that is equal for weights that can share buffers."""
         names = tuple(names for _, names in self.rules)
         local = None if self.local is None else self.local[1]
-        return self.stage is None, self.zero is None, self.over, self.held, names, local
+        return self.stage is None, self.zero is None, self.over, self.held, names, local, self.group
 
 
 def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCut:
@@ -132,6 +147,40 @@ def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCu
         # unsharded.
         cut = {name: value for name, value in cut.items() if name == "local"}
     return WeightCut(**cut, rules=tuple(rules))
+
+
+def resolve_resident_cut(
+    strategy: RegionStrategy, variable: Variable, group: Hashable
+) -> WeightCut | None:
+    """Return the axes along which a resident weight is sharded.
+
+    Args:
+      strategy: The strategy.
+      variable: The weight.
+      group: Key of the weights that the optimizer updates together.
+
+    Returns:
+      The axes; None if rules split the weight over devices of the batch or of the pipeline.
+    """
+    ruled: Layout = variable._ruled_layout  # type: ignore[attr-defined]
+    axes, mesh = strategy.batch_dimensions, ruled.mesh
+    layout = shard_layout(ruled, get_value_shape(variable), strategy.zero_dimensions)
+    cut: dict[str, Any] = {}
+    rules: list[tuple[int, _Names]] = []
+    for axis, (spec, rule) in enumerate(
+        zip(layout.sharding_specs, ruled.sharding_specs, strict=True)
+    ):
+        names = list_spec_dimensions(spec, mesh)
+        if list_spec_dimensions(rule, mesh):
+            rules.append((axis, names))
+        elif names:
+            cut = {"zero": axis, "over": names, "held": strategy.options.zero == 3}
+    taken = {strategy.options.pipeline_options.over, *axes}
+    if not taken.isdisjoint(name for _, names in rules for name in names):
+        return None
+    if not set(cut.get("over", ())) <= set(axes):
+        return None
+    return WeightCut(**cut, rules=tuple(rules), group=group)
 
 
 class WeightPack:
@@ -222,7 +271,9 @@ class WeightPack:
         weights = {}
         for index, p in self.spans[stage].items():
             rows = self.constrain_layout(buffers[p.dtype])[..., p.offset : p.offset + p.size]
-            weights[index] = _merge_axes(
+            # XLA would otherwise exchange rows that it splits differently.
+            rows = self.constrain_layout(rows)
+            weights[index] = merge_axes(
                 rows.reshape(*self.leading_shape, *p.shape), self._list_cut_axes(index)
             )
         return weights
@@ -244,8 +295,8 @@ class WeightPack:
             if index not in arrays:
                 rows[p.dtype].append(jnp.zeros((*lead, p.size), p.dtype))
                 continue
-            parts = _split_axes(arrays[index].astype(p.dtype), pairs(index))
-            rows[p.dtype].append(parts.reshape(*lead, -1))
+            parts = split_axes(arrays[index].astype(p.dtype), pairs(index))
+            rows[p.dtype].append(self.constrain_layout(parts.reshape(*lead, -1)))
         buffers = {}
         for name, arrays_of_type in rows.items():
             rest = self.lengths[name] - sum(row.shape[-1] for row in arrays_of_type)
@@ -322,7 +373,7 @@ class WeightPack:
                     part = row[..., span.offset : span.offset + span.size].reshape(
                         *self._rules, *span.shape
                     )
-                    value = _merge_axes(part, self._list_cut_axes(index, zero=False, stage=False))
+                    value = merge_axes(part, self._list_cut_axes(index, zero=False, stage=False))
                     gradients[index] = gradients[index] + value if index in gradients else value
         return gradients
 
@@ -373,12 +424,86 @@ class WeightPack:
                 shape = self._get_part_shape(index)
                 end = start + math.prod(shape)
                 row = buffer[..., start:end].reshape(*self.leading_shape, *shape)
-                gradients[index], start = _merge_axes(row, self._list_cut_axes(index)), end
+                gradients[index], start = merge_axes(row, self._list_cut_axes(index)), end
         return gradients
 
 
-def _split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
-    """Split axes into parts, and return the array with the axes of parts in front."""
+class ResidentPack(WeightPack):
+    """Resident weights: rows of arrays that are split over the pipeline's devices.
+
+    The arrays have the shape [devices, stages of a device, parts by each rule, parts by ZeRO,
+    length].
+    """
+
+    def get_array_shape(self, dtype: str, devices: int) -> tuple[int, ...]:
+        """Return the shape of the array of a dtype."""
+        return devices, len(self.spans) // devices, *self.leading_shape, self.lengths[dtype]
+
+    def get_specs(self, gradient: bool = False) -> PartitionSpec:
+        """Return the spec of an array, or of its gradient, in the `jax.shard_map` of the pipeline."""
+        is_split = self.cut.zero is not None and (self.cut.held or gradient)
+        zero = [self.cut.over] if is_split else []
+        return PartitionSpec(self.over, None, *[None for _ in self._rules], *zero)
+
+    def make_layout(self, mesh: Mesh, is_slot: bool = False) -> Layout:
+        """Return the layout of an array of weights, or of their slots."""
+        is_split = self.cut.held or is_slot
+        zero = ["+".join(self.cut.over) if is_split else UNSHARDED for _ in self._zero]
+        rules = ["+".join(names) for names in self.names]
+        return Layout([self.over, UNSHARDED, *rules, *zero, UNSHARDED], mesh)
+
+    def get_shape(self, index: int) -> tuple[int, ...]:
+        """Return the full shape of a weight."""
+        return tuple(self._shapes[index])
+
+    def list_parts(self, index: int) -> list[tuple[int, int]]:
+        """Return a weight's (axis, number of parts) pairs in the order of the leading axes."""
+        return self._list_cut_axes(index)
+
+    def take_own_stages(self, rows: Buffers) -> list[Buffers]:
+        """Return the buffers of a device's stages from its rows of the arrays."""
+        chunks = next(iter(rows.values())).shape[1]
+
+        def gather(row: jax.Array) -> jax.Array:
+            def run(v: jax.Array) -> jax.Array:
+                return lax.all_gather(v, self.cut.over, axis=len(self._rules), tiled=True)
+
+            full = run_over_split_axes(run, row, self.names) if self.cut.held else row
+            return self.constrain_layout(full)
+
+        return [{n: gather(b[0, c]) for n, b in rows.items()} for c in range(chunks)]
+
+    def reduce_rows(self, sums: Sequence[Buffers]) -> Buffers:
+        """Sum gradients over the devices of the batch.
+
+        Args:
+          sums: Buffers of gradients of each of the device's stages.
+
+        Returns:
+          The device's rows of the arrays of gradients.
+        """
+        rest = tuple(a for a in self.axes if a not in self.cut.over)
+
+        def run(v: jax.Array) -> jax.Array:
+            if self._zero:
+                v = lax.psum_scatter(
+                    v, self.cut.over, scatter_dimension=len(self._rules), tiled=True
+                )
+            return lax.psum(v, rest) if rest else v
+
+        return {
+            n: jnp.stack([run_over_split_axes(run, b[n], self.names) for b in sums])[None].astype(n)
+            for n in sums[0]
+        }
+
+
+def split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+    """Split axes into parts, and return the array with the axes of parts in front.
+
+    Args:
+      array: The array.
+      pairs: (axis, number of parts) of each axis, in the order of the new axes.
+    """
     shape: list[int] = []
     part_axes, parts = {}, dict(pairs)
     for axis, size in enumerate(array.shape):
@@ -389,8 +514,13 @@ def _split_axes(array: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array
     return jnp.moveaxis(array.reshape(shape), [part_axes[a] for a, _ in pairs], range(len(pairs)))
 
 
-def _merge_axes(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
-    """Undo `_split_axes`."""
+def merge_axes(parts: jax.Array, pairs: Sequence[tuple[int, int]]) -> jax.Array:
+    """Undo `split_axes`.
+
+    Args:
+      parts: Result of `split_axes`.
+      pairs: Its argument.
+    """
     shape = list(parts.shape[len(pairs) :])
     part_axes = {}
     for position, axis in enumerate(sorted(a for a, _ in pairs)):

@@ -109,6 +109,7 @@ def trace_stages(
     trained: Callable[[Any], bool] = lambda c: bool(getattr(c, "trainable", False)),
     wanted: Callable[[TracedFunction], Sequence[int]] = lambda traced: range(traced.num_results),
     name: str = "model",
+    placed_layers: Sequence[Sequence[str]] = (),
 ) -> PipelineStages:
     """Trace a function of a micro-batch, and cut it into stages.
 
@@ -121,6 +122,8 @@ def trace_stages(
       trained: Predicate for captures that are trained.
       wanted: Function that returns the indices of the results that are needed.
       name: Description of the model for error messages.
+      placed_layers: Names of the layers of each stage in the cut by which weights were placed. A
+        function that calls the same layers gets the same cut.
 
     Returns:
       The stages.
@@ -142,6 +145,8 @@ def trace_stages(
     program = PipelineProgram(
         traced, layers.find_units(traced), units, trained_indices, wanted(traced)
     )
+    if len(placed_layers) == count and [*itertools.chain(*placed_layers)] == layers.names:
+        balance = [*map(len, placed_layers)]
     ends = _find_stage_ends(balance, layers, program, count, name)
     costs, weights = program.count_operations(), program.list_weights()
     parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]

@@ -10,6 +10,7 @@ import numpy as np
 from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.keras.optimizers.hooks import densify_gradient
 from meshflow.keras.optimizers.state import GradientPairs, State
 from meshflow.ops import array, math
@@ -51,10 +52,14 @@ class GradientAccumulation(State):
             averages = [total.value() / float(steps) for total in totals]
             update([(mean, var) for mean, (_, var) in zip(averages, pairs, strict=True)])
             # A round also ends for variables without a gradient in this step.
-            for slots in self._slots.values():
+            accumulators = {
+                id(get_storage(slots[SLOT])): get_storage(slots[SLOT])
+                for slots in self._slots.values()
                 # The accumulator may be on another parameter server.
-                if isinstance(slots.get(SLOT), Variable):
-                    slots[SLOT].assign(array.zeros_like(slots[SLOT].value()))
+                if isinstance(slots.get(SLOT), Variable)
+            }
+            for total in accumulators.values():
+                total.assign(array.zeros_like(total.value()))
             step_count.assign(np.int64(0))
 
         cond(math.greater_equal(step_count.value(), np.int64(steps)), finish_round, lambda: None)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Self, Unpack
 
@@ -452,6 +452,14 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
           var_names: Regular expressions to search in variable names.
         """
         self._excluded = (list(var_list or []), list(var_names or []))
+
+    def get_update_group(self, var: Variable) -> Hashable:
+        """Return a key of the variables that can be updated as parts of one array, or None.
+
+        Args:
+          var: A trained variable.
+        """
+        return None
 
     def _has_weight_decay(self, var: Variable) -> bool:
         excluded, patterns = self._excluded

@@ -44,6 +44,7 @@ class Lamb(RuleOptimizer):
       [2.5, 4.0]
     """
 
+    _is_elementwise = False
     slot_names = ("m", "v")
     hyper_names = ("beta_1", "beta_2")
     setting_names = ("epsilon",)

@@ -8,7 +8,7 @@ skipped steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Self, TypeVar, cast
 
 import jax
@@ -18,6 +18,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.distribute.strategy import get_strategy
 from meshflow.environment.signatures import ConstructorSignature
 from meshflow.environment.types import PyTree
@@ -226,6 +227,14 @@ class LossScaleOptimizer(WrappingOptimizer):
 
     # ---- steps -----------------------------------------------------------------------------
 
+    def get_update_group(self, var: Variable) -> Hashable:
+        """Return the inner optimizer's key of the variables that can be updated as parts of one array.
+
+        Args:
+          var: A trained variable.
+        """
+        return self._optimizer.get_update_group(var)
+
     def apply_gradients(
         self,
         grads_and_vars: Iterable[tuple[Any, Variable]],
@@ -286,7 +295,8 @@ class LossScaleOptimizer(WrappingOptimizer):
         # update changes some rows only, the select redirects their indices past the end instead, so
         # that the program needs no copy of the table.
         steps = self.iterations
-        state = {id(v): v for v in (*variables, *self._optimizer.variables)}
+        changed = map(get_storage, (*variables, *self._optimizer.variables))
+        state = {id(v): v for v in changed}
         for i, (gradient, variable) in enumerate(pairs):
             if accumulates or not isinstance(gradient, IndexedSlices):
                 continue

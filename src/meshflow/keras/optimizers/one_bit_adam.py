@@ -53,6 +53,7 @@ class OneBitAdam(Adam):
       True
     """
 
+    _is_elementwise = False
     setting_names = ("epsilon", "freeze_step")
 
     def __init__(

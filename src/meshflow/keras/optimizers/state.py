@@ -16,6 +16,7 @@ from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.sharded_variable import ShardedVariable, unsharded_scope
 from meshflow.core.variables.variable import Variable, get_full_name
 from meshflow.core.variables.variable_creation import variable_creator_scope
+from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
 from meshflow.distribute.strategy import get_strategy, has_strategy
 from meshflow.keras import initializers
 from meshflow.keras.optimizers.checkpoint_children import (
@@ -162,6 +163,8 @@ class State:
         Returns:
           The slot, of the dtype of `var`.
         """
+        if isinstance(var, StageBuffer):
+            return self.get_slot(var, slot_name)
         slots = self._slots.setdefault(self._var_key(var), {})
         if slot_name not in slots:
             self._owners[self._var_key(var)] = var
@@ -211,6 +214,8 @@ class State:
         Raises:
           KeyError: If the slot does not exist.
         """
+        if isinstance(var, StageBuffer):
+            return get_storage(self.get_slot(var.members[0], slot_name))
         try:
             return self._slots[self._var_key(var)][slot_name]
         except KeyError:
@@ -218,6 +223,15 @@ class State:
                 f"Optimizer {self._name} has no slot {slot_name!r} for variable {var.name}. The first "
                 "`apply_gradients`, or `build(variables)`, creates the slots."
             ) from None
+
+    def place_slots(self, buffer: StageBuffer) -> None:
+        """Move the slots of the weights in a buffer into buffers, which are updated together.
+
+        Args:
+          buffer: The buffer.
+        """
+        for name in self._slots.get(self._var_key(buffer.members[0]), {}):
+            buffer.combine_slots([self.get_slot(v, name) for v in buffer.members])
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; before they exist, the names of the slots to be created."""

@@ -6,7 +6,7 @@ update of one variable is one op, so a training step has few equations and trace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -65,6 +65,8 @@ class RuleOptimizer(Optimizer):
     _configured_names: tuple[str, ...] = ()
     # Op of the class, created by its first update.
     _op: Op
+    # Whether the rule computes each element from the elements of its operands at the same index.
+    _is_elementwise = True
     # Update mode for gradients of some rows (`IndexedSlices`): see `_update_by_rows`.
     _by_rows = "all"
 
@@ -101,6 +103,19 @@ class RuleOptimizer(Optimizer):
 
     def _rule_settings(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.setting_names)
+
+    def get_update_group(self, var: Variable) -> Hashable:
+        """Return a key of the variables that can be updated as parts of one array, or None.
+
+        Args:
+          var: A trained variable.
+        """
+        # Subclasses of users can override any step of the update.
+        is_own = type(self).__module__.startswith("meshflow.") and self._is_elementwise
+        per_variable = self.clipnorm, self.gradient_transformers, self.gradient_aggregator
+        if not is_own or any(per_variable) or var.constraint is not None:
+            return None
+        return "decay", bool(self.weight_decay) and self._has_weight_decay(var)
 
     def _get_slot_names(self, var: Variable) -> tuple[str, ...]:
         return self.slot_names

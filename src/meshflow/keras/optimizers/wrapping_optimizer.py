@@ -8,6 +8,7 @@ from typing import Any, Self
 from meshflow.core.gradients.tape import GradientTape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
@@ -107,6 +108,14 @@ class WrappingOptimizer(Optimizer):
           var_list: All variables to be trained.
         """
         self._optimizer.build(var_list)
+
+    def place_slots(self, buffer: StageBuffer) -> None:
+        """Move the inner optimizer's slots of the weights in a buffer into buffers.
+
+        Args:
+          buffer: The buffer.
+        """
+        self._optimizer.place_slots(buffer)
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the inner optimizer's slots."""

@@ -112,7 +112,15 @@ def test_formulas_of_a_pipeline(equal):
     assert found.sent["neighbours"] == (8 + 4 - 2) * 2 * edge
     assert found.bubble == 3 / 11
     assert found.held["weights"] == ALL // 4
-    assert found.sent["weights"] == found.sent["gradients"] == part(KERNEL + BIAS)
+    assert found.sent["weights"] == found.sent["gradients"] == 0
+    # ZeRO exchanges the weights of a stage among its devices.
+    halves = costs(equal).estimate(PlanChoice(2, stage=4, zero=3, micro_batches=4))
+    assert halves.held["weights"] == ALL // 8
+    assert halves.sent["weights"] == halves.sent["gradients"] == ALL // 8
+    # Slots in the memory of the host, and their weights, have no place on a stage.
+    moved = costs(equal).estimate(PlanChoice(1, stage=4, micro_batches=8, offload=("optimizer",)))
+    assert moved.held["weights"] == ALL // 4
+    assert moved.sent["weights"] == moved.sent["gradients"] == part(KERNEL + BIAS)
 
 
 def test_formulas_of_divided_products():

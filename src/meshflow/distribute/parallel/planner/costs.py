@@ -46,6 +46,8 @@ _PIPELINE_PASSES = 4
 _ZERO3_EXCHANGES = 3
 # Tensor parallelism: one sum for each of two products, in the forward and in the backward pass.
 _TENSOR_EXCHANGES = 4
+# A pipeline holds the sums of gradients before and after a pass, and the gradients of one micro-batch.
+_PIPELINE_GRADIENTS = 3
 # An offloaded value moves to the device and back in each step.
 _HOST_TRANSFERS = 2
 
@@ -137,6 +139,8 @@ class _StateSizes:
       own: Bytes of the device's own experts.
       released: Bytes of the divisible weights that ZeRO 3 releases after each pass.
       regathered: Bytes of those that it gathers again for the backward pass.
+      resident: Bytes of the resident weights of a pipeline, which a step does not gather.
+      divisible_resident: Bytes of those that ZeRO can shard.
     """
 
     weights: int
@@ -146,6 +150,8 @@ class _StateSizes:
     own: int = 0
     released: int = 0
     regathered: int = 0
+    resident: int = 0
+    divisible_resident: int = 0
 
 
 class CostModel:
@@ -200,13 +206,17 @@ class CostModel:
         experts: bool,
         recompute: str | None,
         budget: int | None,
+        is_offloaded: bool,
     ) -> _StateSizes:
         weights = slots = divisible = divisible_slots = own = released = regathered = 0.0
         gathers = self.profile.list_regathered(recompute, budget)
         expert_axes = self.profile.find_named_axes(("experts",) if experts else ())
         axes = zip(self.profile.find_named_axes(names), expert_axes, gathers, strict=True)
-        for w, (split, expert, (is_released, is_regathered)) in zip(
-            self.profile.weights, axes, strict=True
+        stage_of = {} if is_offloaded else self._find_resident_weights(stage)
+        # Bytes of each stage's resident weights, and of their slots: those that ZeRO cannot shard, and those that it can.
+        rows = [[[0.0] * stage, [0.0] * stage] for _ in range(2)]
+        for n, (w, (split, expert, (is_released, is_regathered))) in enumerate(
+            zip(self.profile.weights, axes, strict=True)
         ):
             if expert is not None:
                 own += w.bytes / data
@@ -215,6 +225,11 @@ class CostModel:
                 continue
             split_axes = [split if model > 1 else None]
             parts = model if split_axes[0] is not None else 1
+            if n in stage_of:
+                is_divisible = data > 1 and w.find_free_axis(data, split_axes) is not None
+                for kind, size in enumerate((w.bytes, w.slots)):
+                    rows[kind][is_divisible][stage_of[n]] += size / parts
+                continue
             if stage > 1:
                 axis = w.find_free_axis(stage, split_axes)
                 parts *= stage if axis is not None else 1
@@ -226,8 +241,31 @@ class CostModel:
                 divisible_slots += w.slots / parts
                 released += is_released * w.bytes / parts
                 regathered += is_regathered * w.bytes / parts
-        sums = weights, slots, divisible, divisible_slots, own, released, regathered
+        (fixed, resident), (fixed_slots, resident_slots) = ([max(v) for v in r] for r in rows)
+        sums = (
+            weights + fixed + resident,
+            slots + fixed_slots + resident_slots,
+            divisible + resident,
+            divisible_slots + resident_slots,
+            *(own, released, regathered),
+            *(fixed + resident, resident),
+        )
         return _StateSizes(*map(int, sums))
+
+    def _find_resident_weights(self, stages: int) -> dict[int, int]:
+        """Return the stage of each resident weight: all weights but those that several stages use."""
+        if stages == 1:
+            return {}
+        users: dict[int, set[int]] = {}
+        ends = self.profile.find_stage_ends(stages)
+        for stage, (a, b) in enumerate(itertools.pairwise([0, *ends])):
+            for n in itertools.chain(*self.profile.uses[a:b]):
+                users.setdefault(n, set()).add(stage)
+        return {
+            n: min(found)
+            for n, found in users.items()
+            if len(found) == 1 and self.profile.weights[n].is_grouped
+        }
 
     def get_sizes(self, choice: PlanChoice) -> _StateSizes:
         """Return the bytes of weights and slots on a device before ZeRO shards them.
@@ -240,7 +278,7 @@ class CostModel:
         """
         budget = choice.options.get("max_live_parameters")
         split = choice.names, choice.data, choice.model, choice.stage, choice.experts
-        return self._cached_sizes(*split, choice.recompute, budget)
+        return self._cached_sizes(*split, choice.recompute, budget, _is_offloaded(choice))
 
     def _compute_state_bytes(self, choice: PlanChoice) -> dict[str, int]:
         sizes, d = self.get_sizes(choice), choice.data
@@ -405,21 +443,26 @@ class CostModel:
         return max(self._sum_weight_bytes(unit, choice) for unit in units.values())
 
     def _compute_stages(
-        self, count: int, names: tuple[str, ...], model: int
+        self, count: int, names: tuple[str, ...], model: int, is_offloaded: bool
     ) -> tuple[list[range], list[int]]:
-        """Return the layers and the bytes of weights of each stage of a pipeline."""
+        """Return the layers of each stage of a pipeline, and the bytes of the weights that it gathers."""
+        resident = {} if is_offloaded else self._find_resident_weights(count)
         ends = self.profile.find_stage_ends(count)
         parts = [range(a, b) for a, b in itertools.pairwise([0, *ends])]
         choice = PlanChoice(1, model, 1, names=names)
         weights = [
-            self._sum_weight_bytes(sorted({n for u in part for n in self.profile.uses[u]}), choice)
+            self._sum_weight_bytes(
+                sorted({n for u in part for n in self.profile.uses[u]} - resident.keys()), choice
+            )
             for part in parts
         ]
         return parts, weights
 
     def _get_stages(self, choice: PlanChoice) -> tuple[list[range], list[int], int]:
-        """Return layers and weights of each stage, and the bytes of a micro-batch's largest edge."""
-        parts, weights = self._cached_stages(choice.stage, choice.names, choice.model)
+        """Return layers and gathered weights of each stage, and the bytes of a micro-batch's largest edge."""
+        parts, weights = self._cached_stages(
+            choice.stage, choice.names, choice.model, _is_offloaded(choice)
+        )
         crossing = self.profile.count_crossing_bytes()
         edge = max(crossing[part[-1]] for part in parts[:-1])
         return parts, weights, edge * self._count_rows(choice)
@@ -434,9 +477,11 @@ class CostModel:
             # One more slot takes values that are not needed.
             inside += (inputs + 1) * rows * self._compute_stage_residuals(choice, split, parts)
             inputs = 1
+        sizes = self.get_sizes(choice)
+        gathered = max(weights) + (sizes.divisible_resident if choice.zero == 3 else 0)
         return {
-            "gathered": max(weights),
-            "gradients": max(weights) + sum(weights) // choice.stage,
+            "gathered": gathered,
+            "gradients": _PIPELINE_GRADIENTS * (max(weights) + sizes.resident),
             "activations": inside + (inputs + _ARRIVING_BUFFERS) * edge,
         }
 
@@ -537,8 +582,12 @@ class CostModel:
         _, weights, edge = self._get_stages(choice)
         p, d = choice.stage, choice.data
         packed = max(weights)
-        # Weights that are sharded over the devices of the pipeline and of the batch.
-        both = packed * sizes.divisible // max(sizes.weights, 1) if choice.zero else 0
+        fixed, divisible = (
+            sizes.weights - sizes.resident,
+            sizes.divisible - sizes.divisible_resident,
+        )
+        # Gathered weights that are sharded over the devices of the pipeline and of the batch.
+        both = packed * divisible // max(fixed, 1) if choice.zero else 0
         scattered = _ALL_REDUCE_HALVES * count_ring_bytes(packed - both, d) + count_ring_bytes(
             packed - both, p
         )
@@ -550,8 +599,13 @@ class CostModel:
             # The optimizer updates parts, which are gathered over the batch's devices before they
             # are sent to their stages.
             gathered += count_ring_bytes(both, p) + (
-                count_ring_bytes(sizes.divisible, d) if choice.zero else 0
+                count_ring_bytes(divisible, d) if choice.zero else 0
             )
+        # Resident weights are exchanged with the devices of the batch only.
+        own = sizes.divisible_resident if choice.zero else 0
+        gathered += count_ring_bytes(own, d)
+        scattered += count_ring_bytes(own, d)
+        scattered += _ALL_REDUCE_HALVES * count_ring_bytes(sizes.resident - own, d)
         neighbors = self._count_sends(choice) * edge
         return {"neighbours": neighbors, "weights": gathered, "gradients": scattered}
 
@@ -656,3 +710,8 @@ class CostModel:
                 _HOST_TRANSFERS * sum(residuals) * self.profile.batch // choice.data // choice.stage
             )
         return moved
+
+
+def _is_offloaded(choice: PlanChoice) -> bool:
+    """Check whether weights or slots are not on the devices between steps."""
+    return not {"optimizer", "parameters"}.isdisjoint(choice.offload)

@@ -56,6 +56,8 @@ class WeightProfile:
       bytes: Its size.
       slots: Bytes of the optimizer's slots of the same shape.
       dims: Names of each axis that rules may refer to; None if the axes have no names.
+      is_grouped: Whether the optimizer can update it as a part of an array, as a resident weight of a
+        pipeline.
     """
 
     name: str
@@ -63,6 +65,7 @@ class WeightProfile:
     bytes: int
     slots: int
     dims: tuple[tuple[str, ...], ...] | None
+    is_grouped: bool = True
 
     def find_named_axis(self, names: Sequence[str]) -> int | None:
         """Return the axis that rules for some names split, or None.
@@ -310,7 +313,14 @@ def profile_model(program: LossProgram, batch: PyTree, optimizer: Any) -> ModelP
             slots[owner] += _count_bytes(slot)
     names = _collect_axis_names(program.model)
     weights = tuple(
-        WeightProfile(v.name, tuple(v.shape), _count_bytes(v), s, names.get(id(v)))
+        WeightProfile(
+            v.name,
+            tuple(v.shape),
+            _count_bytes(v),
+            s,
+            names.get(id(v)),
+            program.get_update_group(v) is not None,
+        )
         for v, s in zip(variables, slots, strict=True)
     )
     other += sum(_count_bytes(v) for v in program.model.variables if id(v) not in indices)

@@ -14,6 +14,7 @@ from meshflow.core.runtime import transfers
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.variables.variable import Variable, get_value_shape
+from meshflow.distribute.parallel.stage_buffers import StageVariable
 from meshflow.distribute.parallel.strategy import MeshStrategy
 from meshflow.distribute.replicas.context import context_scope
 from meshflow.environment.types import PyTree
@@ -124,11 +125,11 @@ def shape_only_variables(model: Any) -> Iterator[None]:
     if getattr(model, "built", True):
         model.optimizer.build(model.trainable_variables)
     states = [
-        (v, {n: v.__dict__[n] for n in _STATE_ATTRIBUTES if n in v.__dict__})
+        (v, type(v), {n: v.__dict__[n] for n in _STATE_ATTRIBUTES if n in v.__dict__})
         for v in _list_variables(model)
     ]
     strategy = model.__dict__.get("_strategy_at_compile")
-    for variable, _ in states:
+    for variable, _, _ in states:
         shape = _to_shape_struct(variable)
         _clear_state(variable)
         variable._value = shape
@@ -137,15 +138,16 @@ def shape_only_variables(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        before = {id(v) for v, _ in states}
+        before = {id(v) for v, _, _ in states}
         for variable in _list_variables(model):
             if id(variable) not in before and not variable.has_no_value:
                 # The trial created this variable, on its own mesh.
                 value = np.asarray(variable._value)
                 _clear_state(variable)
                 variable._value = transfers.transfer(value)
-        for variable, state in states:
+        for variable, variable_class, state in states:
             _clear_state(variable)
+            variable.__class__ = variable_class
             variable.__dict__.update(state)
         model._strategy_at_compile = strategy
         model._reset_steps()
@@ -194,9 +196,10 @@ def suspend_layouts(model: Any) -> Iterator[None]:
 
 # Attributes with the layouts of a variable, and with its entire state.
 _LAYOUT_ATTRIBUTES = ("_own_layout", "_ruled_layout", "_slot_layout", "_distribute_strategy")
-_STATE_ATTRIBUTES = ("_value", *_LAYOUT_ATTRIBUTES)
+_STATE_ATTRIBUTES = ("_value", *StageVariable.STATE_ATTRIBUTES, *_LAYOUT_ATTRIBUTES)
 
 
 def _clear_state(variable: Variable) -> None:
+    variable.__class__ = variable.__dict__.get("released_class", type(variable))
     for name in _STATE_ATTRIBUTES:
         variable.__dict__.pop(name, None)

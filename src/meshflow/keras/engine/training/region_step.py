@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.program import CompressionState, RegionResult
+from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
 from meshflow.keras.engine.layer.losses_and_metrics import flatten_layers
@@ -173,6 +174,11 @@ class ModelProgram:
         masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
         return loss, noted, (y_pred, masks)
 
+    def get_update_group(self, variable: Variable) -> Hashable:
+        """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
+        find_group = getattr(self.model.optimizer, "get_update_group", lambda _: None)
+        return find_group(variable)
+
     def add_slot(self, variable: Variable, name: str, shape: ShapeLike) -> Variable:
         """Add a slot to a variable; see `LossProgram`."""
         # The optimizer's own slots precede added ones.
@@ -244,7 +250,22 @@ def compute_loss_and_gradients(
     if result.squared_norms is not None:
         (squares,) = unscale(unscale([result.squared_norms]))
         model.optimizer._set_share_norms(squares, result.num_shares)
-    return y_pred, list(zip(unscale(result.gradients), program.variables, strict=True))
+    variables = program.variables if result.variables is None else result.variables
+    _place_slots(model.optimizer, program, result)
+    return y_pred, list(zip(unscale(result.gradients), variables, strict=True))
+
+
+def _place_slots(optimizer: Any, program: ModelProgram, result: RegionResult) -> None:
+    """Move the slots of resident weights to the devices of their stages."""
+    buffers = [v for v in result.variables or () if isinstance(v, StageBuffer)]
+    if not buffers:
+        return
+    pairs = zip(result.gradients, result.variables or (), strict=True)
+    unused = {id(v) for gradient, v in pairs if gradient is None and optimizer._is_keras_2}
+    # Slots have the order of the weights.
+    optimizer.build([v for v in program.variables if id(v) not in unused])
+    for buffer in buffers:
+        optimizer.place_slots(buffer)
 
 
 @contextmanager

@@ -1,0 +1,437 @@
+"""Variables of a pipeline that live on their stages.
+
+Weights of all stages, and each of their optimizer slots, are parts of one array with a row for each
+device of the pipeline (`StageBuffer`). A training step reads the row of its device, and the
+optimizer updates the array as one variable, so that neither weights nor gradients are sent. The
+variables of the user remain the same objects: they become `StageVariable`s, which read and write
+their part of the array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from meshflow.core.dispatch.dispatch import apply
+from meshflow.core.dispatch.operation import Op
+from meshflow.core.runtime.context import Trace, context
+from meshflow.core.tracing.trace import init_scope
+from meshflow.core.values.tensor import Tensor
+from meshflow.core.variables.variable import Variable, get_value_shape
+from meshflow.distribute.parallel.stage_weights import ResidentPack, merge_axes, split_axes
+from meshflow.distribute.replicas.shares import current_shares
+from meshflow.distribute.replicas.variables import MirroredVariable
+from meshflow.placement.layout import Layout
+
+__all__ = ["StageBuffer", "StageVariable", "can_join_buffer", "get_storage", "place_weights"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PartForm:
+    """Form of a variable as a part of a `StageBuffer`.
+
+    Attributes:
+      mesh: Mesh of the buffer.
+      over: Mesh dimension of the pipeline.
+      shape: Shape of the variable.
+      pairs: (axis, number of parts) of the axes that the buffer has in front.
+    """
+
+    mesh: jax.sharding.Mesh
+    over: str
+    shape: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+    def read(self, buffer: Array, position: Array) -> Array:
+        """Return the part at a position (device, stage of the device, offset), on all devices."""
+        parts = dict(self.pairs)
+        part_shape = [n // parts.get(axis, 1) for axis, n in enumerate(self.shape)]
+
+        def run(rows: Array, position: Array) -> Array:
+            lead, size = rows.shape[2:-1], math.prod(part_shape)
+            starts = _list_starts(lead, position[1], position[2])
+            row = lax.dynamic_slice(rows, starts, (1, 1, *lead, size))
+            value = merge_axes(row.reshape(*lead, *part_shape), self.pairs)
+            # The sum of the bits of one device and of zeros is exact.
+            bits = lax.bitcast_convert_type(value, f"uint{8 * value.dtype.itemsize}")
+            own = jnp.where(lax.axis_index(self.over) == position[0], bits, jnp.zeros_like(bits))
+            return lax.bitcast_convert_type(lax.psum(own, self.over), value.dtype)
+
+        return self._map(run, 0)(buffer, position)
+
+    def write(self, buffer: Array, position: Array, value: Array) -> Array:
+        """Return the buffer with another value of the part at a position."""
+
+        def run(rows: Array, position: Array, value: Array) -> Array:
+            new = self.insert(rows, position[1], position[2], value)
+            return jnp.where(lax.axis_index(self.over) == position[0], new, rows)
+
+        return self._map(run, 1)(buffer, position, value)
+
+    def insert(self, rows: Array, chunk: Any, offset: Any, value: Array) -> Array:
+        """Return the row of one device with another value of a part."""
+        lead = rows.shape[2:-1]
+        row = split_axes(value.astype(rows.dtype), self.pairs).reshape(1, 1, *lead, -1)
+        return lax.dynamic_update_slice(rows, row, _list_starts(lead, chunk, offset))
+
+    def _map(self, run: Any, num_values: int) -> Any:
+        row = PartitionSpec(self.over)
+        return jax.shard_map(
+            run,
+            mesh=self.mesh,
+            in_specs=(row, PartitionSpec(), *[PartitionSpec()] * num_values),
+            out_specs=row if num_values else PartitionSpec(),
+            axis_names={self.over},
+            check_vma=False,
+        )
+
+
+def _list_starts(lead: tuple[int, ...], chunk: Any, offset: Any) -> list[Any]:
+    return [jnp.asarray(i, np.int32) for i in (0, chunk, *[0] * len(lead), offset)]
+
+
+_READ = Op("read_stage_part", lambda o, s: s[0].read(*o), differentiable=False, is_foldable=False)
+_WRITE = Op(
+    "write_stage_part", lambda o, s: s[0].write(*o), differentiable=False, is_foldable=False
+)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _read(form: PartForm, buffer: Array, position: Array, sharding: Any) -> Array:
+    return lax.with_sharding_constraint(form.read(buffer, position), sharding)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4), donate_argnums=1)
+def _write(form: PartForm, buffer: Array, position: Array, value: Array, sharding: Any) -> Array:
+    return lax.with_sharding_constraint(form.write(buffer, position, value), sharding)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _make_row(
+    forms: tuple[PartForm, ...],
+    offsets: tuple[tuple[int, int], ...],
+    aval: tuple[tuple[int, ...], str],
+    fill: float,
+    sharding: Any,
+    values: Sequence[Array],
+) -> Array:
+    row = jnp.full(aval[0], fill, aval[1])
+    for form, (chunk, offset), value in zip(forms, offsets, values, strict=True):
+        row = form.insert(row, chunk, offset, value)
+    return lax.with_sharding_constraint(row, sharding)
+
+
+@dataclasses.dataclass(frozen=True)
+class BufferPart:
+    """A variable's part of a `StageBuffer`.
+
+    Attributes:
+      form: Its form.
+      position: Device, stage of the device, and offset.
+    """
+
+    form: PartForm
+    position: tuple[int, int, int]
+
+    @property
+    def position_array(self) -> np.ndarray:
+        """Return the position as an array."""
+        return np.array(self.position, np.int32)
+
+
+class StageBuffer(MirroredVariable):
+    """Variables of all stages in one array, of which each device of a pipeline has a row.
+
+    Args:
+      pack: Positions of the weights.
+      shape: Shape of the array.
+      members: The variables, which become `StageVariable`s.
+      parts: Part of each variable.
+      layout: Layout of the array.
+      stage_layers: Names of the layers of each stage.
+      fill: Value of the elements that belong to no variable.
+    """
+
+    def __init__(
+        self,
+        pack: ResidentPack,
+        shape: tuple[int, ...],
+        members: Sequence[Variable],
+        parts: Sequence[BufferPart],
+        layout: Layout,
+        stage_layers: Sequence[Sequence[str]],
+        fill: float = 0.0,
+    ) -> None:
+        self.pack, self.stage_layers, self.fill = pack, stage_layers, fill
+        self.members, self.parts = list(members), list(parts)
+        for member in members:
+            if isinstance(member, StageVariable):
+                member.buffer.release()
+        dtype = members[0].dtype
+        with init_scope():
+            value: Any = jax.ShapeDtypeStruct(shape, dtype.dtype, sharding=layout.to_sharding())
+            if not any(member.has_no_value for member in members):
+                value = Tensor(self._assemble(shape, layout))
+            super().__init__(value, trainable=False, name="stage_weights", dtype=dtype)
+        self._own_layout = layout
+        for member, part in zip(members, parts, strict=True):
+            del member.__dict__["_value"]
+            member.__dict__.update(released_class=type(member), buffer=self, part=part)
+            member.__class__ = StageVariable
+
+    @property
+    def group(self) -> Hashable:
+        """Return the key of the weights that the optimizer updates together."""
+        return self.pack.cut.group
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self._static_shape.as_list())
+
+    def combine_slots(self, slots: Sequence[Variable]) -> None:
+        """Move slots of the members into a buffer, unless they are in one.
+
+        Args:
+          slots: A slot of each member, of its shape.
+        """
+        buffer = get_storage(slots[0])
+        if isinstance(buffer, StageBuffer) and buffer.holds(slots, self.parts):
+            return
+        layout = self.pack.make_layout(self.layout.mesh, is_slot=True)
+        # Elements that belong to no variable have a gradient of zero. A one is a valid value of all
+        # slots, also of those that a rule divides by.
+        StageBuffer(self.pack, self._shape, slots, self.parts, layout, self.stage_layers, fill=1.0)
+
+    def _assemble(self, shape: tuple[int, ...], layout: Layout) -> Array:
+        """Return the array of the members' values; a device also holds one row of other devices."""
+        sharding = layout.to_sharding()
+        row_sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec[1:]))
+        indices = sharding.addressable_devices_indices_map(shape)
+        shards: dict[Any, Array] = {}
+        for index in range(shape[0]):
+            parts = [
+                (part, member)
+                for part, member in zip(self.parts, self.members, strict=True)
+                if part.position[0] == index
+            ]
+            row = _make_row(
+                tuple(part.form for part, _ in parts),
+                tuple(part.position[1:] for part, _ in parts),
+                ((1, *shape[1:]), self.members[0].dtype.name),
+                self.fill,
+                row_sharding,
+                [member.value().array for _, member in parts],
+            )
+            own = {device for device, i in indices.items() if i and (i[0].start or 0) == index}
+            shards |= {s.device: s.data for s in row.addressable_shards if s.device in own}
+        return jax.make_array_from_single_device_arrays(
+            shape, sharding, [shards[device] for device in indices]
+        )
+
+    def holds(self, members: Sequence[Variable], parts: Sequence[BufferPart]) -> bool:
+        """Check whether variables are exactly the parts of this buffer."""
+        return (
+            type(self) is StageBuffer
+            and len(members) == len(self.members)
+            and all(a is b for a, b in zip(members, self.members, strict=True))
+            and list(parts) == self.parts
+        )
+
+    def release(self) -> None:
+        """Give the members arrays of their own; programs that use the buffer read and write these."""
+        with init_scope():
+            values = [
+                _to_abstract(member) if member.has_no_value else member.value().array
+                for member in self.members
+            ]
+        for member, value in zip(self.members, values, strict=True):
+            member.__class__ = member.__dict__["released_class"]
+            for name in StageVariable.STATE_ATTRIBUTES:
+                del member.__dict__[name]
+            member.__dict__["_value"] = value
+        del self.__dict__["_value"]
+        self.__class__ = ReleasedBuffer
+
+
+class ReleasedBuffer(StageBuffer):
+    """A `StageBuffer` of variables that have other arrays now, for programs compiled before."""
+
+    @property
+    def _value(self) -> Any:
+        if self.has_no_value:
+            return _to_abstract(self)
+        with init_scope():
+            return self._assemble(self._shape, self.layout)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        for member, part in zip(self.members, self.parts, strict=True):
+            sharding = member.layout.to_sharding()
+            member.assign(Tensor(_read(part.form, value, part.position_array, sharding)))
+
+    @property
+    def has_no_value(self) -> bool:
+        """Return whether only the shape is known, because the model is planned but not run."""
+        return any(member.has_no_value for member in self.members)
+
+
+class StageVariable(MirroredVariable):
+    """A variable that is a part of a `StageBuffer`; it reads and writes this part.
+
+    Attributes:
+      buffer: The buffer.
+      part: Its part.
+      released_class: Class of the variable outside of a buffer.
+    """
+
+    STATE_ATTRIBUTES = ("buffer", "part", "released_class")
+    buffer: StageBuffer
+    part: BufferPart
+    released_class: type[Variable]
+
+    @property
+    def _value(self) -> Any:
+        form, sharding = self.part.form, self._find_sharding()
+        if self.buffer.has_no_value:
+            return _to_abstract(self)
+        with init_scope():
+            array = self.buffer.value().array
+            return _read(form, array, self.part.position_array, sharding)
+
+    @_value.setter
+    def _value(self, value: Any) -> None:
+        if self.buffer.has_no_value:
+            return
+        form, position = self.part.form, self.part.position_array
+        sharding = self.buffer.layout.to_sharding()
+        with init_scope():
+            value = jax.device_put(value, self._find_sharding())
+            array = self.buffer.value().array
+            self.buffer.assign(Tensor(_write(form, array, position, value, sharding)))
+
+    def _find_sharding(self) -> Any:
+        if self._own_layout is None:
+            return NamedSharding(self.part.form.mesh, PartitionSpec())
+        return self._own_layout.to_sharding()
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.part.form.shape
+
+    @property
+    def ndim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self._shape)
+
+    @property
+    def device(self) -> str:
+        """Return the name of the device that holds the value."""
+        return self.buffer.device
+
+    @property
+    def has_no_value(self) -> bool:
+        """Return whether only the shape is known, because the model is planned but not run."""
+        return self.buffer.has_no_value
+
+    @property
+    def _is_captured(self) -> bool:
+        """Return whether traces capture this variable instead of its buffer."""
+        # Stages take the weights from the rows of the buffer. The planner traces models without
+        # layouts for one device.
+        return current_shares() is not None or self._own_layout is None
+
+    def _read_in_trace(self, trace: Trace) -> Tensor:
+        if self._is_captured:
+            return super()._read_in_trace(trace)
+        operands = self.buffer.value(), Tensor(self.part.position_array)
+        return apply(_READ, operands, (self.part.form,))
+
+    def _write(self, value: Tensor) -> None:
+        if context.trace is None or self._is_captured:
+            super()._write(value)
+            return
+        operands = self.buffer.value(), Tensor(self.part.position_array), value
+        self.buffer.assign(apply(_WRITE, operands, (self.part.form,)))
+
+
+def _to_abstract(variable: Variable) -> jax.ShapeDtypeStruct:
+    sharding = variable.layout and variable.layout.to_sharding()
+    shape = get_value_shape(variable)
+    return jax.ShapeDtypeStruct(shape, variable.dtype.dtype, sharding=sharding)
+
+
+def get_storage(variable: Variable) -> Variable:
+    """Return the buffer that a variable is a part of, or the variable itself."""
+    return variable.buffer if isinstance(variable, StageVariable) else variable
+
+
+def can_join_buffer(variable: object) -> bool:
+    """Check whether a weight, and its slots, can be parts of buffers.
+
+    Args:
+      variable: A captured object.
+    """
+    layout = getattr(variable, "_own_layout", None)
+    slots = getattr(variable, "_slot_layout", None)
+    if type(variable) not in (Variable, MirroredVariable, StageVariable) or layout is None:
+        return False
+    is_offloaded = (
+        getattr(variable, "_held", None) is not None
+        or getattr(variable, "_slot_store", None) is not None
+        or "host" in (layout.memory, getattr(slots, "memory", None))
+    )
+    scope: Any = context.trace
+    while scope is not None and not is_offloaded:
+        if scope.has_read(variable):
+            return False
+        scope = scope.parent
+    return not is_offloaded
+
+
+def place_weights(
+    pack: ResidentPack,
+    members: dict[int, Variable],
+    layout: Layout,
+    stage_layers: Sequence[Sequence[str]],
+    creates: bool,
+) -> dict[str, StageBuffer] | None:
+    """Return the buffers of a pack's weights by dtype.
+
+    Args:
+      pack: Positions of the weights.
+      members: The weights by index in the pack.
+      layout: Layout of the buffers.
+      stage_layers: Names of the layers of each stage.
+      creates: Whether to move the weights into new buffers if they are not in buffers of this form.
+
+    Returns:
+      The buffers; None if they do not exist and are not created.
+    """
+    buffers: dict[str, StageBuffer] = {}
+    p = layout.mesh.dim_size(pack.over)
+    for dtype in pack.lengths:
+        own, parts = [], []
+        for stage, spans in enumerate(pack.spans):
+            for index, span in spans.items():
+                if span.dtype == dtype:
+                    shape, pairs = pack.get_shape(index), tuple(pack.list_parts(index))
+                    form = PartForm(layout.mesh.jax_mesh, pack.over, shape, pairs)
+                    own.append(members[index])
+                    parts.append(BufferPart(form, (stage % p, stage // p, span.offset)))
+        buffer = get_storage(own[0])
+        if not (isinstance(buffer, StageBuffer) and buffer.holds(own, parts)):
+            if not creates:
+                return None
+            shape = pack.get_array_shape(dtype, p)
+            buffer = StageBuffer(pack, shape, own, parts, layout, stage_layers)
+        buffers[dtype] = buffer
+    return buffers
