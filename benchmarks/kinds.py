@@ -147,7 +147,7 @@ class SteadyProcess:
 
     def __init__(self, column, case, options, cache):
         command, environment = make_command(column, case, options, cache)
-        self._log = tempfile.TemporaryFile("w+")
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  `close` closes it.
         self._process = subprocess.Popen(
             command,
             text=True,

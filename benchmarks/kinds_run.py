@@ -180,10 +180,10 @@ class SteadyFit:
                 steady._begin = time.perf_counter()
 
             def on_epoch_end(self, epoch, logs=None):
-                steady._step_ms = (time.perf_counter() - steady._begin) / steady._steps * 1e3
+                steady._epoch_ms = (time.perf_counter() - steady._begin) * 1e3
 
         self._callbacks = [Times()]
-        self.loss = self._fit()
+        self.loss = self._fit(models.STEPS)
         # Programs are compiled in the first calls, and buffers are reused later.
         for _ in range(5):
             found = self.measure()
@@ -200,21 +200,28 @@ class SteadyFit:
         repeat = lambda a: np.concatenate([a[:full]] * repeats)
         return None if data is None else self._nest.map_structure(repeat, data)
 
-    def _fit(self):
-        x, y = (self._take(data, self._steps) for data in (self._task.x, self._task.y))
+    def _fit(self, steps):
+        x, y = (self._take(data, steps) for data in (self._task.x, self._task.y))
         history = self._task.model.fit(
             x, y, self._task.batch, shuffle=False, verbose=0, callbacks=self._callbacks
         )
         return float(np.mean(history.history["loss"][-1]))
 
-    def measure(self):
-        self._fit()
+    def _predict(self, steps):
+        """Return the milliseconds of a step."""
         task = self._task
-        samples = self._take(task.x if task.samples is None else task.samples, self._predictions)
+        samples = self._take(task.x if task.samples is None else task.samples, steps)
         begin = time.perf_counter()
         task.model.predict(samples, task.batch, verbose=0)
-        seconds = time.perf_counter() - begin
-        return {"step_ms": self._step_ms, "predict_ms": seconds / self._predictions * 1e3}
+        return (time.perf_counter() - begin) / steps * 1e3
+
+    def measure(self):
+        # After a pause, caches and pages are not those of a steady state.
+        self._fit(models.STEPS)
+        self._fit(self._steps)
+        self._predict(models.STEPS)
+        milliseconds = self._predict(self._predictions)
+        return {"step_ms": self._epoch_ms / self._steps, "predict_ms": milliseconds}
 
 
 RUNS = {
