@@ -1,21 +1,26 @@
-"""First steps, new shapes and deep networks: Meshflow, cold and warm, next to TensorFlow and PyTorch.
+"""First steps, new shapes, deep networks and steady steps: Meshflow, cold and warm, next to TensorFlow and PyTorch.
 
     bash benchmarks/peers.sh
     .venv/bin/python benchmarks/kinds.py --peers .venv-peers/bin/python
     .venv/bin/python benchmarks/kinds.py --quick                  # a smoke test with tiny sizes
 
-The rows (`--only text,decode,notebook,chains,first`):
+The rows (`--only text,decode,notebook,chains,first,steady`):
 
 * text: one epoch over 60 batches that all have different lengths.
 * decode: 20 tokens, each from all earlier ones, by `model(x)`, `predict` and `tf.function`.
 * notebook: 20 small models in one process.
 * chains: residual chains of 50, 100 and 200 convolutions, and DenseNet121, on one core.
 * first: build, compile and fit 4 steps and a partial one, for many types of models.
+* steady: training steps and predictions of the same models, in float32 and bfloat16, on one and two cores.
 
 Each measurement is a new process. "Cold" has an empty folder for compiled programs, "warm" the folder that the cold process
 of the same round filled. CPU seconds are those of the process, with all threads, without imports. "Programs" counts what XLA
 compiles. Chains and first fits continue until steps are steady; "step" is the median of full steps on the wall clock, and the
 peak memory includes these steps. Weights are equal where a model draws no random numbers, and so must be the losses.
+
+In the row "steady" the processes of all columns of a case are ready before the first round, and measure in turns. Its tables
+have the time of each column and its ratio to the faster peer, with the smallest and the greatest ratio of a round. PyTorch
+uses channels_last for images, autocast for bfloat16, and its fused Adam. `--json FILE --resume` continues an earlier run.
 
 The columns of PyTorch need an environment that has it, and a model in kinds_torch.py. `--base FOLDER` adds the Meshflow of
 another checkout. Tables are appended to RESULTS.md, except for `--quick`.
@@ -43,6 +48,7 @@ ROWS = {
     "notebook": ("all",),
     "chains": tuple(kinds_models.CHAINS),
     "first": tuple(kinds_models.KINDS),
+    "steady": tuple(name for name in kinds_models.KINDS if not name.endswith("_bf16")),
 }
 TITLES = {
     "text": "One epoch over 60 text lengths",
@@ -50,8 +56,9 @@ TITLES = {
     "notebook": "A notebook of 20 small models",
     "chains": "Chains of convolutions, on one core",
     "first": "First fits",
+    "steady": "Steady steps",
 }
-PEERS = ("tensorflow", "tensorflow jit", "torch", "torch compile")
+PEERS = ("tensorflow", "tensorflow jit", "torch", "torch compile", "torch autotune")
 
 
 def has_module(python, name):
@@ -67,12 +74,15 @@ def has_case(column, case):
     if case in ("decode:call", "decode:predict") and column in ("tensorflow jit", "torch compile"):
         # Compiling is an option of functions and of `fit`.
         return False
+    if column == "torch autotune" and not case.startswith("steady"):
+        return False
+    case = case.split(",")[0].replace("steady:", "first:")
     # Importing the module would need PyTorch.
     return not column.startswith("torch") or f'"{case}"' in (HERE / "kinds_torch.py").read_text()
 
 
-def measure(column, case, options, cache):
-    """Run a case in a new process and return its JSON object, or its failure."""
+def make_command(column, case, options, cache):
+    """Return the command that runs a case in a new process, and its environment."""
     environment = dict(os.environ, MESHFLOW_CACHE_DIR=cache)
     script, python = "kinds_run.py", sys.executable
     if column in PEERS:
@@ -80,8 +90,24 @@ def measure(column, case, options, cache):
         script = "kinds_torch.py" if column.startswith("torch") else script
     elif column.startswith("base"):
         environment["PYTHONPATH"] = os.path.join(options.base, "src")
-    settings = json.dumps({"tiny": options.quick})
-    command = [python, str(HERE / script), column, case, settings]
+    settings = {"tiny": options.quick, "seconds": 0.01 if options.quick else options.seconds}
+    if case.startswith("steady"):
+        settings["cores"] = int(case.split(",")[2])
+        # Programs do not run op by op first.
+        environment["MESHFLOW_TIER"] = "compile"
+    return [python, str(HERE / script), column, case, json.dumps(settings)], environment
+
+
+def find_reason(log):
+    """Return the line of a failed process's log that names the reason."""
+    # TensorFlow's log is not the reason.
+    lines = re.findall(r"^(?![IWE]\d{4} |WARNING)\S.*", log, re.MULTILINE)
+    return lines[-1][:300] if lines else ""
+
+
+def measure(column, case, options, cache):
+    """Run a case in a new process and return its JSON object, or its failure."""
+    command, environment = make_command(column, case, options, cache)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=options.timeout
@@ -89,9 +115,7 @@ def measure(column, case, options, cache):
     except subprocess.TimeoutExpired:
         return {"error": f"longer than {options.timeout} s"}
     if done.returncode:
-        # TensorFlow's log is not the reason.
-        lines = re.findall(r"^(?![IWE]\d{4} |WARNING)\S.*", done.stderr, re.MULTILINE)
-        return {"error": f"exit status {done.returncode}: {lines[-1][:300] if lines else ''}"}
+        return {"error": f"exit status {done.returncode}: {find_reason(done.stderr)}"}
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -116,6 +140,101 @@ def measure_all(cases, columns, options):
             if options.json:
                 Path(options.json).write_text(json.dumps(results, indent=1))
     return results
+
+
+class SteadyProcess:
+    """A process that measures a round for each line that it reads."""
+
+    def __init__(self, column, case, options, cache):
+        command, environment = make_command(column, case, options, cache)
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  `close` closes it.
+        self._process = subprocess.Popen(
+            command,
+            text=True,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+
+    def read(self):
+        """Return the next JSON object, or the failure of the process."""
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        self._log.seek(0)
+        return {"error": f"exit status {self._process.wait()}: {find_reason(self._log.read())}"}
+
+    def measure(self):
+        self._process.stdin.write("round\n")
+        self._process.stdin.flush()
+        return self.read()
+
+    def close(self):
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+
+def measure_steady(cases, columns, options):
+    """Measure cases one after the other, with rounds of all columns in turns."""
+    file = Path(options.json) if options.json else None
+    results = json.loads(file.read_text()) if options.resume and file.exists() else {}
+    for case in cases:
+        missing = [c for c in columns if has_case(c, case) and c not in results.get(case, {})]
+        if not missing:
+            continue
+        with contextlib.ExitStack() as stack:
+            cache = stack.enter_context(tempfile.TemporaryDirectory())
+            processes = {}
+            for column in missing:
+                processes[column] = SteadyProcess(column, case, options, cache)
+                stack.callback(processes[column].close)
+            ready = {column: process.read() for column, process in processes.items()}
+            found = {column: [] for column in missing}
+            for _ in range(options.rounds):
+                for column, process in processes.items():
+                    values = ready[column]
+                    if "error" not in values:
+                        values = values | process.measure()
+                    found[column].append(values)
+        results.setdefault(case, {}).update(found)
+        shown = {
+            column: "failed" if "error" in runs[0] else round(find_median(runs, "step_ms"), 2)
+            for column, runs in found.items()
+        }
+        print(case, shown, file=sys.stderr, flush=True)
+        if file:
+            file.write_text(json.dumps(results, indent=1))
+    return {case: results[case] for case in cases if case in results}
+
+
+def compare_rounds(found, columns, key):
+    """Return the ratio of Meshflow's median to that of the faster peer, with its range over rounds, and the peer."""
+    peers = {c: find_median(found.get(c), key) for c in columns if c in PEERS}
+    peers = {column: value for column, value in peers.items() if value}
+    own = find_median(found.get("meshflow cold"), key)
+    if not own or not peers:
+        return "-", "-"
+    best = min(peers, key=peers.get)
+    pairs = zip(found["meshflow cold"], found[best], strict=False)
+    ratios = [mine[key] / peer[key] for mine, peer in pairs]
+    return f"{own / peers[best]:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", best
+
+
+def format_steady(results, columns):
+    """Return lines of the table of steady steps: a case, precision and number of cores a line."""
+    lines = []
+    for key, title in (("step_ms", "Training step, ms"), ("predict_ms", "Prediction, ms")):
+        head = ["case", "precision", "cores", *columns, "ratio (range)", "to"]
+        head = [name.replace("meshflow cold", "meshflow") for name in head]
+        lines += [f"{title}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for case, found in results.items():
+            values = [format_value(find_median(found.get(column), key)) for column in columns]
+            row = [*case.split(":")[1].split(","), *values, *compare_rounds(found, columns, key)]
+            lines.append(f"| {' | '.join(row)} |")
+        lines.append("")
+    return lines
 
 
 def find_median(runs, key):
@@ -158,6 +277,8 @@ def format_table(results, columns, key, title):
 def format_row(row, results, columns):
     """Return lines for the cases of a row."""
     lines = [f"### {TITLES[row]}", ""]
+    if row == "steady":
+        return lines + format_steady(results, columns)
     lines += format_table(results, columns, "cpu_s", "CPU seconds")
     if row in ("chains", "first"):
         long = "CPU seconds with the steady steps"
@@ -214,6 +335,10 @@ def main():
     parser.add_argument("--only", default=",".join(ROWS), help="rows, separated by commas")
     parser.add_argument("--cases", default="", help="names of cases, separated by commas")
     parser.add_argument("--columns", default="", help="columns, separated by commas")
+    parser.add_argument("--precisions", default="float32,bfloat16", help="of the row steady")
+    parser.add_argument("--cores", default="1,2", help="numbers of cores of the row steady")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of a round of the row steady")
+    parser.add_argument("--resume", action="store_true", help="skip the steady cases in --json")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--timeout", type=int, default=1200, help="seconds for one measurement")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and one round")
@@ -233,12 +358,23 @@ def main():
         row: [f"{row}:{name}" for name in ROWS[row] if selection is None or name in selection]
         for row in options.only.split(",")
     }
-    cases = [case for names in rows.values() for case in names]
-    results = measure_all(cases, columns, options)
+    if "steady" in rows:
+        rows["steady"] = [
+            f"{case},{precision},{cores}"
+            for case in rows["steady"]
+            for precision in options.precisions.split(",")
+            for cores in options.cores.split(",")
+        ]
+    cases = [case for row, names in rows.items() if row != "steady" for case in names]
+    results = measure_all(cases, columns, options) if cases else {}
+    steady = [c for c in columns if not c.endswith("warm")]
+    columns = [c for c in columns if c != "torch autotune"]
+    results |= measure_steady(rows.get("steady", ()), steady, options)
     lines = []
     for row, names in rows.items():
         if names:
-            lines += format_row(row, {case: results[case] for case in names}, columns)
+            chosen = steady if row == "steady" else columns
+            lines += format_row(row, {case: results[case] for case in names}, chosen)
     differences = find_differences(results)
     lines += ["### Failures and differences", "", *differences, ""] if differences else []
     text = "\n".join(lines)

@@ -21,6 +21,7 @@ class Task(NamedTuple):
       y: Targets, or None.
       loss: Loss for `compile`, or None for models that compute their own.
       is_deterministic: Whether two libraries compute the same losses from the same weights.
+      samples: Inputs of `predict`, if they are not those of training.
     """
 
     model: Any
@@ -29,6 +30,7 @@ class Task(NamedTuple):
     loss: Any = None
     batch: int = 32
     is_deterministic: bool = True
+    samples: Any = None
 
 
 STEPS = 4
@@ -606,7 +608,8 @@ def _draw_and_judge(tf, tiny, penalty):
     critic.add(layers.Dense(1))
     x, _ = make_images(_count(32), 28, 1)
     model = make_gan(tf, generator, critic, latent, penalty)
-    return Task(model, x, None, is_deterministic=False)
+    samples = np.random.default_rng(0).normal(size=(len(x), latent)).astype("float32")
+    return Task(model, x, None, is_deterministic=False, samples=samples)
 
 
 @kind
@@ -719,6 +722,150 @@ def experts(tf, tiny):
     model.add(Mixture())
     model.add(layers.Dense(10))
     return _classify_images(tf, model, 28, 1)
+
+
+def make_diffusion(tf, network):
+    """A model that learns to tell the noise in images: `network` reads noisy images and the noise's share."""
+
+    class NoiseModel(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def call(self, x):
+            return self.network([x, tf.fill([tf.shape(x)[0], 1, 1, 1], 0.5)])
+
+        def train_step(self, images):
+            noise = tf.random.normal(tf.shape(images))
+            angle = tf.random.uniform([tf.shape(images)[0], 1, 1, 1], 0.05, 1.5)
+            noisy = tf.cos(angle) * images + tf.sin(angle) * noise
+            with tf.GradientTape() as tape:
+                found = self.network([noisy, tf.sin(angle) ** 2], training=True)
+                loss = tf.reduce_mean(tf.abs(noise - tf.cast(found, noise.dtype)))
+            gradients = tape.gradient(loss, self.network.trainable_weights)
+            pairs = zip(gradients, self.network.trainable_weights, strict=True)
+            self.optimizer.apply_gradients(pairs)
+            return {"loss": loss}
+
+    return NoiseModel()
+
+
+@kind
+def diffusion(tf, tiny):
+    """The network of a diffusion model: residual blocks, swish, bilinear enlargement, skips."""
+    layers, widths = tf.keras.layers, (4, 8, 8) if tiny else (32, 64, 96)
+    side, features, batch = 16 if tiny else 32, 4 if tiny else 16, 8
+
+    def block(x, width):
+        skip = x if x.shape[-1] == width else layers.Conv2D(width, 1)(x)
+        x = layers.BatchNormalization(center=False, scale=False)(x)
+        x = layers.Conv2D(width, 3, padding="same", activation="swish")(x)
+        return layers.Add()([layers.Conv2D(width, 3, padding="same")(x), skip])
+
+    def embed(share):
+        waves = 6.2832 * tf.exp(tf.range(features, dtype="float32") * (6.9 / features))
+        return tf.concat([tf.sin(waves * share), tf.cos(waves * share)], 3)
+
+    images, share = tf.keras.Input((side, side, 3)), tf.keras.Input((1, 1, 1))
+    wide = layers.UpSampling2D(side)(layers.Lambda(embed, dtype="float32")(share))
+    x = layers.Concatenate()([layers.Conv2D(widths[0], 1)(images), wide])
+    skips = []
+    for width in widths[:-1]:
+        for _ in range(2):
+            x = block(x, width)
+            skips.append(x)
+        x = layers.AveragePooling2D()(x)
+    for _ in range(2):
+        x = block(x, widths[-1])
+    for width in reversed(widths[:-1]):
+        x = layers.UpSampling2D(2, interpolation="bilinear")(x)
+        for _ in range(2):
+            x = block(layers.Concatenate()([x, skips.pop()]), width)
+    network = tf.keras.Model([images, share], layers.Conv2D(3, 1, dtype="float32")(x))
+    x_train, _ = make_images(_count(batch), side)
+    return Task(make_diffusion(tf, network), x_train, None, None, batch, False)
+
+
+@kind
+def wavenet(tf, tiny):
+    """Dilated causal convolutions with gates, residual and skip connections."""
+    layers, length, width = tf.keras.layers, 64 if tiny else 1024, 8 if tiny else 32
+    inputs = tf.keras.Input((length, 1))
+    x, skips = layers.Conv1D(width, 2, padding="causal")(inputs), []
+    for _ in range(1 if tiny else 2):
+        for level in range(3 if tiny else 6):
+            convolve = lambda activation, x=x, level=level: layers.Conv1D(
+                width, 2, dilation_rate=1 << level, padding="causal", activation=activation
+            )(x)
+            y = layers.Multiply()([convolve("tanh"), convolve("sigmoid")])
+            skips.append(layers.Conv1D(width, 1)(y))
+            x = layers.Add()([x, layers.Conv1D(width, 1)(y)])
+    x = layers.ReLU()(layers.Add()(skips))
+    x = layers.Conv1D(64, 1)(layers.Conv1D(width, 1, activation="relu")(x))
+    batch = 8
+    rng = np.random.default_rng(0)
+    waves = rng.normal(size=(_count(batch), length, 1)).astype("float32")
+    targets = rng.integers(0, 64, (len(waves), length)).astype("int32")
+    return Task(tf.keras.Model(inputs, x), waves, targets, make_class_loss(tf), batch)
+
+
+@kind
+def separable(tf, tiny):
+    """Depthwise separable convolutions with residual connections, like Xception's."""
+    layers, side = tf.keras.layers, 16 if tiny else 64
+    inputs = tf.keras.Input((side, side, 3))
+    x = _convolve(tf, inputs, 8 if tiny else 32, 3, 2)
+    for width in (8, 16) if tiny else (64, 128, 256):
+        y = x
+        for _ in range(2):
+            y = layers.SeparableConv2D(width, 3, padding="same", use_bias=False)(layers.ReLU()(y))
+            y = layers.BatchNormalization()(y)
+        y = layers.MaxPooling2D(3, 2, padding="same")(y)
+        x = layers.Add()([y, _convolve(tf, x, width, 1, 2, None)])
+    x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+    return _classify_images(tf, tf.keras.Model(inputs, x), side, batch=16)
+
+
+@kind
+def inception(tf, tiny):
+    """Parallel branches of convolutions and pooling."""
+    layers, side, width = tf.keras.layers, 16 if tiny else 32, 4 if tiny else 16
+    inputs = tf.keras.Input((side, side, 3))
+    x = _convolve(tf, inputs, 2 * width, 3)
+    for block in range(4):
+        wide = width << (block // 2)
+        branches = [_convolve(tf, x, wide, 1)]
+        branches.append(_convolve(tf, _convolve(tf, x, wide, 1), 2 * wide, 3))
+        branches.append(_convolve(tf, _convolve(tf, x, wide // 2, 1), wide, 5))
+        pooled = layers.MaxPooling2D(3, 1, padding="same")(x)
+        branches.append(_convolve(tf, pooled, wide, 1))
+        x = layers.Concatenate()(branches)
+        x = layers.MaxPooling2D()(x) if block == 1 else x
+    x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+    return _classify_images(tf, tf.keras.Model(inputs, x), side)
+
+
+@kind
+def small(tf, tiny):
+    """A network of three narrow layers over tables."""
+    dense = tf.keras.layers.Dense
+    layers = [dense(16 if tiny else 64, activation="relu") for _ in range(2)]
+    model = tf.keras.Sequential([tf.keras.Input((20,)), *layers, dense(1)])
+    x = np.random.default_rng(0).normal(size=(_count(32), 20)).astype("float32")
+    return Task(model, x, x[:, :1] * 0.5, "mse")
+
+
+@kind
+def factors(tf, tiny):
+    """Products of users' and items' vectors, with biases."""
+    layers, rows, width = tf.keras.layers, 50 if tiny else 20000, 8 if tiny else 32
+    pair = tf.keras.Input((2,), dtype="int32")
+    vectors = [layers.Embedding(rows, width)(pair[:, i]) for i in range(2)]
+    biases = [layers.Embedding(rows, 1)(pair[:, i]) for i in range(2)]
+    logits = layers.Add()([layers.Dot(1)(vectors), *biases])
+    x = np.random.default_rng(0).integers(0, rows, (_count(256), 2)).astype("int32")
+    y = (x.sum(1) % 5).astype("float32")[:, None]
+    return Task(tf.keras.Model(pair, logits), x, y, "mse", 256)
 
 
 def _reduce_precision(make):

@@ -158,6 +158,72 @@ class EpochTimes:
         return statistics.median(self._get_steady())
 
 
+class SteadyFit:
+    """Times of training steps and predictions of a model that is ready."""
+
+    def __init__(self, tf, name, precision, settings, options):
+        self._seconds = settings["seconds"]
+        if precision == "bfloat16":
+            tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+        tf.keras.utils.set_random_seed(0)
+        task = models.KINDS[name](tf, settings["tiny"])
+        self.is_deterministic = task.is_deterministic
+        if task.is_deterministic:
+            models.seed_weights(task.model)
+        task.model.compile("adam", task.loss, **options)
+        self._task, self._nest = task, tf.nest
+        steady = self
+        self._steps = self._predictions = models.STEPS
+
+        class Times(tf.keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                steady._begin = time.perf_counter()
+
+            def on_epoch_end(self, epoch, logs=None):
+                steady._epoch_ms = (time.perf_counter() - steady._begin) * 1e3
+
+        self._callbacks = [Times()]
+        self.loss = self._fit(models.STEPS)
+        # Programs are compiled in the first calls, and buffers are reused later.
+        for _ in range(5):
+            found = self.measure()
+            self._steps = self._count(found["step_ms"])
+            self._predictions = self._count(found["predict_ms"])
+
+    def _count(self, milliseconds):
+        """Return how many calls of this duration a round has."""
+        wanted = 1e3 * self._seconds / milliseconds / models.STEPS
+        return int(min(max(wanted, 1), 256)) * models.STEPS
+
+    def _take(self, data, steps):
+        full, repeats = models.STEPS * self._task.batch, steps // models.STEPS
+        repeat = lambda a: np.concatenate([a[:full]] * repeats)
+        return None if data is None else self._nest.map_structure(repeat, data)
+
+    def _fit(self, steps):
+        x, y = (self._take(data, steps) for data in (self._task.x, self._task.y))
+        history = self._task.model.fit(
+            x, y, self._task.batch, shuffle=False, verbose=0, callbacks=self._callbacks
+        )
+        return float(np.mean(history.history["loss"][-1]))
+
+    def _predict(self, steps):
+        """Return the milliseconds of a step."""
+        task = self._task
+        samples = self._take(task.x if task.samples is None else task.samples, steps)
+        begin = time.perf_counter()
+        task.model.predict(samples, task.batch, verbose=0)
+        return (time.perf_counter() - begin) / steps * 1e3
+
+    def measure(self):
+        # After a pause, caches and pages are not those of a steady state.
+        self._fit(models.STEPS)
+        self._fit(self._steps)
+        self._predict(models.STEPS)
+        milliseconds = self._predict(self._predictions)
+        return {"step_ms": self._epoch_ms / self._steps, "predict_ms": milliseconds}
+
+
 RUNS = {
     "text": run_texts,
     "decode": run_decoding,
@@ -171,9 +237,10 @@ def main():
     library, case, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     logging.disable(logging.WARNING)
     row, name = case.split(":")
-    if row == "chains":
-        # The cost of a chain is measured on one core.
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    # The cost of a chain is measured on one core.
+    cores = 1 if row == "chains" else settings.get("cores")
+    if cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     start = cpu_seconds()
     if library.startswith("tensorflow"):
         import tensorflow as tf
@@ -187,6 +254,13 @@ def main():
     programs = Programs()
     tf.keras.Sequential  # noqa: B018  Keras is imported at its first use.
     imported = cpu_seconds() - start
+    if row == "steady":
+        steady = SteadyFit(tf, *name.split(",")[:2], settings, options)
+        ready = {"loss": steady.loss, "is_deterministic": steady.is_deterministic}
+        print(json.dumps(ready | {"version": tf.__version__}), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(steady.measure()), flush=True)
+        return
     result = RUNS[row](tf, name, settings["tiny"], options, lambda: Meter(programs))
     print(json.dumps(result | {"import_cpu_s": imported, "version": tf.__version__}))
 

@@ -24,6 +24,9 @@ CASES = (
     *("first:mlp", "first:mnist", "first:vgg", "first:resnet", "first:mobilenet", "first:conv3d"),
     *("first:audio", "first:lstm", "first:gru", "first:encoder", "first:language_model"),
     *("first:vit", "first:autoencoder", "first:densenet", "first:efficientnet", "first:unet"),
+    *("first:convnext", "first:diffusion", "first:wavenet", "first:separable", "first:inception"),
+    *("first:small", "first:factors", "first:dlrm", "first:wide_deep", "first:seq2seq"),
+    *("first:dcgan", "first:wgan_gp", "first:text_conv", "first:siamese"),
 )
 
 
@@ -367,26 +370,410 @@ def chain(tiny, blocks):
     return nn.Sequential(*layers), *images(8 if tiny else 16)
 
 
-class Trainer:
-    """A model and Adam."""
+class ChannelNorm(nn.LayerNorm):
+    """Layer normalization of images."""
 
-    def __init__(self, model, is_compiled):
-        self.model = model.to(memory_format=torch.channels_last) if _has_images(model) else model
-        self.forward = torch.compile(self.model) if is_compiled else self.model
-        self.optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
-    def step(self, x, y):
-        out = self.forward(x)
-        if y.dtype == torch.float32:
-            loss = F.binary_cross_entropy_with_logits(out, y)
-        elif y.ndim == 2:
-            loss = F.cross_entropy(out.flatten(0, -2), y.flatten())
+
+def convnext(tiny):
+    layers, channels = [], 3
+    for stage, width in enumerate((8, 16) if tiny else (32, 64, 128)):
+        strides = 2 if stage else 4
+        layers += [nn.Conv2d(channels, width, strides, strides), ChannelNorm(width)]
+        for _ in range(1 if tiny else 2):
+            path = [nn.Conv2d(width, width, 7, padding=3, groups=width)]
+            path += [Call(lambda x: x.permute(0, 2, 3, 1)), nn.LayerNorm(width, 1e-6)]
+            path += [nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)]
+            path.append(Call(lambda x: x.permute(0, 3, 1, 2)))
+            layers.append(Branches(add, nn.Identity(), nn.Sequential(*path)))
+        channels = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(channels)]
+    return nn.Sequential(*layers, nn.Linear(channels, 10)), *images(32 if tiny else 64, batch=16)
+
+
+class Diffusion(nn.Module):
+    """The network of a diffusion model, and its loss."""
+
+    def __init__(self, widths, features, side):
+        super().__init__()
+        self.features, self.side = features, side
+        self.first = nn.Conv2d(3, widths[0], 1)
+        channels, skips = widths[0] + 2 * features, []
+        self.down, self.bottom, self.up = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for width in widths[:-1]:
+            for _ in range(2):
+                self.down.append(self.make_block(channels, width))
+                channels = width
+                skips.append(width)
+        for _ in range(2):
+            self.bottom.append(self.make_block(channels, widths[-1]))
+            channels = widths[-1]
+        for width in reversed(widths[:-1]):
+            for _ in range(2):
+                self.up.append(self.make_block(channels + skips.pop(), width))
+                channels = width
+        self.last = nn.Conv2d(channels, 3, 1)
+
+    def make_block(self, channels, width):
+        path = [nn.BatchNorm2d(channels, affine=False), nn.Conv2d(channels, width, 3, padding=1)]
+        path += [nn.SiLU(), nn.Conv2d(width, width, 3, padding=1)]
+        skip = nn.Identity() if channels == width else nn.Conv2d(channels, width, 1)
+        return Branches(add, nn.Sequential(*path), skip)
+
+    def forward(self, x, share=None):
+        share = torch.full((len(x), 1, 1, 1), 0.5) if share is None else share
+        waves = 6.2832 * torch.exp(torch.arange(self.features) * (6.9 / self.features))
+        waves = share * waves[:, None, None]
+        wide = torch.cat([torch.sin(waves), torch.cos(waves)], 1)
+        wide = wide.expand(-1, -1, self.side, self.side)
+        x, skips = torch.cat([self.first(x), wide], 1), []
+        for i, block in enumerate(self.down):
+            x = block(x)
+            skips.append(x)
+            x = F.avg_pool2d(x, 2) if i % 2 else x
+        for block in self.bottom:
+            x = block(x)
+        for i, block in enumerate(self.up):
+            if not i % 2:
+                x = F.interpolate(x, scale_factor=2, mode="bilinear")
+            x = block(torch.cat([x, skips.pop()], 1))
+        return self.last(x)
+
+
+def learn_noise(forward, images):
+    noise, angle = torch.randn_like(images), torch.rand(len(images), 1, 1, 1) * 1.45 + 0.05
+    noisy = torch.cos(angle) * images + torch.sin(angle) * noise
+    return (forward(noisy, torch.sin(angle) ** 2).float() - noise).abs().mean()
+
+
+def diffusion(tiny):
+    widths, side = ((4, 8, 8), 16) if tiny else ((32, 64, 96), 32)
+    x, _, batch = images(side, batch=8)
+    model = Diffusion(widths, 4 if tiny else 16, side)
+    model.compute_loss = learn_noise
+    return model, x, None, batch
+
+
+class Causal(nn.Conv1d):
+    """A convolution that reads no later value."""
+
+    def forward(self, x):
+        return super().forward(F.pad(x, (self.dilation[0] * (self.kernel_size[0] - 1), 0)))
+
+
+class WaveNet(nn.Module):
+    def __init__(self, width, levels, repeats):
+        super().__init__()
+        self.first = Causal(1, width, 2)
+        rates = [1 << level for level in range(levels)] * repeats
+        make = lambda rate: nn.ModuleList(
+            [
+                *[Causal(width, width, 2, dilation=rate) for _ in range(2)],
+                *[nn.Conv1d(width, width, 1) for _ in range(2)],
+            ]
+        )
+        self.blocks = nn.ModuleList([make(rate) for rate in rates])
+        head = [nn.ReLU(), nn.Conv1d(width, width, 1), nn.ReLU(), nn.Conv1d(width, 64, 1)]
+        self.head = nn.Sequential(*head)
+
+    def forward(self, x):
+        x, skips = self.first(x), 0
+        for shape, gate, skip, residual in self.blocks:
+            y = torch.tanh(shape(x)) * torch.sigmoid(gate(x))
+            skips = skips + skip(y)
+            x = x + residual(y)
+        return self.head(skips).transpose(1, 2)
+
+
+def wavenet(tiny):
+    length = 64 if tiny else 1024
+    model = WaveNet(8, 3, 1) if tiny else WaveNet(32, 6, 2)
+    x = torch.randn(count(8), 1, length)
+    return model, x, torch.randint(0, 64, (len(x), length)), 8
+
+
+def separable(tiny):
+    channels = 8 if tiny else 32
+    layers = [convolve(3, channels, 3, 2)]
+    for width in (8, 16) if tiny else (64, 128, 256):
+        path, wide = [], channels
+        for _ in range(2):
+            path += [nn.ReLU(), nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False)]
+            path += [nn.Conv2d(wide, width, 1, bias=False), nn.BatchNorm2d(width)]
+            wide = width
+        path.append(nn.MaxPool2d(3, 2, 1))
+        skip = convolve(channels, width, 1, 2, None)
+        layers.append(Branches(add, nn.Sequential(*path), skip))
+        channels = width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
+    return nn.Sequential(*layers), *images(16 if tiny else 64, batch=16)
+
+
+def inception(tiny):
+    width = 4 if tiny else 16
+    channels, layers = 2 * width, [convolve(3, 2 * width, 3)]
+    for block in range(4):
+        wide = width << (block // 2)
+        branches = [convolve(channels, wide, 1)]
+        branches.append(nn.Sequential(convolve(channels, wide, 1), convolve(wide, 2 * wide, 3)))
+        narrow = convolve(channels, wide // 2, 1)
+        branches.append(nn.Sequential(narrow, convolve(wide // 2, wide, 5)))
+        branches.append(nn.Sequential(nn.MaxPool2d(3, 1, 1), convolve(channels, wide, 1)))
+        layers.append(Branches(concatenate, *branches))
+        layers += [nn.MaxPool2d(2)] if block == 1 else []
+        channels = 5 * wide
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
+    return nn.Sequential(*layers), *images(16 if tiny else 32)
+
+
+def small(tiny):
+    width, x = 16 if tiny else 64, torch.randn(count(32), 20)
+    layers = [nn.Linear(20, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(width, 1))
+    model.loss = F.mse_loss
+    return model, x, x[:, :1] * 0.5, 32
+
+
+class Factors(nn.Module):
+    def __init__(self, rows, width):
+        super().__init__()
+        self.vectors = nn.ModuleList([nn.Embedding(rows, width) for _ in range(2)])
+        self.biases = nn.ModuleList([nn.Embedding(rows, 1) for _ in range(2)])
+
+    def forward(self, x):
+        a, b = (table(x[:, i]) for i, table in enumerate(self.vectors))
+        biases = [table(x[:, i]) for i, table in enumerate(self.biases)]
+        return (a * b).sum(1, keepdim=True) + biases[0] + biases[1]
+
+
+def factors(tiny):
+    rows, width = (50, 8) if tiny else (20000, 32)
+    x = torch.randint(0, rows, (count(256), 2))
+    model = Factors(rows, width)
+    model.loss = F.mse_loss
+    return model, x, (x.sum(1) % 5).float()[:, None], 256
+
+
+class Interactions(nn.Module):
+    """Vectors of categories with numbers: products of pairs, or a linear and a deep model."""
+
+    def __init__(self, tables, rows, width, has_products):
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(rows, width) for _ in range(tables)])
+        self.has_products = has_products
+        if has_products:
+            layers = [nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU()]
+            self.numbers = nn.Sequential(*layers)
+            channels, layers, widths = width + (tables + 1) ** 2, [], (64, 32)
         else:
-            loss = F.cross_entropy(out, y)
+            channels, layers, widths = 13 + tables * width, [], (128, 64, 32)
+            self.linear = nn.Linear(channels, 1)
+        for units in widths:
+            layers += [nn.Linear(channels, units), nn.ReLU()]
+            channels = units
+        self.deep = nn.Sequential(*layers, nn.Linear(channels, 1))
+
+    def forward(self, inputs):
+        numbers, categories = inputs
+        vectors = [table(categories[:, i]) for i, table in enumerate(self.tables)]
+        if not self.has_products:
+            x = torch.cat([numbers, *vectors], 1)
+            return self.linear(x) + self.deep(x)
+        x = self.numbers(numbers)
+        every = torch.stack([x, *vectors], 1)
+        return self.deep(torch.cat([x, (every @ every.mT).flatten(1)], 1))
+
+
+def dlrm(tiny, has_products=True):
+    tables, rows, width = (3, 20, 4) if tiny else (12, 5000, 16)
+    x = torch.randn(count(64), 13), torch.randint(0, rows, (count(64), tables))
+    y = torch.randint(0, 2, (count(64), 1)).float()
+    return Interactions(tables, rows, width, has_products), x, y, 64
+
+
+def wide_deep(tiny):
+    return dlrm(tiny, False)
+
+
+class Translator(nn.Module):
+    """An encoder and a decoder of GRUs with additive attention between them."""
+
+    def __init__(self, vocabulary, units):
+        super().__init__()
+        self.embeddings = nn.ModuleList([nn.Embedding(vocabulary, units) for _ in range(2)])
+        self.units = nn.ModuleList([nn.GRU(units, units, batch_first=True) for _ in range(2)])
+        self.scale = nn.Parameter(torch.randn(units) * 0.1)
+        self.out = nn.Linear(2 * units, vocabulary)
+
+    def forward(self, texts):
+        memory, state = self.units[0](self.embeddings[0](texts[0]))
+        y, _ = self.units[1](self.embeddings[1](texts[1]), state)
+        scores = torch.tanh(y[:, :, None] + memory[:, None]) @ self.scale
+        return self.out(torch.cat([y, scores.softmax(-1) @ memory], 2))
+
+
+def seq2seq(tiny):
+    vocabulary, units, length = (50, 8, 8) if tiny else (2000, 64, 24)
+    x = torch.randint(0, vocabulary, (count(32), length))
+    return Translator(vocabulary, units), (x, x.flip(1)), x.roll(1, 1), 32
+
+
+class Same(nn.Conv2d):
+    """A convolution with strides that pads as Keras does."""
+
+    def forward(self, x):
+        sides = [max(self.kernel_size[0] - self.stride[0], 0)] * 2
+        pads = [pad for side in sides for pad in (side // 2, side - side // 2)]
+        return super().forward(F.pad(x, pads))
+
+
+class AdversarialPair(nn.Module):
+    """A generator and a critic with their optimizers."""
+
+    def __init__(self, filters, latent, penalty):
+        super().__init__()
+        self.latent, self.penalty = latent, penalty
+        layers = [nn.Linear(latent, 49 * filters), nn.Unflatten(1, (filters, 7, 7))]
+        for _ in range(2):
+            layers += [nn.BatchNorm2d(filters), nn.LeakyReLU(0.3)]
+            layers.append(nn.ConvTranspose2d(filters, filters, 4, 2, 1))
+        self.generator = nn.Sequential(*layers, nn.Conv2d(filters, 1, 5, padding=2), nn.Tanh())
+        layers, channels = [], 1
+        for level in range(2):
+            layers += [Same(channels, filters << level, 4, 2), nn.LeakyReLU(0.3), nn.Dropout(0.3)]
+            channels = filters << level
+        self.critic = nn.Sequential(*layers, nn.Flatten(), nn.Linear(49 * channels, 1))
+        self.generate, self.judge = self.generator, self.critic
+        adam = lambda part, rate, beta: torch.optim.Adam(
+            part.parameters(), rate, betas=(beta, 0.999), fused=True
+        )
+        self.optimizer = adam(self.generator, 1e-3, 0.9)
+        self.critic_optimizer = adam(self.critic, 1e-4, 0.5)
+
+    def compile_parts(self):
+        self.generate, self.judge = torch.compile(self.generator), torch.compile(self.critic)
+
+    def forward(self, z):
+        return self.generate(z)
+
+    def compute_critic_loss(self, real, fake):
+        true, false = self.judge(real), self.judge(fake)
+        if self.penalty is None:
+            compare = F.binary_cross_entropy_with_logits
+            return compare(true, torch.ones_like(true)) + compare(false, torch.zeros_like(false))
+        between = real + torch.rand(len(real), 1, 1, 1) * (fake - real)
+        between.requires_grad_()
+        # Compiled functions have no second derivatives.
+        judged = self.critic(between).sum()
+        (slopes,) = torch.autograd.grad(judged, between, create_graph=True)
+        norms = (slopes.square().sum((1, 2, 3)) + 1e-12).sqrt()
+        return false.mean() - true.mean() + self.penalty * (norms - 1).square().mean()
+
+    def train_step(self, real, autocast):
+        draw = lambda: self.generate(torch.randn(len(real), self.latent))
+        for _ in range(1 if self.penalty is None else 2):
+            with autocast():
+                with torch.no_grad():
+                    fake = draw()
+                loss = self.compute_critic_loss(real, fake)
+            self.critic_optimizer.zero_grad()
+            loss.backward()
+            self.critic_optimizer.step()
+        with autocast():
+            judged = self.judge(draw())
+            if self.penalty is None:
+                loss = F.binary_cross_entropy_with_logits(judged, torch.ones_like(judged))
+            else:
+                loss = -judged.mean()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         return loss.item()
+
+
+def dcgan(tiny, penalty=None):
+    x, _, batch = images(28, 1)
+    model = AdversarialPair(4 if tiny else 32, 8 if tiny else 64, penalty)
+    model.samples = torch.randn(len(x), model.latent)
+    return model, x, None, batch
+
+
+def wgan_gp(tiny):
+    return dcgan(tiny, 10.0)
+
+
+def text_conv(tiny):
+    vocabulary, width, filters, length = (200, 8, 8, 16) if tiny else (5000, 64, 128, 80)
+    layers = [nn.Embedding(vocabulary, width), Call(lambda x: x.transpose(1, 2))]
+    layers += [nn.Conv1d(width, filters, 5), nn.ReLU(), Call(lambda x: x.amax(2))]
+    layers += [nn.Linear(filters, filters), nn.ReLU(), nn.Linear(filters, 2)]
+    x = torch.randint(0, vocabulary, (count(32), length))
+    return nn.Sequential(*layers), x, torch.randint(0, 2, (len(x),)), 32
+
+
+class Distance(nn.Module):
+    def __init__(self, filters):
+        super().__init__()
+        layers = [nn.Conv2d(1, filters, 3), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(filters, filters, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+        self.tower = nn.Sequential(*layers, nn.Flatten(), nn.Linear(filters, filters))
+        self.out = nn.Linear(filters, 1)
+
+    def forward(self, pair):
+        return self.out((self.tower(pair[0]) - self.tower(pair[1])).abs())
+
+
+def siamese(tiny):
+    x, y, batch = images(28, 1, classes=2)
+    return Distance(4 if tiny else 32), (x, x.flip(0)), y.float()[:, None], batch
+
+
+class Trainer:
+    """A model and Adam, for floats of 32 bits or with autocast to bfloat16."""
+
+    def __init__(self, model, is_compiled, is_bfloat16=False, **options):
+        self.model = model.to(memory_format=torch.channels_last) if _has_images(model) else model
+        self.autocast = lambda: torch.autocast("cpu", torch.bfloat16, enabled=is_bfloat16)
+        self.forward = torch.compile(self.model, **options) if is_compiled else self.model
+        if hasattr(model, "train_step"):
+            if is_compiled:
+                model.compile_parts()
+            self.step = lambda x, y: model.train_step(x, self.autocast)
+        else:
+            self.optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
+
+    def compute_loss(self, x, y):
+        if hasattr(self.model, "compute_loss"):
+            return self.model.compute_loss(self.forward, x)
+        out = self.forward(x)
+        if hasattr(self.model, "loss"):
+            return self.model.loss(out, y)
+        if y.dtype == torch.float32:
+            return F.binary_cross_entropy_with_logits(out, y)
+        if y.ndim > 1 and out.ndim == y.ndim + 1 and out.shape[-2] == y.shape[-1]:
+            return F.cross_entropy(out.flatten(0, -2), y.flatten())
+        return F.cross_entropy(out, y)
+
+    def step(self, x, y):
+        with self.autocast():
+            loss = self.compute_loss(x, y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    @torch.inference_mode()
+    def predict(self, x):
+        with self.autocast():
+            return self.forward(x)
+
+
+def cut(data, part):
+    if data is None:
+        return None
+    return tuple(a[part] for a in data) if isinstance(data, tuple) else data[part]
 
 
 def _has_images(model):
@@ -400,21 +787,56 @@ def run_fit(row, name, tiny, is_compiled):
     else:
         model, x, y, batch = globals()[name](tiny)
     trainer = Trainer(model, is_compiled)
-    for first in range(0, len(x), batch):
-        loss = trainer.step(x[first : first + batch], y[first : first + batch])
+    rows = len(x[0]) if isinstance(x, tuple) else len(x)
+    for first in range(0, rows, batch):
+        part = slice(first, first + batch)
+        loss = trainer.step(cut(x, part), cut(y, part))
     result = {"cpu_s": cpu_seconds() - start, "peak_mb": read_peak_mb(), "loss": loss}
     times = []
     while len(times) < (4 if tiny else 12) or sum(times) < (0.0 if tiny else 2.0):
         begin = time.perf_counter()
         for step in range(STEPS):
             part = slice(step * batch, (step + 1) * batch)
-            trainer.step(x[part], y[part])
+            trainer.step(cut(x, part), cut(y, part))
         times.append((time.perf_counter() - begin) / STEPS)
     return result | {
         "step_ms": statistics.median(times[2:]) * 1e3,
         "total_cpu_s": cpu_seconds() - start,
         "total_peak_mb": read_peak_mb(),
     }
+
+
+class SteadySteps:
+    """Times of training steps and predictions of a model that is ready."""
+
+    def __init__(self, name, precision, options, is_compiled):
+        self._seconds = options["seconds"]
+        self._model, x, y, batch = globals()[name](options["tiny"])
+        settings = {"mode": "max-autotune-no-cudagraphs"} if options.get("autotune") else {}
+        self._trainer = Trainer(self._model, is_compiled, precision == "bfloat16", **settings)
+        parts = [slice(i * batch, (i + 1) * batch) for i in range(STEPS)]
+        self._batches = [(cut(x, part), cut(y, part)) for part in parts]
+        samples = getattr(self._model, "samples", x)
+        self._samples = [cut(samples, part) for part in parts]
+        self.loss = [self._trainer.step(*pair) for pair in self._batches][-1]
+        self.measure()
+
+    def measure(self):
+        self._model.train()
+        step = self._repeat(lambda i: self._trainer.step(*self._batches[i]))
+        self._model.eval()
+        return {
+            "step_ms": step,
+            "predict_ms": self._repeat(lambda i: self._trainer.predict(self._samples[i])),
+        }
+
+    def _repeat(self, run):
+        run(0)
+        begin, count = time.perf_counter(), 0
+        while count < STEPS or time.perf_counter() - begin < self._seconds:
+            run(count % STEPS)
+            count += 1
+        return (time.perf_counter() - begin) / count * 1e3
 
 
 def run_texts(name, tiny, is_compiled):
@@ -457,12 +879,22 @@ def run_decoding(name, tiny, is_compiled):
 
 def main():
     column, case, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    row, name = case.split(":")
-    if row == "chains":
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        torch.set_num_threads(1)
+    row, name = case.split(":", 1)
+    cores = 1 if row == "chains" else settings.get("cores")
+    if cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+        torch.set_num_threads(cores)
     torch.manual_seed(0)
-    arguments = name, settings["tiny"], column.endswith("compile")
+    is_compiled = "compile" in column
+    if row == "steady":
+        name, precision = name.split(",")[:2]
+        settings["autotune"] = column.endswith("autotune")
+        steady = SteadySteps(name, precision, settings, is_compiled)
+        print(json.dumps({"loss": steady.loss, "version": torch.__version__}), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps(steady.measure()), flush=True)
+        return
+    arguments = name, settings["tiny"], is_compiled
     if row == "text":
         result = run_texts(*arguments)
     elif row == "decode":

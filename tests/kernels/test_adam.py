@@ -50,6 +50,34 @@ def test_updates_have_the_bits_of_xlas_code(shape):
     np.testing.assert_array_equal(operands[0], arrays(shape or (1,))[0].reshape(shape))
 
 
+@pytest.mark.isa
+@pytest.mark.optimized
+@pytest.mark.parametrize("shape", [(7, 5), (40, 1), (9, 3, 21), (20, 64), ((1 << 15) + 3, 33)])
+def test_rows_are_updated_as_by_a_gradient_with_zeros(shape):
+    var, grad, mean, square = arrays(shape)
+    # Row indices repeat, count from the end, and lie after the last row.
+    indices = jnp.asarray([3, -1, 0, 3, shape[0] + 2, shape[0] - 1, 5, 3], jnp.int32)
+    rows = grad[: len(indices)]
+    rows = jnp.concatenate([rows, rows])[: len(indices)]
+    update = lambda *xs: adam.update_variable(*xs[:-1], *SCALARS, EPSILON, xs[-1])
+    program = jax.jit(update).lower(var, rows, mean, square, indices)
+    assert "meshflow_adam_rows" in program.as_text()
+    found = program.compile()(var, rows, mean, square, indices)
+    dense = jnp.zeros(shape, rows.dtype).at[indices].add(rows)
+    for own, other in zip(
+        found,
+        lowered([var, dense, mean, square]).compile()(var, dense, mean, square, *SCALARS),
+        strict=True,
+    ):
+        np.testing.assert_allclose(own, other, 1e-6, 1e-7)
+    plain = adam._compute_row_update(
+        var, rows, indices % shape[0], mean, square, *SCALARS, epsilon=EPSILON
+    )
+    valid = jax.jit(update)(var, rows, mean, square, indices % shape[0])
+    for own, other in zip(valid, plain, strict=True):
+        np.testing.assert_allclose(own, other, 1e-5, 1e-8)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_other_types_are_left_to_xla(dtype):
     scalars = [jnp.asarray(x, dtype) for x in SCALARS]

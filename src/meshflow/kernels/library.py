@@ -26,6 +26,7 @@ GATED_POOLING = "meshflow_gated_pooling"
 CROSS_ENTROPY = "meshflow_cross_entropy"
 RUNNING_SUMS = "meshflow_running_sums"
 ADAM = "meshflow_adam"
+ADAM_ROWS = "meshflow_adam_rows"
 GATHER_ROWS = "meshflow_gather_rows"
 SCATTER_ROWS = "meshflow_scatter_rows"
 SUM_ROWS = "meshflow_sum_rows"
@@ -38,7 +39,7 @@ ATTENTION = "meshflow_attention"
 HANDLERS = (
     *(TARGET, POOLING, GATED_POOLING, CROSS_ENTROPY, RUNNING_SUMS, ADAM),
     *(GATHER_ROWS, SCATTER_ROWS, SUM_ROWS, UPDATE_ROWS, RENEW, RECURRENT, BOUNDS_CHECK),
-    ATTENTION,
+    *(ATTENTION, ADAM_ROWS),
 )
 # Prefix of the implementation names of our C++ code.
 OWN_PREFIX = "meshflow"

@@ -98,6 +98,52 @@ class Places {
   std::vector<Slot> slots_;
 };
 
+// A row that has gradients, and the index of its first one.
+struct Target {
+  int64_t number, first;
+};
+
+// The rows of a table that have gradients.
+struct Targets {
+  const float* gradients;
+  int64_t width;  // elements of a row
+  std::vector<Target> rows;
+  // For each gradient the next one of the same row, or -1; empty if all rows are unique.
+  std::vector<int64_t> next;
+
+  Targets(const float* gradients, int64_t width, const Numbers& numbers, int64_t count)
+      : gradients(gradients), width(width) {
+    Places places(numbers.count);
+    std::vector<int64_t> last;
+    for (int64_t i = 0; i < numbers.count; ++i) {
+      // Negative indices count from the end; indices after the last row are ignored.
+      const int64_t number = numbers[i] < 0 ? numbers[i] + count : numbers[i];
+      if (number < 0 || number >= count) continue;
+      const int64_t first = places.first(number, i);
+      if (first == i) {
+        rows.push_back({number, i});
+        continue;
+      }
+      if (last.empty()) {
+        next.assign(numbers.count, -1);
+        last.assign(numbers.count, -1);
+      }
+      next[last[first] < 0 ? first : last[first]] = i;
+      last[first] = i;
+    }
+  }
+
+  // Sums `count` elements of a row's gradients, from the element `at`.
+  INLINE void sum(const Target& target, float* to, int64_t at, int64_t count) const {
+    std::copy_n(gradients + target.first * width + at, count, to);
+    if (next.empty()) return;
+    for (int64_t i = next[target.first]; i >= 0; i = next[i]) {
+      const float* more = gradients + i * width + at;
+      for (int64_t j = 0; j < count; ++j) to[j] += more[j];
+    }
+  }
+};
+
 template <auto loop, typename... Parts>
 void run(int64_t bytes, int64_t size, int64_t block, Parts... parts) {
   if (bytes < kTeam) return loop(parts..., 0, size);

@@ -13,6 +13,7 @@ from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.keras import settings
+from meshflow.keras.optimizers import row_updates
 from meshflow.keras.optimizers.hooks import ApplyState
 from meshflow.keras.optimizers.optimizer_arguments import (
     AveragingArguments,
@@ -95,14 +96,38 @@ class Adam(RuleOptimizer):
     ) -> list[Array]:
         """Compute the update; see `RuleOptimizer.rule`."""
         if not amsgrad:
-            mean, square = slots
-            first, second = 1 - values["beta_1"], 1 - values["beta_2"]
-            return kernel.update_variable(
-                var, grad, mean, square, first, second, _correct_rate(values), epsilon
-            )
+            return Adam._update(var, grad, None, slots, values, epsilon)
         m, v = Adam.update_slots(grad, slots, values, epsilon)
         largest = jnp.maximum(slots[2], v)
         return [Adam.update_variable(var, grad, [m, largest], values, epsilon), m, v, largest]
+
+    @staticmethod
+    def _update(
+        var: Array,
+        grad: Array,
+        indices: Array | None,
+        slots: Slots,
+        values: Scalars,
+        epsilon: float,
+    ) -> list[Array]:
+        first, second = 1 - values["beta_1"], 1 - values["beta_2"]
+        rate = _correct_rate(values)
+        return kernel.update_variable(var, grad, *slots, first, second, rate, epsilon, indices)
+
+    @classmethod
+    def _update_some_rows(
+        cls,
+        mode: str,
+        var: Array,
+        grad: Array,
+        indices: Array,
+        slots: Slots,
+        arguments: tuple[Any, ...],
+    ) -> list[Array]:
+        if mode != "averages" or cls.rule is not Adam.rule:
+            return super()._update_some_rows(mode, var, grad, indices, slots, arguments)
+        values, epsilon, _ = arguments
+        return cls._update(var, grad, row_updates.cast_indices(indices), slots, values, epsilon)
 
     @staticmethod
     def update_slots(

@@ -27,11 +27,12 @@ def sum_duplicate_rows(
     Returns:
       n unique row indices, and the sum of the rows of each, in the order of first appearance.
     """
-    unique, total = table_rows.sum_duplicate_rows(grad, _cast_indices(indices), count)
+    unique, total = table_rows.sum_duplicate_rows(grad, cast_indices(indices), count)
     return unique, total
 
 
-def _cast_indices(indices: jax.Array) -> jax.Array:
+def cast_indices(indices: jax.Array) -> jax.Array:
+    """Cast row indices to a type of at least 32 bits."""
     return jnp.asarray(indices, jnp.promote_types(indices.dtype, jnp.int32))
 
 
@@ -53,7 +54,7 @@ def update_rows(
     elementwise_rule = elementwise.read_program(lambda *rows: rule(rows[:-1], rows[-1]), flat)
     if elementwise_rule is not None:
         program, scalars = elementwise_rule
-        return table_rows.update_rows(program, arrays, scalars, grad, _cast_indices(indices))
+        return table_rows.update_rows(program, arrays, scalars, grad, cast_indices(indices))
     unique, total = sum_duplicate_rows(grad, indices, arrays[0].shape[0])
     rows = rule([take_rows(a, unique) for a in arrays], total)
     return [replace_rows(a, unique, r) for a, r in zip(arrays, rows, strict=True)]

@@ -44,18 +44,11 @@ from meshflow.keras.engine.training.data_adapter import (
 from meshflow.keras.engine.training.find_nan import FindNaN, get_nan_finder
 from meshflow.keras.engine.training.generator_methods import GeneratorMethods
 from meshflow.keras.engine.training.interrupt import Interruptible
+from meshflow.keras.engine.training.joined_outputs import JoinedOutputs
 from meshflow.keras.engine.training.label_range_check import LabelRangeCheck
 from meshflow.keras.engine.training.training_state import Resumption
 from meshflow.keras.literals import Verbosity
-from meshflow.ops import array, ragged
 from meshflow.profiler.annotations import Trace
-
-
-def _join_outputs(parts: Sequence[Any]) -> Any:
-    """Concatenate one output of all batches: to a NumPy array, or to a ragged tensor."""
-    if isinstance(parts[0], ragged.RaggedTensor):
-        return array.concat(list(parts), 0)
-    return np.concatenate([np.atleast_1d(np.asarray(part)) for part in parts])
 
 
 class Trainer(SingleBatchMethods, GeneratorMethods):
@@ -495,22 +488,27 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
         step = self._make_runner("predict")
         self._step_counters["predict"].reset()
         listeners.on_predict_begin()
-        parts: list[Any] = []
+        structure: PyTree = None
+        columns: list[JoinedOutputs] = []
         with Interruptible() as interruptible:
             for _, batches in handler.iterate_epochs():
                 for index, batch in enumerate(batches):
                     listeners.on_predict_batch_begin(index)
                     outputs = step([batch])
-                    parts.append(outputs)
+                    parts = nest.flatten(outputs)
+                    if index == 0:
+                        structure = outputs
+                        columns = [JoinedOutputs(handler.steps) for _ in parts]
+                    for column, part in zip(columns, parts, strict=True):
+                        column.append(part)
                     listeners.on_predict_batch_end(index, {"outputs": outputs})
                     interruptible.raise_if_pending()
         listeners.on_predict_end()
-        if not parts:
+        if not columns:
             raise ValueError(
                 "Unexpected result of `predict_function` (Empty batch_outputs): the data has no batches."
             )
-        columns = zip(*[nest.flatten(p) for p in parts], strict=True)
-        return nest.pack_sequence_as(parts[0], [_join_outputs(column) for column in columns])
+        return nest.pack_sequence_as(structure, [column.join() for column in columns])
 
     def _make_callback_list(
         self,

@@ -1,0 +1,84 @@
+"""One output of all batches of `predict`, joined while later batches are computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshflow.core.runtime.device_to_host import to_host
+from meshflow.core.values.tensor import Tensor
+from meshflow.ops import array, ragged
+
+# Bytes of a batch's output from which it is copied early: the device reuses its memory then, instead of using
+# fresh pages for each batch.
+EARLY_BYTES = 1 << 18
+
+
+def _read(part: Any) -> np.ndarray:
+    """Return the value of a batch's output, which is only read."""
+    return np.atleast_1d(to_host(part._value) if type(part) is Tensor else np.asarray(part))
+
+
+class JoinedOutputs:
+    """One output of all batches.
+
+    Args:
+      num_batches: Number of batches, or None if it is unknown.
+
+    Example:
+      >>> outputs = JoinedOutputs(2)
+      >>> outputs.append(np.zeros([2, 3])), outputs.append(np.ones([1, 3]))
+      (None, None)
+      >>> outputs.join().tolist()
+      [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]
+    """
+
+    def __init__(self, num_batches: int | None) -> None:
+        self._num_batches = num_batches
+        self._parts: list[Any] = []
+        # The rows of earlier batches, with space for those of the others.
+        self._joined: np.ndarray | None = None
+        self._num_rows = 0
+
+    def append(self, part: Any) -> None:
+        """Add the output of the next batch."""
+        self._parts.append(part)
+        # The last batch is still being computed.
+        if len(self._parts) == 2 and self._copy(self._parts[0]):
+            del self._parts[0]
+
+    def _copy(self, part: Any) -> bool:
+        """Copy a batch's output, if its size and those of all outputs are known."""
+        if type(part) is not Tensor or part.shape.rank == 0 or not self._num_batches:
+            return False
+        count, *sizes = part._value.shape
+        if self._joined is None:
+            if part._value.nbytes < EARLY_BYTES:
+                return False
+            try:
+                self._joined = np.empty([self._num_batches * count, *sizes], part._value.dtype)
+            except MemoryError:
+                # The number of batches may be more than there are.
+                return False
+        joined, end = self._joined, self._num_rows + count
+        if end > len(joined) or joined.shape[1:] != (*sizes,) or joined.dtype != part._value.dtype:
+            return False
+        joined[self._num_rows : end] = _read(part)
+        self._num_rows = end
+        return True
+
+    def join(self) -> Any:
+        """Return the rows of all batches: a NumPy array, or a ragged tensor."""
+        if self._parts and isinstance(self._parts[0], ragged.RaggedTensor):
+            return array.concat(self._parts, 0)
+        while self._parts and self._joined is not None and self._copy(self._parts[0]):
+            del self._parts[0]
+        if self._joined is None:
+            return np.concatenate([_read(part) for part in self._parts])
+        if self._parts:
+            return np.concatenate([self._joined[: self._num_rows], *map(_read, self._parts)])
+        if self._num_rows < len(self._joined):
+            # No other array uses the memory.
+            self._joined.resize((self._num_rows, *self._joined.shape[1:]), refcheck=False)
+        return self._joined
