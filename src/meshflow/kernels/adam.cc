@@ -19,8 +19,9 @@ namespace {
 namespace ffi = xla::ffi;
 using meshflow::handled;
 using meshflow::has;
+using meshflow::in_parts;
 using meshflow::Level;
-using meshflow::Worker;
+using meshflow::Team;
 
 constexpr int64_t kLeast = 1 << 20;  // elements from which a team of threads is worthwhile
 constexpr int64_t kBlock = 1 << 14;  // elements per block of a thread
@@ -144,10 +145,10 @@ ffi::Error execute(Array variable, Array gradient, Array mean, Array square, Num
     if (size < kLeast) {
       update(arrays, settings, 0, size);
     } else {
-      Worker::get().run([&] {
-#pragma omp parallel for schedule(static)
-        for (int64_t begin = 0; begin < size; begin += kBlock)
-          update(arrays, settings, begin, std::min(size, begin + kBlock));
+      Team::get().run([&] {
+        in_parts((size + kBlock - 1) / kBlock, [&](int64_t block) {
+          update(arrays, settings, block * kBlock, std::min(size, (block + 1) * kBlock));
+        });
       });
     }
     return ffi::Error::Success();

@@ -9,10 +9,10 @@
 // hardware prefetches neighboring cache lines.
 
 #include "amx.h"
+#include "team.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -115,12 +115,13 @@ void pack_tap(const Convolution& s, const T* from, int64_t channels, int64_t fea
   }
 }
 
-// Packs all taps of 32 channels x 32 features, on one thread of a team.
+// Packs all taps of 32 channels x 32 features.
 template <typename Tiles>
-void pack_kernel(const Convolution& s, const Division& d, const void* kernel, char* packed) {
-#pragma omp for schedule(static) collapse(2)
-  for (int64_t k = 0; k < d.panels; ++k)
-    for (int64_t c = 0; c < d.channels; ++c)
+void pack_kernel(const Convolution& s, const Division& d, const void* kernel, char* packed, int threads) {
+  in_parts(
+      d.panels * d.channels,
+      [&](int64_t part) {
+      int64_t k = part / d.channels, c = part % d.channels;
       for (int64_t y = 0; y < s.taps[0]; ++y)
         for (int64_t x = 0; x < s.taps[1]; ++x) {
           int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
@@ -132,6 +133,8 @@ void pack_kernel(const Convolution& s, const Division& d, const void* kernel, ch
             pack_tap<Tiles>(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
           }
         }
+      },
+      threads);
 }
 
 template <typename Tiles>
@@ -319,8 +322,7 @@ size_t packed_bytes(const Convolution& s) { return Division(s, 1).panels_bytes(s
 void pack(const Convolution& s, const void* kernel, char* packed, int threads) {
   Division d(s, threads);
   with_tiles([&](auto tiles) {
-#pragma omp parallel num_threads(threads)
-    pack_kernel<decltype(tiles)>(s, d, kernel, packed);
+    pack_kernel<decltype(tiles)>(s, d, kernel, packed, threads);
   });
 }
 
@@ -331,19 +333,17 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
   const char* panels = packed ? packed : scratch;
   with_tiles([&](auto tiles) {
     using Tiles = decltype(tiles);
-#pragma omp parallel num_threads(threads)
-    {
-      typename Tiles::State state;
-      if (!packed) pack_kernel<Tiles>(s, d, kernel, scratch);
-#pragma omp for schedule(dynamic)
-      for (int64_t number = 0; number < d.groups * d.bands; ++number) {
+    if (!packed) pack_kernel<Tiles>(s, d, kernel, scratch, threads);
+    in_turns<typename Tiles::State>(
+        d.groups * d.bands,
+        [&](int64_t number) {
         int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
-        char* own = bands + d.band_bytes() * omp_get_thread_num();
+        char* own = bands + d.band_bytes() * place().thread;
         Task<Tiles>{s, d, panels, epilogue, result, first, std::min(d.images, s.batch - first), row,
                     std::min(d.rows, s.rows - row), own, own + d.together * kSums}
             .run(static_cast<const bfloat16*>(image));
-      }
-    }
+      },
+      threads);
   });
 }
 

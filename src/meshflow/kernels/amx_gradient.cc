@@ -9,10 +9,10 @@
 // between products, because packing waits for memory and products do not.
 
 #include "amx.h"
+#include "team.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -47,10 +47,10 @@ int64_t met(const KernelGradient& s) {
   return std::min(s.width, (strip(s) - 1) * s.strides[1] + (s.taps[1] - 1) * s.dilations[1] + 1);
 }
 
-struct Scratch {
+struct Areas {
   int64_t lines;                       // rows of the image that are buffered: those being read and those being packed
   size_t sums, bias_sums, result, image;  // bytes of one row
-  Scratch(const KernelGradient& s, const Blocks& b)
+  Areas(const KernelGradient& s, const Blocks& b)
       : lines(window(s) + s.strides[0]),
         sums(s.taps[0] * s.taps[1] * b.channels * b.features * 4 * kTile),
         bias_sums(b.features * kPair),
@@ -154,7 +154,7 @@ struct Task {
   const bfloat16 *image, *result;
   void *kernel, *bias;
   int64_t c0, k0, channels, features;  // this block, in pairs of tiles
-  Scratch parts;
+  Areas parts;
   char *sums, *bias_sums, *results, *images;
   int64_t first = 0, count = 0;  // images of the batch
   int64_t begin = 0, end = 0;    // columns of the strip
@@ -294,26 +294,25 @@ bool suits(const KernelGradient& s, int threads) {
   bool full = s.channels % 16 == 0 && s.features % 16 == 0 && s.batch >= 24 && (s.batch % 32 == 0 || s.batch % 32 >= 24);
   Blocks b = blocks(s, threads);
   return full && s.taps[0] * s.taps[1] >= 4 && b.count() >= threads && permitted() &&
-         Scratch(s, b).bytes() * threads <= size_t(256) << 20;
+         Areas(s, b).bytes() * threads <= size_t(256) << 20;
 }
 
 size_t scratch_bytes(const KernelGradient& s, int threads) {
-  return Scratch(s, blocks(s, threads)).bytes() * threads;
+  return Areas(s, blocks(s, threads)).bytes() * threads;
 }
 
 void run(const KernelGradient& s, const void* image, const void* result, void* kernel, void* bias, char* scratch,
          int threads) {
   Blocks b = blocks(s, threads);
-  size_t bytes = Scratch(s, b).bytes();
+  size_t bytes = Areas(s, b).bytes();
   with_tiles([&](auto tiles) {
     using Tiles = decltype(tiles);
-#pragma omp parallel num_threads(threads)
-    {
-      typename Tiles::State state;
-#pragma omp for schedule(dynamic)
-      for (int64_t number = 0; number < b.count(); ++number)
-        Task<Tiles>(s, b, image, result, kernel, bias, number, scratch + bytes * omp_get_thread_num()).run();
-    }
+    in_turns<typename Tiles::State>(
+        b.count(),
+        [&](int64_t number) {
+          Task<Tiles>(s, b, image, result, kernel, bias, number, scratch + bytes * place().thread).run();
+        },
+        threads);
   });
 }
 

@@ -30,9 +30,12 @@ namespace ffi = xla::ffi;
 using meshflow::bfloat16;
 using meshflow::handled;
 using meshflow::has;
+using meshflow::in_turns;
 using meshflow::Level;
+using meshflow::max_threads;
+using meshflow::place;
 using meshflow::Reader;
-using meshflow::Worker;
+using meshflow::Team;
 
 constexpr int64_t kLanes = 16, kPanel = 64;  // floats of a vector; columns of a packed panel
 constexpr int64_t kRows = 96, kKeys = 128;   // queries and keys of a tile
@@ -614,13 +617,12 @@ template <typename T, bool pairs>
 void attend(const Sizes& s, const Arrays& x) {
   using Pass = Forward<T, pairs>;
   int64_t length = choose_span(s), spans = (s.queries + length - 1) / length, floats = count_floats<Pass>(s);
-  float* memory = reinterpret_cast<float*>(Worker::get().scratch(omp_get_max_threads() * floats * 4));
+  float* memory = reinterpret_cast<float*>(Team::get().scratch(max_threads() * floats * 4));
   // The spans with the most keys start first.
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < s.batch * s.heads * spans; ++i) {
+  in_turns(s.batch * s.heads * spans, [&](int64_t i) {
     int64_t head = i % (s.batch * s.heads), span = spans - 1 - i / (s.batch * s.heads);
-    Pass(s, Memory(memory + omp_get_thread_num() * floats)).run(x, head / s.heads, head % s.heads, span * length);
-  }
+    Pass(s, Memory(memory + place().thread * floats)).run(x, head / s.heads, head % s.heads, span * length);
+  });
 }
 
 template <typename T, bool pairs>
@@ -629,20 +631,19 @@ void differentiate(const Sizes& s, const Arrays& x) {
   int64_t heads = s.batch * s.heads, blocks = (s.keys + kKeys - 1) / kKeys;
   int64_t parts = std::min(std::max<int64_t>(1, kTasks / heads), blocks), floats = count_floats<Pass>(s);
   int64_t part_floats = parts > 1 ? s.queries * up(s.size, kLanes) : 0;
-  float* memory = reinterpret_cast<float*>(Worker::get().scratch((omp_get_max_threads() * floats + heads * parts * part_floats) * 4));
-  float* sums = memory + omp_get_max_threads() * floats;
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t i = 0; i < heads * parts; ++i) {
+  float* memory = reinterpret_cast<float*>(Team::get().scratch((max_threads() * floats + heads * parts * part_floats) * 4));
+  float* sums = memory + max_threads() * floats;
+  in_turns(heads * parts, [&](int64_t i) {
     int64_t head = i % heads, part = i / heads;
     int64_t begin = part * blocks / parts * kKeys, end = std::min((part + 1) * blocks / parts * kKeys, s.keys);
-    Pass(s, Memory(memory + omp_get_thread_num() * floats))
+    Pass(s, Memory(memory + place().thread * floats))
         .run(x, head / s.heads, head % s.heads, begin, end, parts > 1 ? sums + (head * parts + part) * part_floats : nullptr);
-  }
+  });
   if (parts == 1) return;
-#pragma omp parallel for schedule(dynamic)
-  for (int64_t head = 0; head < heads; ++head)
-    Pass(s, Memory(memory + omp_get_thread_num() * floats))
+  in_turns(heads, [&](int64_t head) {
+    Pass(s, Memory(memory + place().thread * floats))
         .sum_parts(x, head / s.heads, head % s.heads, sums + head * parts * part_floats, parts);
+  });
 }
 
 ffi::Error wrong(const std::string& reason) {
@@ -710,7 +711,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
     }
     if (!valid) return wrong("an operand has another type, or is smaller than the descriptor says");
     if (!has(Level::kAvx512)) return wrong("the processor has no AVX-512");
-    Worker::get().run([&] {
+    Team::get().run([&] {
       if (type == ffi::DataType::F32) return backward ? differentiate<float, false>(s, x) : attend<float, false>(s, x);
       if (has(Level::kBfloat16)) return backward ? differentiate<bfloat16, true>(s, x) : attend<bfloat16, true>(s, x);
       backward ? differentiate<bfloat16, false>(s, x) : attend<bfloat16, false>(s, x);

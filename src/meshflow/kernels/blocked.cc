@@ -3,10 +3,10 @@
 // float32 sums in its cache, and applies the epilogue while it writes the result.
 
 #include "blocked.h"
+#include "team.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
 
-#include <omp.h>
 
 #include <algorithm>
 #include <exception>
@@ -71,16 +71,12 @@ Blocked in_blocks(const Sum& sum, int threads) {
   // If there are few, each thread gets the same number.
   if (up(sum.count, size) < 8 * threads) size = up(sum.count, up(up(sum.count, size), threads) * threads);
   int64_t last = sum.count % size;
-  omp_set_num_threads(1);
   Sum::Block main, rest;
-  try {
+  {
+    SingleThread alone;
     main = sum.make(size, Type::f32, sum.any);
     if (last) rest = sum.make(last, Type::f32, main.right);
-  } catch (...) {
-    omp_set_num_threads(threads);
-    throw;
   }
-  omp_set_num_threads(threads);
   dnnl::engine engine = sum.engine;
   int64_t blocks = up(sum.count, size), sums = aligned(size * row_sums);
   size_t pad = std::max(main.scratchpad.get_size(), last ? rest.scratchpad.get_size() : 0);
@@ -107,13 +103,11 @@ Blocked in_blocks(const Sum& sum, int threads) {
     std::exception_ptr error;
     std::vector<dnnl::stream> streams;
     for (int i = 0; i < threads; ++i) streams.emplace_back(engine);
-#pragma omp parallel num_threads(threads)
-    {
-      dnnl::stream& stream = streams[omp_get_thread_num()];
-      float* mine = reinterpret_cast<float*>(scratch + packed + own * omp_get_thread_num());
+    std::mutex errors;
+    auto compute = [&](int64_t number) {
+      dnnl::stream& stream = streams[place().thread];
+      float* mine = reinterpret_cast<float*>(scratch + packed + own * place().thread);
       char* pad = reinterpret_cast<char*>(mine) + sums;
-#pragma omp for schedule(dynamic)
-      for (int64_t number = 0; number < blocks; ++number) {
         int64_t first = number * size, count = std::min(size, sum.count - first);
         const Sum::Block& block = count < size ? rest : main;
         try {
@@ -124,13 +118,13 @@ Blocked in_blocks(const Sum& sum, int threads) {
                {DNNL_ARG_DST, memory_of(block.result, mine)},
                {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
         } catch (...) {
-#pragma omp critical
+          std::lock_guard<std::mutex> lock(errors);
           error = std::current_exception();
-          continue;
+          return;
         }
         apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
-      }
-    }
+    };
+    in_turns(blocks, compute, threads);
     if (error) std::rethrow_exception(error);
   };
   return found;

@@ -18,10 +18,11 @@ namespace ffi = xla::ffi;
 using meshflow::bfloat16;
 using meshflow::for_every_cpu;
 using meshflow::handled;
+using meshflow::in_parts;
 using meshflow::narrow;
 using meshflow::Reader;
+using meshflow::Team;
 using meshflow::wide;
-using meshflow::Worker;
 
 // e^x for x <= 0, with an error of two units in the last place; 0 below the smallest normal number. Values
 // are compared as integers, because float comparisons would prevent vectorization on some processors.
@@ -100,8 +101,7 @@ struct Rows {
 // For each row: its maximum, the logarithm of the sum of exponentials relative to it, and the loss.
 template <typename T>
 void losses(const Rows& rows, const T* x, float* loss, float* high, float* total) {
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < rows.count; ++i) {
+  in_parts(rows.count, [&](int64_t i) {
     const T* row = x + i * rows.classes;
     float most = -std::numeric_limits<float>::infinity(), sum = 0;
     parts(row, rows.classes, [&](const float* part, int64_t, int64_t n) { most = highest(part, most, n); });
@@ -110,13 +110,12 @@ void losses(const Rows& rows, const T* x, float* loss, float* high, float* total
     high[i] = most;
     total[i] = std::log(sum);
     loss[i] = total[i] - (wide(row[rows.labels[i]]) - high[i]);
-  }
+  });
 }
 
 template <typename T, typename To>
 void gradient(const Rows& rows, const T* x, const float* high, const float* total, const float* g, To* dx) {
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < rows.count; ++i) {
+  in_parts(rows.count, [&](int64_t i) {
     const T* row = x + i * rows.classes;
     To* to = dx + i * rows.classes;
     parts(row, rows.classes, [&](const float* part, int64_t first, int64_t n) {
@@ -130,7 +129,7 @@ void gradient(const Rows& rows, const T* x, const float* high, const float* tota
     });
     int32_t label = rows.labels[i];
     narrow((exponential((wide(row[label]) - high[i]) - total[i]) - 1) * g[i], to + label);
-  }
+  });
 }
 
 ffi::Error wrong(const std::string& what) { return ffi::Error::InvalidArgument("meshflow_cross_entropy: " + what); }
@@ -169,7 +168,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results, ffi
     for (int64_t i = 0; i < count; ++i)
       if (rows.labels[i] < 0 || rows.labels[i] >= classes) return wrong("a label names no class");
     auto floats = [&](int i) { return static_cast<float*>(given[i].untyped_data()); };
-    Worker::get().run([&] {
+    Team::get().run([&] {
       typed(given[0], [&](auto* x) {
         if (!backward) return losses(rows, x, floats(2), floats(3), floats(4));
         typed(given[5], [&](auto* dx) { gradient(rows, x, floats(2), floats(3), floats(4), dx); });

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cpus.h"
-#include "worker.h"
+#include "team.h"
 
 namespace meshflow {
 

@@ -7,7 +7,7 @@
 #include <new>
 #include <string>
 
-#include "worker.h"
+#include "team.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace meshflow {

@@ -12,5 +12,5 @@ extern "C" const char* meshflow_ffi_version() noexcept {
 }
 
 extern "C" void meshflow_onednn_set_threads(int threads) noexcept {
-  meshflow::guarded([&] { meshflow::Worker::get().set_threads(threads); });
+  meshflow::guarded([&] { meshflow::Team::get().set_threads(threads); });
 }

@@ -11,7 +11,7 @@
 
 #include "epilogue.h"
 #include "oneapi/dnnl/dnnl.hpp"
-#include "worker.h"
+#include "team.h"
 
 namespace meshflow {
 
@@ -97,7 +97,7 @@ struct Kernel {
   }
 
   void run(const std::vector<void*>& buffers) const {
-    if (!on_caller) return Worker::get().run([&] { run(buffers, Worker::get().scratch(scratch_bytes)); });
+    if (!on_caller) return Team::get().run([&] { run(buffers, Team::get().scratch(scratch_bytes)); });
     static thread_local Scratch mine;
     SingleThread guard;
     run(buffers, mine.get(scratch_bytes));

@@ -142,8 +142,6 @@ class Library:
         for file in (path, onednn):
             if file is not None and not _is_complete(file):
                 raise KernelsUnavailableError(f"{file} is damaged; {installation.suggest_remedy()}")
-        # Threads that spin while they wait would take cores from XLA's threads.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             if has_onednn:
                 ctypes.CDLL(str(onednn or installation.ONEDNN_FILE), ctypes.RTLD_GLOBAL)
@@ -156,6 +154,9 @@ class Library:
             raise KernelsUnavailableError(f"oneDNN does not load ({error}); {remedy}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
+            file = str(onednn or installation.ONEDNN_FILE)
+            if has_onednn and self.compiled.meshflow_use_team(file.encode()):
+                raise OSError("oneDNN's calls of OpenMP cannot be replaced")
             # A library from an older version may lack some handlers.
             handlers = {name: getattr(self.compiled, name, None) for name in HANDLERS}
             self.handlers = {name: handler for name, handler in handlers.items() if handler}

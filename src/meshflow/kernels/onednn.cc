@@ -243,7 +243,7 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
     SingleThread guard;
     choose();
   } else {
-    Worker::get().run(choose);
+    Team::get().run(choose);
   }
   kernel.on_caller = on_caller;
   if (packed) {

@@ -1,6 +1,5 @@
 #include "own.h"
 
-#include <omp.h>
 
 #include <algorithm>
 
@@ -33,7 +32,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
   kernel.operands = {{0, x, x, false}, {0, w, w, false}};
   epilogue.describe(kernel, y);
   kernel.operands.push_back({0, y, y, true});
-  int threads = omp_get_max_threads();
+  int threads = max_threads();
   kernel.scratch_bytes = scratch_bytes(sizes, threads);
   kernel.implementation = emulated_tiles ? "meshflow:amx:emulated" : "meshflow:amx";
   kernel.packed_bytes = packed_bytes(sizes);
@@ -59,7 +58,7 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
       xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {wd[2], wd[3]}, {strides[0], strides[1]},
       {dilations[0] + 1, dilations[1] + 1}, {low[0], low[1]}, {xs[0], xs[2], xs[3]},
       {ys[0], ys[2], ys[3]}, {ws[2], ws[3], ws[1]}, w.get_data_type() == Type::f32};
-  int threads = omp_get_max_threads();
+  int threads = max_threads();
   if (!suits(sizes, threads)) return false;
   kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
   if (bias) kernel.operands.push_back({0, *bias, *bias, true});
@@ -84,7 +83,7 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   int64_t way = flipped ? -1 : 1, last = flipped ? 2 * ws[2] + 2 * ws[3] : 0;
   Winograd sizes{xd[0], xd[1], yd[1], xd[2], xd[3], yd[2], yd[3], {low[0], low[1]},
                            {xs[0], xs[2], xs[3]}, {ys[0], ys[2], ys[3]}, {way * ws[2], way * ws[3], ws[1], ws[0]}};
-  int threads = omp_get_max_threads();
+  int threads = max_threads();
   if (!(gradient ? differentiates(sizes, threads) : suits(sizes))) return false;
   kernel.operands = {{0, x, x, false}, {0, gradient ? y : w, gradient ? y : w, false}};
   epilogue.describe(kernel, y);
@@ -114,7 +113,7 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   Dims a_strides = a.get_strides(), c_strides = c.get_strides();
   int64_t rows = a.get_dims()[0], depth = a.get_dims()[1], columns = c.get_dims()[1];
-  int threads = omp_get_max_threads();
+  int threads = max_threads();
   // oneDNN's ordinary products read the right matrix without packing, so packing must cost less than the
   // saved pass.
   if (rows < std::max<int64_t>(depth, kMinRows * threads)) return false;

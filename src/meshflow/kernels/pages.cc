@@ -7,24 +7,20 @@
 // step here. Results for another process can be placed in shared memory that was offered. XLA's library calls
 // posix_memalign and free through its table of imported functions; this file replaces these entries.
 
-#include <dlfcn.h>
-#include <elf.h>
-#include <link.h>
 #include <malloc.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <unordered_set>
 #include <vector>
 
 #include "guard.h"
-#include "worker.h"
+#include "imports.h"
+#include "team.h"
 
 namespace {
 
@@ -177,38 +173,6 @@ void release(void* memory) noexcept {
   if (!meshflow::guarded(false, [&] { return Kept::get().give(memory, size); })) std::free(memory);
 }
 
-// Returns the address of the table entry of a function that a loaded library imports.
-void** imported(const link_map* library, const char* function) {
-  const ElfW(Rela)* calls = nullptr;
-  const ElfW(Sym)* symbols = nullptr;
-  const char* names = nullptr;
-  size_t bytes = 0;
-  for (const ElfW(Dyn)* entry = library->l_ld; entry->d_tag != DT_NULL; ++entry) {
-    if (entry->d_tag == DT_JMPREL) calls = reinterpret_cast<const ElfW(Rela)*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_PLTRELSZ) bytes = entry->d_un.d_val;
-  }
-  if (!calls || !symbols || !names) return nullptr;
-  for (size_t i = 0; i < bytes / sizeof(*calls); ++i) {
-    const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(calls[i].r_info)];
-    if (std::strcmp(names + symbol.st_name, function) == 0)
-      return reinterpret_cast<void**>(library->l_addr + calls[i].r_offset);
-  }
-  return nullptr;
-}
-
-// Replaces a function that a library imports; returns whether it succeeded.
-bool replace(const link_map* library, const char* function, void* ours) {
-  void** place = imported(library, function);
-  if (!place) return false;
-  // The table may have been made read-only after it was filled.
-  uintptr_t size = sysconf(_SC_PAGESIZE), start = reinterpret_cast<uintptr_t>(place) / size * size;
-  if (mprotect(reinterpret_cast<void*>(start), size, PROT_READ | PROT_WRITE)) return false;
-  __atomic_store_n(place, ours, __ATOMIC_RELEASE);
-  return true;
-}
-
 // Makes glibc keep blocks below the large ones from the start, as it does itself after the first such block
 // is freed: until then each program takes its results from fresh memory.
 void keep_small_blocks() {
@@ -223,13 +187,9 @@ void keep_small_blocks() {
 
 // Makes a loaded library use huge pages and reuse large blocks; returns 0 on success.
 extern "C" int meshflow_huge_pages(const char* path) noexcept {
-  void* handle = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
-  if (!handle) return 1;
-  link_map* library = nullptr;
-  bool found = dlinfo(handle, RTLD_DI_LINKMAP, &library) == 0;
-  dlclose(handle);
-  if (!found || !replace(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
-  if (replace(library, "free", reinterpret_cast<void*>(&release))) releases = true;
+  const link_map* library = meshflow::find_loaded(path);
+  if (!library || !meshflow::replace_import(library, "posix_memalign", reinterpret_cast<void*>(&allocate))) return 1;
+  if (meshflow::replace_import(library, "free", reinterpret_cast<void*>(&release))) releases = true;
   keep_small_blocks();
   return 0;
 }
@@ -251,7 +211,7 @@ extern "C" int meshflow_holds_memory(void* memory) noexcept {
 // Frees the memory that is kept for the next step; returns the bytes of large blocks.
 extern "C" int64_t meshflow_release_memory() noexcept {
   return meshflow::guarded<int64_t>(0, [] {
-    meshflow::Worker::get().release_scratch();
+    meshflow::Team::get().release_scratch();
     return static_cast<int64_t>(Kept::get().release());
   });
 }

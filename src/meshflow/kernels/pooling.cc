@@ -4,7 +4,6 @@
 // oneDNN's maximum loses NaNs, which training with a loss scale must detect; these loops keep them, and
 // assign a gradient to the first maximum of its window in reading order.
 
-#include <omp.h>
 
 #include <algorithm>
 #include <cstring>
@@ -19,13 +18,15 @@
 namespace {
 
 namespace ffi = xla::ffi;
-using meshflow::Reader;
-using meshflow::Worker;
-
 using meshflow::bfloat16;
 using meshflow::for_every_cpu;
 using meshflow::handled;
+using meshflow::in_parts;
+using meshflow::max_threads;
 using meshflow::narrow;
+using meshflow::place;
+using meshflow::Reader;
+using meshflow::Team;
 using meshflow::wide;
 
 // Whether a float is positive and not NaN: as an integer from 1 to infinity. A float comparison would prevent
@@ -123,13 +124,12 @@ struct Geometry {
   }
 };
 
-// Memory of each OpenMP thread, allocated before they start, because no exception may leave a parallel
-// region.
+// Memory of each thread of a team, allocated before they start, because no exception may leave a region.
 template <typename T>
 class ForThreads {
  public:
-  explicit ForThreads(int64_t each) : each_((each + 15) / 16 * 16), all_(each_ * omp_get_max_threads()) {}
-  T* mine() { return all_.data() + each_ * omp_get_thread_num(); }
+  explicit ForThreads(int64_t each) : each_((each + 15) / 16 * 16), all_(each_ * max_threads()) {}
+  T* mine() { return all_.data() + each_ * place().thread; }
 
  private:
   int64_t each_;
@@ -140,11 +140,8 @@ template <typename T>
 void maximum(const Geometry& g, const T* x, T* y) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
   ForThreads<float> bests(n);
-#pragma omp parallel
-  {
-    float* best = bests.mine();
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < rows; ++row) {
+  in_parts(rows, [&](int64_t row) {
+      float* best = bests.mine();
       int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], b = row / g.out[1] / g.out[0];
       const T* image = x + b * g.image * n;
       for (int64_t w = 0; w < g.out[2]; ++w) {
@@ -152,8 +149,7 @@ void maximum(const Geometry& g, const T* x, T* y) {
         g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best, n); });
         store<T>(best, y + (row * g.out[2] + w) * n, n);
       }
-    }
-  }
+  });
 }
 
 // Without overlap, gradients need not be summed.
@@ -161,11 +157,8 @@ template <typename T>
 void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
   ForThreads<uint32_t> all_taken(n);
-#pragma omp parallel
-  {
-    uint32_t* taken = all_taken.mine();
-#pragma omp for schedule(static)
-    for (int64_t row = 0; row < rows; ++row) {
+  in_parts(rows, [&](int64_t row) {
+      uint32_t* taken = all_taken.mine();
       int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], image = row / g.out[1] / g.out[0] * g.image * n;
       for (int64_t w = 0; w < g.out[2]; ++w) {
         int64_t place = (row * g.out[2] + w) * n;
@@ -174,8 +167,7 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
           give_to_first<T>(x + image + inside, y + place, dy + place, taken, dx + image + inside, n, !g.gated);
         });
       }
-    }
-  }
+  });
 }
 
 // Sums gradients of an image in float32; each image is processed by one thread.
@@ -184,12 +176,9 @@ void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   int64_t n = g.channels, size = g.image * n;
   ForThreads<float> totals(size);
   ForThreads<uint32_t> all_taken(n);
-#pragma omp parallel
-  {
-    float* total = totals.mine();
-    uint32_t* taken = all_taken.mine();
-#pragma omp for schedule(static)
-    for (int64_t b = 0; b < g.batch; ++b) {
+  in_parts(g.batch, [&](int64_t b) {
+      float* total = totals.mine();
+      uint32_t* taken = all_taken.mine();
       std::fill_n(total, size, 0.0f);
       for (int64_t at = 0; at < g.results; ++at) {
         int64_t w = at % g.out[2], h = at / g.out[2] % g.out[1], d = at / g.out[2] / g.out[1];
@@ -201,8 +190,7 @@ void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
         });
       }
       store<T>(total, dx + b * size, size);
-    }
-  }
+  });
 }
 
 template <typename T>
@@ -243,7 +231,7 @@ ffi::Error execute(ffi::RemainingArgs arguments, ffi::RemainingRets results,
     }
     if (type != ffi::DataType::F32 && type != ffi::DataType::BF16)
       return ffi::Error::InvalidArgument("meshflow_pooling: the type is not float32 or bfloat16");
-    Worker::get().run([&] {
+    Team::get().run([&] {
       if (type == ffi::DataType::F32) {
         pool<float>(geometry, buffers);
       } else {

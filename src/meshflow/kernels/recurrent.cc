@@ -6,7 +6,6 @@
 #ifndef MESHFLOW_PORTABLE
 #include <immintrin.h>
 #endif
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,14 +106,13 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
     loops.pack(task, backward, 0, 1, memory);
     return compute(task, {0, task.batch, 0, groups, nullptr, 1, 0}, memory);
   }
-  Worker::get().run([&] {
-    char* memory = Worker::get().scratch(bytes);
-#pragma omp parallel if (weights >= kMinWeights)
-    loops.pack(task, backward, omp_get_thread_num(), omp_get_num_threads(), memory);
-    std::vector<PollingBarrier> barriers(omp_get_max_threads());
-#pragma omp parallel
-    {
-      const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
+  Team::get().run([&] {
+    char* memory = Team::get().scratch(bytes);
+    in_team(weights >= kMinWeights ? max_threads() : 1,
+            [&] { loops.pack(task, backward, place().thread, place().threads, memory); });
+    std::vector<PollingBarrier> barriers(max_threads());
+    auto compute_part = [&] {
+      const int64_t threads = place().threads, thread = place().thread;
       // Two examples of a tile share the weights that they read.
       const int64_t teams = std::max<int64_t>(1, std::min(threads, (task.batch + 1) / 2));
       const int64_t divisions = divides ? std::max<int64_t>(1, std::min(threads / teams, groups)) : 1;
@@ -125,7 +123,8 @@ void run(const RecurrentTask& task, const RecurrentLoops& loops, bool backward) 
                 {split(task.batch, teams, team), split(task.batch, teams, team + 1), split(groups, divisions, member),
                  split(groups, divisions, member + 1), &barriers[team], divisions, member},
                 memory);
-    }
+    };
+    in_team(max_threads(), compute_part, divides);
   });
 }
 

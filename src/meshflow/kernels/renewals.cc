@@ -20,9 +20,10 @@ namespace {
 namespace ffi = xla::ffi;
 using meshflow::copy;
 using meshflow::handled;
+using meshflow::in_turns;
 using meshflow::Program;
 using meshflow::Registers;
-using meshflow::Worker;
+using meshflow::Team;
 
 constexpr int64_t kTile = 512;         // elements of a register, which remain in the first-level cache
 constexpr int64_t kAhead = 2 * kTile;  // elements that are prefetched ahead
@@ -123,10 +124,10 @@ constexpr auto update_part = &meshflow::Computing<update_loop>::run;
 
 void update_whole(const Update& update, int64_t size) {
   if (size < kLeast) return update_part(update, 0, size);
-  Worker::get().run([&] {
+  Team::get().run([&] {
     // Threads take blocks dynamically, because some may wait for a core that other processes use.
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t begin = 0; begin < size; begin += kBlock) update_part(update, begin, std::min(size, begin + kBlock));
+    in_turns((size + kBlock - 1) / kBlock,
+             [&](int64_t block) { update_part(update, block * kBlock, std::min(size, (block + 1) * kBlock)); });
   });
 }
 

@@ -9,10 +9,12 @@
 #include "cpus.h"
 #include "guard.h"
 #include "row_gather.h"
+#include "team.h"
 
 namespace {
 
 using meshflow::has;
+using meshflow::in_parts;
 using meshflow::Level;
 
 // The order of `TYPES` and `OPERATIONS` in row_gather.py.
@@ -162,8 +164,7 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
   const int64_t out_bytes = r.type == kBytes ? in_bytes : r.size * sizeof(float);
   const int64_t fetched = std::min(in_bytes, kPrefetched), distance = kPrefetched / std::max<int64_t>(1, fetched);
   threads = std::max<int64_t>(1, std::min<int64_t>(threads, count * out_bytes / kThread));
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < count; ++i) {
+  auto take = [&](int64_t i) {
     if (i + distance < count) {
       const char* next = r.source + index[i + distance] * r.stride;
       for (int64_t at = 0; at < fetched; at += 64) __builtin_prefetch(next + at);
@@ -173,7 +174,8 @@ extern "C" int meshflow_rows_take(const Rows* rows, const int64_t* index, int64_
       std::memcpy(out + i * out_bytes, from, in_bytes);
     else
       compute(r, from, reinterpret_cast<float*>(out + i * out_bytes));
-  }
+  };
+  in_parts(count, take, threads);
   return 0;
 }
 

@@ -12,11 +12,12 @@ namespace {
 namespace ffi = xla::ffi;
 using meshflow::bfloat16;
 using meshflow::handled;
+using meshflow::in_parts;
 using meshflow::narrow;
 using meshflow::Reader;
 using meshflow::SingleThread;
+using meshflow::Team;
 using meshflow::wide;
-using meshflow::Worker;
 
 constexpr int64_t kColumns = 64;     // columns that are summed together
 constexpr int64_t kRows = 4;         // rows summed together for one column, because additions of a row are sequential
@@ -38,9 +39,8 @@ template <typename T>
 void running_sums(const T* x, T* y, int64_t outer, int64_t length, int64_t inner, bool reverse) {
   int64_t first = reverse ? (length - 1) * inner : 0, step = reverse ? -inner : inner;
   int64_t rows = inner == 1 ? kRows : 1, blocks = (inner + kColumns - 1) / kColumns;
-#pragma omp parallel for collapse(2) schedule(static)
-  for (int64_t row = 0; row < outer; row += rows) {
-    for (int64_t block = 0; block < blocks; ++block) {
+  in_parts((outer + rows - 1) / rows * blocks, [&](int64_t part) {
+      int64_t row = part / blocks * rows, block = part % blocks;
       int64_t at = row * length * inner + block * kColumns + first;
       int64_t columns = std::min(kColumns, inner - block * kColumns);
       if (inner == 1 && outer - row >= kRows) {
@@ -50,8 +50,7 @@ void running_sums(const T* x, T* y, int64_t outer, int64_t length, int64_t inner
       } else {
         lines<T, kColumns>(x + at, y + at, columns, 1, length, step);
       }
-    }
-  }
+  });
 }
 
 ffi::Error wrong(const std::string& what) { return ffi::Error::InvalidArgument("meshflow_running_sums: " + what); }
@@ -76,7 +75,7 @@ ffi::Error execute(ffi::AnyBuffer x, ffi::Result<ffi::AnyBuffer> y, ffi::Span<co
           : run(static_cast<const bfloat16*>(x.untyped_data()), static_cast<bfloat16*>(y->untyped_data()));
     };
     if (size >= kLeast) {
-      Worker::get().run(task);
+      Team::get().run(task);
     } else {
       SingleThread alone;
       task();

@@ -147,9 +147,9 @@ struct Targets {
 template <auto loop, typename... Parts>
 void run(int64_t bytes, int64_t size, int64_t block, Parts... parts) {
   if (bytes < kTeam) return loop(parts..., 0, size);
-  Worker::get().run([&] {
-#pragma omp parallel for schedule(static)
-    for (int64_t begin = 0; begin < size; begin += block) loop(parts..., begin, std::min(size, begin + block));
+  Team::get().run([&] {
+    in_parts((size + block - 1) / block,
+             [&](int64_t i) { loop(parts..., i * block, std::min(size, (i + 1) * block)); });
   });
 }
 

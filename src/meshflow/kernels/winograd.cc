@@ -7,10 +7,10 @@
 // inverse transform.
 
 #include "winograd.h"
+#include "team.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 
-#include <omp.h>
 
 #include "winograd_tiles.h"
 
@@ -120,9 +120,10 @@ size_t packed_bytes(const Winograd& s) { return 4 * Layout(s).kernel_floats(s); 
 
 void pack(const Winograd& s, const float* kernel, char* packed, int threads) {
   Layout l(s);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t panel = 0; panel < l.panels; ++panel)
-    transform_kernel(s, l, kernel, panel, reinterpret_cast<float*>(packed));
+  in_parts(
+      l.panels,
+      [&](int64_t panel) { transform_kernel(s, l, kernel, panel, reinterpret_cast<float*>(packed)); },
+      threads);
 }
 
 void convolve(const Winograd& s, const float* image, const float* kernel, const char* packed,
@@ -131,16 +132,13 @@ void convolve(const Winograd& s, const float* image, const float* kernel, const 
   float* own = reinterpret_cast<float*>(scratch);
   const float* transformed = packed ? reinterpret_cast<const float*>(packed) : own;
   float* rest = own + l.kernel_floats(s);
-#pragma omp parallel num_threads(threads)
-  {
-    if (!packed) {
-#pragma omp for schedule(static)
-      for (int64_t panel = 0; panel < l.panels; ++panel) transform_kernel(s, l, kernel, panel, own);
-    }
-#pragma omp for schedule(dynamic)
-    for (int64_t first = 0; first < l.tiles.count; first += l.block)
-      block(s, l, image, transformed, epilogue, result, first, rest + omp_get_thread_num() * l.thread_floats());
-  }
+  if (!packed) in_parts(l.panels, [&](int64_t panel) { transform_kernel(s, l, kernel, panel, own); }, threads);
+  in_turns(
+      (l.tiles.count + l.block - 1) / l.block,
+      [&](int64_t number) {
+        block(s, l, image, transformed, epilogue, result, number * l.block, rest + place().thread * l.thread_floats());
+      },
+      threads);
 }
 
 }  // namespace meshflow

@@ -5,10 +5,10 @@
 // Each task computes a block of channels x features; its sums remain in the second-level cache.
 
 #include "winograd.h"
+#include "team.h"
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 
-#include <omp.h>
 
 #include <cstring>
 
@@ -115,10 +115,12 @@ size_t gradient_scratch_bytes(const Winograd& s, int threads) {
 void differentiate(const Winograd& s, const float* image, const float* result, float* kernel, char* scratch,
                    int threads) {
   Plan p(s, threads);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int64_t number = 0; number < p.grid.count(); ++number)
-    task(s, p, image, result, kernel, number,
-         reinterpret_cast<float*>(scratch) + omp_get_thread_num() * p.floats());
+  in_turns(
+      p.grid.count(),
+      [&](int64_t number) {
+        task(s, p, image, result, kernel, number, reinterpret_cast<float*>(scratch) + place().thread * p.floats());
+      },
+      threads);
 }
 
 }  // namespace meshflow

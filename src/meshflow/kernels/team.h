@@ -1,0 +1,191 @@
+// Shared code of the handlers: the computing threads, their scratch memory, and the reader of descriptors.
+
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <type_traits>
+#include <vector>
+
+namespace meshflow {
+
+// Requests huge pages for fresh memory: touching it page by page takes a tenth of a convolution.
+inline void huge_pages(void* data, size_t size) {
+  constexpr uintptr_t page = 2 << 20;
+  uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  uintptr_t last = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+// Memory of one thread that grows until it is released.
+class Scratch {
+ public:
+  char* get(size_t bytes) {
+    if (bytes > size_) {
+      std::free(memory_);
+      size_ = (bytes + 4095) / 4096 * 4096;
+      memory_ = static_cast<char*>(std::aligned_alloc(4096, size_));
+      if (memory_ == nullptr) {
+        size_ = 0;
+        throw std::bad_alloc();
+      }
+      huge_pages(memory_, size_);
+    }
+    return memory_;
+  }
+  void release() {
+    std::free(memory_);
+    memory_ = nullptr;
+    size_ = 0;
+  }
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { std::free(memory_); }
+
+ private:
+  char* memory_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Place of the calling thread in the parallel region that it computes; one thread outside of regions.
+struct Place {
+  int thread = 0, threads = 1;
+};
+Place place();
+
+// Maximum number of threads of a region that the calling thread starts.
+int max_threads();
+
+// During its lifetime the calling thread computes without a team.
+class SingleThread {
+ public:
+  SingleThread();
+  SingleThread(const SingleThread&) = delete;
+  ~SingleThread();
+
+ private:
+  bool before_;
+};
+
+// The threads that compute the regions of our code and of oneDNN, together with the thread that asks for it. XLA calls
+// handlers from many threads: one at a time has the team.
+class Team {
+ public:
+  static Team& get();
+
+  // Runs a task on the calling thread, which has the team meanwhile. A task may call this again.
+  template <typename Task>
+  void run(Task&& task) {
+    Turn turn(*this);
+    task();
+  }
+
+  // The number of threads that a task has by default.
+  int threads() const { return threads_; }
+  void set_threads(int threads) { threads_ = threads; }
+
+  // Memory of the task that has the team.
+  char* scratch(size_t bytes) { return scratch_.get(bytes); }
+
+  void release_scratch() {
+    run([this] { scratch_.release(); });
+  }
+
+  // Starts a region of the task: calls `body` with its data in each other thread.
+  void begin(void (*body)(void*), void* data, int threads);
+  // Ends the region. The calling thread computes what no other thread has begun, unless threads wait for each other.
+  void end(bool waits);
+  // Waits until all threads of the region are here.
+  void meet();
+
+ private:
+  class Turn {
+   public:
+    explicit Turn(Team& team);
+    Turn(const Turn&) = delete;
+    ~Turn();
+
+   private:
+    Team& team_;
+    const bool outer_;
+    std::fenv_t floats_;
+  };
+  class Helper;
+
+  Team();
+
+  std::mutex turn_;
+  std::atomic<int> threads_;
+  int64_t polls_;
+  std::vector<Helper*> helpers_;
+  Scratch scratch_;
+  // The region.
+  void (*body_)(void*) = nullptr;
+  void* data_ = nullptr;
+  int threads_here_ = 1;
+  std::atomic<uint32_t> arrived_{0}, meetings_{0};
+};
+
+// Computes body(thread) in every thread of a region of at most so many. If they wait for each other, all run at once.
+template <typename Body>
+void in_team(int threads, Body&& body, bool waits = false) {
+  if (threads <= 1 || place().threads > 1) return body();
+  Team& team = Team::get();
+  team.run([&] {
+    team.begin([](void* data) { (*static_cast<std::remove_reference_t<Body>*>(data))(); }, &body, threads);
+    body();
+    team.end(waits);
+  });
+}
+
+// Computes body(i) for all i < count, in equal parts.
+template <typename Body>
+void in_parts(int64_t count, Body&& body, int threads = max_threads()) {
+  in_team(std::min<int64_t>(threads, count), [&] {
+    Place here = place();
+    int64_t end = count * (here.thread + 1) / here.threads;
+    for (int64_t i = count * here.thread / here.threads; i < end; ++i) body(i);
+  });
+}
+
+struct Stateless {};
+
+// Computes body(i) for all i < count; each thread takes the next one. It has a `State` meanwhile.
+template <typename State = Stateless, typename Body>
+void in_turns(int64_t count, Body&& body, int threads = max_threads()) {
+  std::atomic<int64_t> next{0};
+  in_team(std::min<int64_t>(threads, count), [&] {
+    State state;
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
+  });
+}
+
+// Reads a descriptor from front to back.
+class Reader {
+ public:
+  Reader(const int64_t* data, size_t size) : data_(data), size_(size) {}
+  int64_t next() {
+    if (at_ >= size_) throw std::invalid_argument("the descriptor is too short");
+    return data_[at_++];
+  }
+  std::vector<int64_t> list(size_t n) {
+    if (n > size_ - at_) throw std::invalid_argument("the descriptor is too short");
+    std::vector<int64_t> values(n);
+    for (auto& value : values) value = next();
+    return values;
+  }
+
+ private:
+  const int64_t* data_;
+  size_t size_, at_ = 0;
+};
+
+}  // namespace meshflow
