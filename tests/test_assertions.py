@@ -1,6 +1,7 @@
 """What `tf.test.TestCase` asserts about Python values."""
 
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -25,6 +26,13 @@ CASES = [
     ("assertTotallyOrdered", ([1, 1], [2]), ([2], [1])),
     ("assertSameStructure", ([1, {"a": [2]}], [1, {"a": [2]}]), ([1, [2]], [1, 2])),
     ("assertUrlEqual", ("http://a/?x=1&y=2", "http://a/?y=2&x=1"), ("http://a/b", "http://a/c")),
+    ("assertNotStartsWith", ("abc", "b"), ("abc", "a")),
+    ("assertNotEndsWith", ("abc", "b"), ("abc", "c")),
+    ("assertRegexMatch", ("abc", ["x", "b."]), ("abc", ["^b", "x"])),
+    ("assertContainsSubsequence", ([1, 2, 3], [1, 3]), ([1, 2, 3], [3, 1])),
+    ("assertContainsExactSubsequence", ([1, 2, 3], (2, 3)), ([1, 2, 3], [1, 3])),
+    ("assertMappingEqual", ({1: 2}, OrderedDict({1: 2})), ({1: 2}, {1: 3})),
+    ("assertDeviceEqual", ("/CPU:0", "/device:CPU:0"), ("/CPU:0", "/CPU:1")),
     ("assertJsonEqual", ('{"a": 1}', '{ "a":1 }'), ("1", "2")),
 ]
 

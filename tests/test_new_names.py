@@ -247,6 +247,52 @@ def test_spectra_iterators_and_signatures():
     assert attention(tf.ones([1, 4, 8]), tf.ones([1, 5, 8])).shape == [1, 4, 8]
 
 
+def test_attention_with_steps_of_a_subclass():
+    class Custom(tf.keras.layers.MultiHeadAttention):
+        def _build_from_signature(self, query, value, key=None):
+            super()._build_from_signature(query=query, value=value, key=key)
+            settings = self._get_common_kwargs_for_sublayer()
+            self.extra = self._make_output_dense(self._query_shape.rank - 1, settings, name="extra")
+
+        def _build_attention(self, rank):
+            super()._build_attention(rank)
+            self.scale = self.add_weight("scale", [self._num_heads, 1, 1], initializer="zeros")
+
+        def _masked_softmax(self, scores, attention_mask=None):
+            return super()._masked_softmax(scores * self.scale, attention_mask)
+
+    x = tf.random.normal([2, 3, 8])
+    layer = Custom(2, 4, kernel_initializer="ones")
+    weights = layer(x, x, return_attention_scores=True, use_causal_mask=True)[1]
+    expected = np.tril(np.ones([3, 3])) / np.arange(1.0, 4)[:, None]
+    np.testing.assert_allclose(weights, np.broadcast_to(expected, [2, 2, 3, 3]), rtol=1e-6)
+    assert len(layer.weights) == 11 and layer._key_dim == layer._value_dim == 4
+    inputs = tf.keras.Input([3, 8])
+    assert tf.keras.Model(inputs, Custom(2, 4)(inputs, inputs))(x).shape == [2, 3, 8]
+
+
+def test_private_members_of_tensors_graphs_and_strategies():
+    x = tf.ones([1, 2])
+    shapes = x._rank(), x._shape_as_list(), x._shape_tuple(), x._num_elements()
+    assert shapes == (2, [1, 2], (1, 2), 2)
+    dense = tf.keras.layers.Dense(1, name="b")
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3], name="a"), dense])
+    names = {k: [n.layer.name for n in v] for k, v in model._nodes_by_depth.items()}
+    assert names == {2: ["a_input"], 1: ["a"], 0: ["b"]}
+    (node,) = model._nodes_by_depth[0]
+    assert [item[0] for item in node.iterate_inbound()] == [node.parent_nodes[0].layer]
+    assert model._output_layers == [dense] and dense._updates == []
+    assert model._input_layers[0].name == "a_input"
+    assert model._nested_outputs is model.output and model._nested_inputs is model.input
+    module, variable = tf.Module(), tf.Variable(1.0)
+    assert module._track_trackable(variable, "v") is module.v
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    for current, total in ((tf.distribute.get_strategy(), 1), (strategy, 2)):
+        reduce = lambda e=current.extended: e._replica_ctx_all_reduce("SUM", [tf.ones([])])[0]
+        results = current.experimental_local_results(current.run(reduce))
+        assert [float(v) for v in results] == [total] * total
+
+
 def test_subclasses_of_variables():
     class Quantized(tf.Variable):
         pass

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.distribute.replicas.context import ReplicaContext, context_stack
 from meshflow.environment.types import PyTree
 from meshflow.placement.mesh import get_device_name
 
@@ -112,6 +113,14 @@ class StrategyExtended:
     def variable_created_in_scope(self, v: object) -> bool:
         """Check whether a variable was created in this strategy's scope."""
         return getattr(v, "_distribute_strategy", None) is self._strategy
+
+    def _replica_ctx_all_reduce(
+        self, reduce_op: ReduceOp | str, value: PyTree, options: object = None
+    ) -> PyTree:
+        """Reduce a value of the current replica; libraries call this private method."""
+        current = context_stack.entries[-1] if context_stack.entries else None
+        replica = current if isinstance(current, ReplicaContext) else ReplicaContext(self._strategy)
+        return replica.all_reduce(reduce_op, value, options)
 
     def call_for_each_replica(
         self, fn: Callable[..., PyTree], args: PyTree = (), kwargs: PyTree = None

@@ -101,10 +101,13 @@ def clone_model(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
         )
     config = model.get_config()
-    layers: dict[str, Any] = {}
-    if clone_function is not None:
-        originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
-        layers = {layer.name: clone_function(layer) for layer in originals}
+    originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
+    if clone_function is None:
+        # A class that is not registered cannot be found by its name in the configuration.
+        originals = [layer for layer in originals if not _is_registered(layer)]
+    layers: dict[str, Any] = {
+        layer.name: (clone_function or _clone_layer)(layer) for layer in originals
+    }
     if input_tensors is not None:
         tensors = [_to_symbolic(tensor) for tensor in nest.flatten(input_tensors)]
         # A Sequential model has one input even before it is built.
@@ -119,6 +122,20 @@ def clone_model(
         layers |= {name: _TensorInput(tensor) for name, tensor in zip(names, tensors, strict=True)}
     with registry.LAYERS.replace_layers(layers):
         return type(model).from_config(config)
+
+
+def _is_registered(layer: Layer) -> bool:
+    """Check whether a configuration finds the classes of a layer, and of the layers of a model."""
+    parts = [layer, *layer.submodules] if isinstance(layer, Model) else [layer]
+    classes = {type(part) for part in parts if isinstance(part, Layer)}
+    return all(registry.LAYERS.find(registry.get_registered_name(c)) is c for c in classes)
+
+
+def _clone_layer(layer: Layer) -> Layer:
+    if isinstance(layer, (Sequential, Functional)):
+        return clone_model(layer)
+    clone: Layer = type(layer).from_config(layer.get_config())
+    return clone
 
 
 def _clone_custom_model(

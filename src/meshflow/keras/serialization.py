@@ -189,6 +189,8 @@ def to_legacy_config(config: object) -> Json:
         return {key: to_legacy_config(value) for key, value in config.items()}
     if config["class_name"] == "function":
         return config["config"]
+    if config["class_name"] == "__numpy__":
+        return config["config"]["value"]
     omitted = {"module", "build_config"}
     if config.get("registered_name") in (None, config["class_name"]):
         omitted.add("registered_name")

@@ -134,6 +134,7 @@ MODULES = {
     "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
     "python.framework.graph_util": "tf.compat.v1.graph_util",
     "python.framework.ops": "EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
+    f"RegisterStatistics={_HELPERS}:ignore_decorator "
     "convert_to_tensor_or_composite=tf.convert_to_tensor "
     "convert_to_tensor_v2_with_dispatch=tf.convert_to_tensor internal_convert_to_tensor=tf.convert_to_tensor "
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "

@@ -17,12 +17,15 @@ from collections.abc import (
     Sequence,
     Sized,
 )
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
+from meshflow.environment.optional_packages import import_extra
 from meshflow.environment.types import PyTree
 
 __all__ = ["AbslAssertions"]
+
+_T = TypeVar("_T")
 
 
 class _TemporaryFile:
@@ -75,6 +78,22 @@ class AbslAssertions(unittest.TestCase):
     def assertEndsWith(self, actual: str, expected_end: str, msg: str | None = None) -> None:
         """Fail unless a string ends with another."""
         self.assertTrue(actual.endswith(expected_end), msg or f"{actual!r}: {expected_end!r}")
+
+    def assertNotStartsWith(
+        self, actual: str, unexpected_start: str, msg: str | None = None
+    ) -> None:
+        """Fail if a string starts with another."""
+        self.assertFalse(actual.startswith(unexpected_start), msg or f"{actual!r}")
+
+    def assertNotEndsWith(self, actual: str, unexpected_end: str, msg: str | None = None) -> None:
+        """Fail if a string ends with another."""
+        self.assertFalse(actual.endswith(unexpected_end), msg or f"{actual!r}")
+
+    def assertRegexMatch(
+        self, actual_str: str, regexes: Sequence[str], message: str | None = None
+    ) -> None:
+        """Fail unless one of several regular expressions matches a part of a string."""
+        self.assertRegex(actual_str, "|".join(f"(?:{regex})" for regex in regexes), message)
 
     def assertBetween(self, value: Any, minv: Any, maxv: Any, msg: str | None = None) -> None:
         """Fail unless a value is in [`minv`, `maxv`]."""
@@ -133,6 +152,23 @@ class AbslAssertions(unittest.TestCase):
         for expected, actual in zip(expected_seq, actual_seq, strict=True):
             self.assertAlmostEqual(expected, actual, places, msg, delta)  # type: ignore[arg-type]
 
+    def assertContainsSubsequence(
+        self, container: Iterable[object], subsequence: Iterable[object], msg: str | None = None
+    ) -> None:
+        """Fail unless the items of the second sequence occur in the first, in the same order."""
+        items = iter(container)
+        missing = [value for value in subsequence if value not in items]
+        self.assertFalse(missing, msg or f"not in order: {missing!r}")
+
+    def assertContainsExactSubsequence(
+        self, container: Sequence[object], subsequence: Sequence[object], msg: str | None = None
+    ) -> None:
+        """Fail unless the second sequence is a contiguous part of the first."""
+        size, part = len(subsequence), list(subsequence)
+        starts = range(len(container) - size + 1)
+        is_contained = any(list(container[i : i + size]) == part for i in starts)
+        self.assertTrue(is_contained, msg or f"{part!r} is no part of {container!r}")
+
     def assertContainsInOrder(
         self, strings: Sequence[str], target: str, msg: str | None = None
     ) -> None:
@@ -167,6 +203,26 @@ class AbslAssertions(unittest.TestCase):
             return
         for x, y, path in pairs:
             self.assertSameStructure(x, y, aname + path, bname + path, msg)
+
+    def assertMappingEqual(
+        self, a: Mapping[Any, object], b: Mapping[Any, object], msg: str | None = None
+    ) -> None:
+        """Fail unless two mappings have equal items."""
+        self.assertDictEqual(dict(a), dict(b), msg)
+
+    def assertProtoEquals(
+        self, expected_message_maybe_ascii: Any, validate_message: Any, msg: str | None = None
+    ) -> None:
+        """Fail unless two protocol buffers are equal; the first may be in text format."""
+        expected = expected_message_maybe_ascii
+        if isinstance(expected, str):
+            parse = import_extra("google.protobuf.text_format", None, "protobuf is required").Parse
+            expected = parse(expected, type(validate_message)())
+        self.assertEqual(expected, validate_message, msg)
+
+    def enter_context(self, manager: contextlib.AbstractContextManager[_T]) -> _T:
+        """Enter a context that is left after the test."""
+        return self.enterContext(manager)
 
     def assertUrlEqual(self, a: str, b: str, msg: str | None = None) -> None:
         """Fail unless two URLs are equal except for the order of their parameters."""

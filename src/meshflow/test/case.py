@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshflow.core.dispatch.composite import IndexedSlices, SparseTensor
+from meshflow.core.runtime.device_spec import DeviceSpec
 from meshflow.core.runtime.errors import OpError
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.tensor import TensorLike
+from meshflow.core.values.tensor import TensorLike, is_tensor
 from meshflow.environment.types import ArrayLike, PyTree
 from meshflow.keras.settings import reset_uids
 from meshflow.ops.random import set_seed
@@ -75,6 +76,14 @@ class TestCase(AbslAssertions):
     def evaluate(self, tensors: PyTree) -> PyTree:
         """Return the NumPy values of a structure of tensors, or of a function's result."""
         return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
+
+    def evaluate_if_both_tensors(self, a: PyTree, b: PyTree) -> tuple[PyTree, PyTree]:
+        """Return the NumPy values of two tensors; other values are unchanged."""
+        both = is_tensor(a) and is_tensor(b)
+        return (self.evaluate(a), self.evaluate(b)) if both else (a, b)
+
+    def _GetNdArray(self, a: TensorLike) -> np.ndarray:
+        return np.asarray(_to_numpy(a))
 
     @contextlib.contextmanager
     def session(self, *args: object, **kwargs: object) -> Iterator[EagerSession]:
@@ -226,6 +235,13 @@ class TestCase(AbslAssertions):
     ) -> None:
         """Fail unless the shapes are equal."""
         self.assertEqual(tuple(input_a.shape), tuple(input_b.shape), msg)
+
+    def assertDeviceEqual(
+        self, device1: str | None, device2: str | None, msg: str | None = None
+    ) -> None:
+        """Fail unless two names denote the same device."""
+        names = [DeviceSpec.from_string(name or "").to_string() for name in (device1, device2)]
+        self.assertEqual(*names, msg)
 
     def assertDTypeEqual(self, target: TensorLike, expected_dtype: DTypeLike) -> None:
         """Fail unless an array or tensor has a dtype."""

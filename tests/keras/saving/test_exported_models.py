@@ -132,6 +132,16 @@ def test_models_of_several_arguments(tmp_path):
     np.testing.assert_allclose(restored(X, y, scale=scale), expected, rtol=1e-6)
 
 
+def test_saved_calls_take_inputs_after_the_cast():
+    class Line(tf.keras.Model):
+        def call(self, x):
+            return x
+
+    model = Line()
+    model(tf.ones([2, 3], tf.float64))
+    assert model.save_spec()[0][0].dtype == tf.float32
+
+
 def test_signatures_asked_for(model, tmp_path):
     fixed = [tf.keras.layers.InputSpec(shape=(2, 3), dtype="float32", name="pixels")]
     model.export(tmp_path / "fixed", input_signature=fixed, verbose=False)

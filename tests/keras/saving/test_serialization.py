@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshflow as tf
+from meshflow.keras.serialization import to_legacy_config
 
 REFERENCE = Path(__file__).parents[2] / "reference"
 sys.path.insert(0, str(REFERENCE))
@@ -45,6 +46,7 @@ def test_values_come_back():
     again = deserialize(json.loads(json.dumps(serialize(values))))
     np.testing.assert_array_equal(again[0], values[0])
     assert again[0].dtype == "float32" and again[1:] == values[1:]
+    assert to_legacy_config(serialize(values[0])) == [1.0, 2.0]
     constant = deserialize(serialize(tf.constant([1, 2], "int64")))
     assert constant.dtype == tf.int64 and constant.numpy().tolist() == [1, 2]
     assert deserialize(serialize(tf.TensorSpec([None, 2], "int32"))) == tf.TensorSpec(

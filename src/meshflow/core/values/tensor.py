@@ -166,6 +166,19 @@ class Tensor(_Operators):
         """Return the static shape."""
         return self.shape
 
+    # Libraries call these private methods of TensorFlow.
+    def _rank(self) -> int | None:
+        return self.shape.rank
+
+    def _shape_as_list(self) -> list[int | None] | None:
+        return None if self.shape.rank is None else self.shape.as_list()
+
+    def _shape_tuple(self) -> tuple[int | None, ...] | None:
+        return None if self.shape.rank is None else tuple(self.shape.as_list())
+
+    def _num_elements(self) -> int | None:
+        return self.shape.num_elements()
+
     def set_shape(self, shape: ShapeLike) -> None:
         """Check that a shape is compatible with the shape of the tensor, which is always known.
 

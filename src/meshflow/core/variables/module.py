@@ -41,6 +41,16 @@ class ObservableAttributes:
         """Return a value for an attribute; subclasses in libraries call it for values that are not saved."""
         return value
 
+    def _track_trackable(self, trackable: T, name: str, overwrite: bool = False) -> T:
+        """Save an object with this one, under a name."""
+        if not overwrite and getattr(self, name, trackable) is not trackable:
+            raise ValueError(
+                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name is already "
+                "declared as a dependency. Pass overwrite=True to replace it."
+            )
+        setattr(self, name, trackable)
+        return trackable
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_on_attribute"}
 

@@ -8,6 +8,7 @@ and outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from string import ascii_uppercase
 from typing import Any, NamedTuple, Unpack, cast
 
@@ -35,6 +36,12 @@ from meshflow.ops import array, math, nn
 from meshflow.ops.linalg import einsum
 
 __all__ = ["AdditiveAttention", "Attention", "MultiHeadAttention"]
+
+_WEIGHT_SETTINGS = ("initializer", "regularizer", "constraint")
+# Keys of a configuration from which Keras builds the layer.
+_BUILD_SHAPES = ("query_shape", "key_shape", "value_shape")
+# Methods between the projections, which subclasses override.
+_STEPS = ("_build_attention", "_compute_attention", "_compute_attention_mask", "_masked_softmax")
 
 
 class _Projection(Layer):
@@ -175,48 +182,76 @@ class MultiHeadAttention(Layer):
         }
         super().__init__(**options)
         self.supports_masking = True
-        self.num_heads, self.key_dim, self.value_dim = num_heads, key_dim, value_dim or key_dim
-        self.dropout, self.use_bias, self._requested_output_shape = dropout, use_bias, output_shape
+        self._num_heads, self._key_dim, self._value_dim = num_heads, key_dim, value_dim or key_dim
+        self._dropout, self._use_bias, self._output_shape = dropout, use_bias, output_shape
         is_single_axis = attention_axes is not None and not isinstance(
             attention_axes, (list, tuple)
         )
-        self.attention_axes: Any = (attention_axes,) if is_single_axis else attention_axes
-        self.kernel_initializer = initializers.get(kernel_initializer)
-        self.bias_initializer = initializers.get(bias_initializer)
-        names = ("query_shape", "key_shape", "value_shape")
-        self._shapes: dict[str, list[int | None] | None] = dict.fromkeys(names)
+        self._attention_axes: Any = (attention_axes,) if is_single_axis else attention_axes
+        self._kernel_initializer = initializers.get(kernel_initializer)
+        self._bias_initializer = initializers.get(bias_initializer)
+        self._built_from_signature = False
+        self._query_shape: TensorShape | None = None
+        self._key_shape: TensorShape | None = None
+        self._value_shape: TensorShape | None = None
         for key, value in weight_options.items():
-            setattr(
-                self, key, (regularizers if key.endswith("regularizer") else constraints).get(value)
-            )
+            module = regularizers if key.endswith("regularizer") else constraints
+            setattr(self, f"_{key}", module.get(value))
 
     @classmethod
     def from_config(cls, config: Config) -> Any:
         """Create the layer from its configuration; build shapes that it may contain are ignored."""
-        ignored = ("query_shape", "key_shape", "value_shape", "softmax_robust_masking")
+        ignored = (*_BUILD_SHAPES, "softmax_robust_masking")
         return super().from_config({k: v for k, v in config.items() if k not in ignored})
 
+    def _get_common_kwargs_for_sublayer(self) -> Config:
+        """Return initializers, regularizers and constraints for a sublayer of its own."""
+        names = [f"{n}_{k}" for n in ("kernel", "bias") for k in _WEIGHT_SETTINGS]
+        settings = {n: initializers.copy_unseeded(getattr(self, f"_{n}")) for n in names}
+        settings["activity_regularizer"] = self.activity_regularizer
+        return {**settings, "dtype": self.dtype_policy}
+
     def _make_projection(
-        self, name: str, equation: str, kernel: tuple[int, ...], bias: tuple[int, ...]
+        self,
+        name: str | None,
+        equation: str,
+        kernel: tuple[int, ...],
+        bias: tuple[int, ...],
+        settings: Config | None = None,
     ) -> _Projection:
-        keys = [
-            f"{n}_{k}"
-            for n in ("kernel", "bias")
-            for k in ("initializer", "regularizer", "constraint")
-        ]
         return _Projection(
             equation,
             kernel,
-            bias if self.use_bias else None,
-            {k: initializers.copy_unseeded(getattr(self, k)) for k in keys},
+            bias if self._use_bias else None,
+            self._get_common_kwargs_for_sublayer() if settings is None else settings,
             name=name,
             dtype=self.dtype_policy,
             **self.__dict__.get("_layouts", {}),
         )
 
+    def _make_output_dense(
+        self, free_dims: int, common_kwargs: Config, name: str | None = None
+    ) -> _Projection:
+        """Return a layer that projects the heads to the output.
+
+        Args:
+          free_dims: Number of dimensions of the queries without their features.
+          common_kwargs: Initializers, regularizers and constraints of the layer.
+          name: Name of the layer.
+        """
+        query = cast(TensorShape, self._query_shape)
+        requested = query[-1] if self._output_shape is None else self._output_shape
+        size = tuple(requested) if isinstance(requested, (list, tuple)) else (requested,)
+        equation = _Equations.from_axes(free_dims + 1, self._attention_axes, len(size)).output
+        heads = self._num_heads, self._value_dim
+        layer = self._make_projection(name, equation, (*heads, *size), size, common_kwargs)
+        build_sublayer(layer, _ShapeOnly(TensorShape([*query[:-1], *heads])))
+        return layer
+
     def _build_from_signature(self, query: PyTree, value: PyTree, key: PyTree = None) -> None:
         """Build the layer for inputs, or for their shapes."""
-        shapes = [
+        self._built_from_signature = True
+        self._query_shape, self._value_shape, self._key_shape = shapes = [
             TensorShape(getattr(x, "shape", x))
             for x in (query, value, value if key is None else key)
         ]
@@ -224,38 +259,40 @@ class MultiHeadAttention(Layer):
             self._build_from_shapes(*shapes)
 
     def _build_from_shapes(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
-        n, h, v = self.num_heads, self.key_dim, self.value_dim
-        build_shapes = {"query_shape": query, "key_shape": key, "value_shape": value}
-        # Keras builds a layer from these shapes in its configuration.
-        self._shapes = {k: _clear_batch_size(s) for k, s in build_shapes.items()}
-        requested = (
-            query[-1] if self._requested_output_shape is None else self._requested_output_shape
-        )
-        size = tuple(requested) if isinstance(requested, (list, tuple)) else (requested,)
-        self.attention_axes = self._resolve_axes(len(query))
-        self._equations = e = _Equations.from_axes(len(query), self.attention_axes, len(size))
+        n, h, v = self._num_heads, self._key_dim, self._value_dim
+        self._build_attention(len(query) + 1)
+        e = _Equations.from_axes(len(query), self._attention_axes, 1)
         self._query_dense = self._make_projection("query", e.query, (query[-1], n, h), (n, h))
         self._key_dense = self._make_projection("key", e.key, (key[-1], n, h), (n, h))
         self._value_dense = self._make_projection("value", e.key, (value[-1], n, v), (n, v))
-        self._output_dense = self._make_projection(
-            "attention_output", e.output, (n, v, *size), size
-        )
         for layer, shape in (
             (self._query_dense, query),
             (self._key_dense, key),
             (self._value_dense, value),
-            (self._output_dense, TensorShape([*query[:-1], n, v])),
         ):
             build_sublayer(layer, _ShapeOnly(shape))
-        over = [-1 - i for i in reversed(range(len(self.attention_axes)))]
-        self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
-        self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
+        self._output_dense = self._make_output_dense(
+            len(query) - 1, self._get_common_kwargs_for_sublayer(), "attention_output"
+        )
         self._build_input_shape = query
-        self._projected = True
+
+    def _build_attention(self, rank: int) -> None:
+        """Create what a subclass may replace: equations, softmax and dropout.
+
+        Args:
+          rank: Number of dimensions of the queries of all heads.
+        """
+        self._attention_axes = axes = self._resolve_axes(rank - 1)
+        equations = _Equations.from_axes(rank - 1, axes, 1)
+        self._dot_product_equation = equations.scores
+        self._combine_equation = equations.values
+        over = [-1 - i for i in reversed(range(len(axes)))]
+        self._softmax = Softmax(axis=over, dtype=self.dtype_policy)
+        self._dropout_layer = Dropout(self._dropout, dtype=self.dtype_policy)
 
     def _resolve_axes(self, rank: int) -> tuple[int, ...]:
         between = range(1, rank - 1)
-        axes = tuple(between if self.attention_axes is None else self.attention_axes)
+        axes = tuple(between if self._attention_axes is None else self._attention_axes)
         if not axes or any(axis not in between for axis in axes):
             raise ValueError(
                 f"MultiHeadAttention {self.name}: attention_axes={axes} must lie between batch and features, within "
@@ -267,18 +304,20 @@ class MultiHeadAttention(Layer):
         self.built = True
 
     def _infer_outputs(self, inputs: PyTree, args: tuple, kwargs: dict) -> PyTree:
-        value = args[0] if args else kwargs["value"]
-        key = args[1] if len(args) > 1 else kwargs.get("key")
-        with self._call_scope(None):
-            self._ensure_built(inputs, value, value if key is None else key)
+        named = signature(self.call).bind_partial(inputs, *args, **kwargs).arguments
+        if "value" in named:
+            with self._call_scope(None):
+                self._ensure_built(inputs, named["value"], named.get("key"))
         return super()._infer_outputs(inputs, args, kwargs)
 
     def _ensure_built(
-        self, query: Tensor | KerasTensor, value: Tensor | KerasTensor, key: Tensor | KerasTensor
+        self,
+        query: Tensor | KerasTensor,
+        value: Tensor | KerasTensor,
+        key: Tensor | KerasTensor | None,
     ) -> None:
-        if "_projected" not in self.__dict__:
-            with suspend_autocast(), init_scope():
-                self._build_from_shapes(*(TensorShape(t.shape) for t in (query, value, key)))
+        if not self._built_from_signature:
+            self._build_from_signature(query=query, value=value, key=key)
 
     def call(
         self,
@@ -310,26 +349,60 @@ class MultiHeadAttention(Layer):
             value, key = (self._cast_inputs(v) for v in (value, key))
         self._ensure_built(query, value, key)
         q, k, v = self._project_inputs(query, key, value)
-        q = q * (1.0 / self.key_dim**0.5)
-        masks = self._collect_masks(None, value, key, attention_mask)
-        query_mask = getattr(query, "_keras_mask", None)
-        query_mask = None if query_mask is None else math.cast(query_mask, "bool")
-        if len(q.shape) == 4:
+        if len(q.shape) == 4 and not self._is_customized():
+            masks = self._collect_masks(None, value, key, attention_mask)
+            query_mask = getattr(query, "_keras_mask", None)
+            query_mask = None if query_mask is None else math.cast(query_mask, "bool")
             options = (use_causal_mask, training, return_attention_scores)
-            outputs = compute_blockwise_attention(self, q, k, v, masks, query_mask, *options)
+            scaled = q * (1.0 / self._key_dim**0.5)
+            outputs = compute_blockwise_attention(self, scaled, k, v, masks, query_mask, *options)
             if outputs is not None:
                 return self._output_dense(outputs)
-        mask = self._combine_masks(query, value, key, attention_mask, use_causal_mask)
-        pairs = lambda k, q: einsum(self._equations.scores, k, q)
-        scores = compute_product(self, pairs, k, q, "scores")
-        while mask is not None and len(mask.shape) < len(scores.shape):
-            mask = array.expand_dims(mask, -2 * len(self._softmax.axis) - 1)
-        weights = self._softmax(scores, mask=mask)
-        dropped = self._dropout_layer(weights, training=training)
-        mixed = lambda w, v: einsum(self._equations.values, w, v)
-        outputs = compute_product(self, mixed, dropped, v, "values")
+        mask = self._compute_attention_mask(query, value, key, attention_mask, use_causal_mask)
+        outputs, weights = self._compute_attention(q, k, v, mask, training)
         outputs = self._output_dense(outputs)
         return (outputs, weights) if return_attention_scores else outputs
+
+    def _is_customized(self) -> bool:
+        """Check whether a subclass replaces a step between the projections."""
+        own, base = type(self), MultiHeadAttention
+        return own is not base and any(getattr(own, n) is not getattr(base, n) for n in _STEPS)
+
+    def _compute_attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        training: Any = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs of all heads and attention weights, for projected inputs.
+
+        Args:
+          query: Tensor [b, t, n, h].
+          key: Tensor [b, s, n, h].
+          value: Tensor [b, s, n, h].
+          attention_mask: Bool tensor [b, t, s]; True where a query may attend to a key.
+          training: Whether to apply dropout.
+        """
+        scaled = query * (1.0 / self._key_dim**0.5)
+        pairs = lambda k, q: einsum(self._dot_product_equation, k, q)
+        weights = self._masked_softmax(
+            compute_product(self, pairs, key, scaled, "scores"), attention_mask
+        )
+        dropped = self._dropout_layer(weights, training=training)
+        mixed = lambda w, v: einsum(self._combine_equation, w, v)
+        return compute_product(self, mixed, dropped, value, "values"), weights
+
+    def _masked_softmax(
+        self, attention_scores: Tensor, attention_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return attention weights; the mask may lack the dimension of the heads."""
+        while attention_mask is not None and len(attention_mask.shape) < len(
+            attention_scores.shape
+        ):
+            attention_mask = array.expand_dims(attention_mask, -2 * len(self._softmax.axis) - 1)
+        return self._softmax(attention_scores, mask=attention_mask)
 
     def _project_inputs(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         layers = [self._query_dense, self._key_dense, self._value_dense]
@@ -351,18 +424,28 @@ class MultiHeadAttention(Layer):
                 parts.append(array.expand_dims(math.cast(keras_mask, "bool"), axis))
         return parts
 
-    def _combine_masks(
-        self, query: Tensor, value: Tensor, key: Tensor, mask: Tensor | None, causal: bool
+    def _compute_attention_mask(
+        self,
+        query: Tensor,
+        value: Tensor,
+        key: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        use_causal_mask: bool = False,
     ) -> Tensor | None:
-        parts = self._collect_masks(query, value, key, mask)
-        if causal:
-            t, s = query.shape[1], value.shape[1]
-            past = array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1])
-            parts.append(array.expand_dims(past, 0))
+        """Return the conjunction of all masks, or None without any."""
+        parts = self._collect_masks(query, value, value if key is None else key, attention_mask)
+        if use_causal_mask:
+            parts.append(self._compute_causal_mask(query, value))
         result = None
         for part in parts:
             result = part if result is None else math.logical_and(result, part)
         return result
+
+    def _compute_causal_mask(self, query: Tensor, value: Tensor | None = None) -> Tensor:
+        """Return a mask [1, t, s] in which queries attend to the same and earlier positions."""
+        t, s = query.shape[1], (query if value is None else value).shape[1]
+        past = array.reshape(array.range(t), [-1, 1]) >= array.reshape(array.range(s), [1, -1])
+        return array.expand_dims(past, 0)
 
     def compute_mask(self, inputs: PyTree, mask: PyTree = None) -> PyTree:
         """Return the mask of the queries."""
@@ -372,20 +455,28 @@ class MultiHeadAttention(Layer):
         """Return the configuration."""
         return {
             **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "dropout": self.dropout,
-            "use_bias": self.use_bias,
-            "output_shape": self._requested_output_shape,
-            "attention_axes": self.attention_axes,
-            **make_weight_config(self, "kernel", "bias", activity=True),
-            **self._shapes,
+            **{
+                name: getattr(self, f"_{name}")
+                for name in (
+                    "num_heads",
+                    "key_dim",
+                    "value_dim",
+                    "dropout",
+                    "use_bias",
+                    "output_shape",
+                    "attention_axes",
+                )
+            },
+            **{
+                k.removeprefix("_"): v
+                for k, v in make_weight_config(self, "_kernel", "_bias", activity=True).items()
+            },
+            **{name: _clear_batch_size(getattr(self, f"_{name}")) for name in _BUILD_SHAPES},
         }
 
 
-def _clear_batch_size(shape: TensorShape) -> list[int | None]:
-    return [None, *(n if isinstance(n, int) else None for n in shape[1:])]
+def _clear_batch_size(shape: TensorShape | None) -> list[int | None] | None:
+    return shape and [None, *(n if isinstance(n, int) else None for n in shape[1:])]
 
 
 class _ShapeOnly:

@@ -38,6 +38,9 @@ class UpdateHooks(Hyperparameters):
     # User-defined optimizers pass this attribute to `assign`.
     _use_locking = True
 
+    def _create_hypers(self) -> None:
+        """Do nothing: the hyperparameters exist. Optimizers that wrap another one call this method."""
+
     def _prepare(self, var_list: Sequence[Variable]) -> ApplyState:
         """Compute the scalars of this step, once for each device and dtype."""
         state: ApplyState = {}

@@ -35,16 +35,6 @@ class Trackable(ObservableAttributes):
       ['counter/steps/.ATTRIBUTES/VARIABLE_VALUE']
     """
 
-    def _track_trackable(self, trackable: T, name: str, overwrite: bool = False) -> T:
-        """Save an object with this one, under a name."""
-        if not overwrite and getattr(self, name, trackable) is not trackable:
-            raise ValueError(
-                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name is already "
-                "declared as a dependency. Pass overwrite=True to replace it."
-            )
-        object.__setattr__(self, name, trackable)
-        return trackable
-
 
 class AutoTrackable(Trackable):
     """Object that a checkpoint saves with the variables and trackable objects in its attributes."""

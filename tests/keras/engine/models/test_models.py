@@ -440,6 +440,26 @@ def test_clones_of_a_class_of_ones_own():
     )
 
 
+def test_clones_of_layers_that_are_not_registered():
+    class Twice(layers.Layer):
+        def call(self, inputs):
+            return [2 * x for x in inputs]
+
+    inputs = [tf.keras.Input((1,)), tf.keras.Input((1,))]
+    inner = tf.keras.Model(inputs, Twice()(inputs))
+    model = tf.keras.Model(inputs, layers.Add()(Twice(name="outer")(inner(inputs))))
+    clone = tf.keras.models.clone_model(model)
+    assert_close(clone([np.ones((1, 1)), np.ones((1, 1))]), [[8.0]])
+    assert clone.get_layer("outer") is not model.get_layer("outer")
+
+
+def test_summaries_with_positions_in_characters():
+    model = tf.keras.Sequential([layers.Dense(2, input_shape=(3,))])
+    lines = []
+    model.summary(line_length=98, positions=[32, 53, 65, 98], print_fn=lines.append)
+    assert [lines[2].index(heading) for heading in ("Output", "Param")] == [32, 53]
+
+
 def test_clones_may_share_layers():
     inputs = tf.keras.Input([4])
     dense = tf.keras.layers.Dense(4)

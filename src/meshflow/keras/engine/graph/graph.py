@@ -106,13 +106,7 @@ class Graph:
 
     def _order_layers(self) -> list[Layer]:
         """Sort layers by depth; ties keep the order in which Keras reaches them from the outputs."""
-        depth: dict[int, int] = {}
-        users: dict[int, list[Node]] = {}
-        for node in self.nodes:
-            for tensor in node.keras_inputs if not self._produces_input(node) else ():
-                users.setdefault(id(tensor.node), []).append(node)
-        for node in reversed(self.nodes):
-            depth[id(node)] = max((depth[id(u)] + 1 for u in users.get(id(node), [])), default=0)
+        depth = self.compute_depths()
         by_layer: dict[int, int] = {}
         for node in self.nodes:
             by_layer[id(node.layer)] = max(by_layer.get(id(node.layer), 0), depth[id(node)])
@@ -125,6 +119,17 @@ class Graph:
         ranks = self._rank_layers_from_outputs()
         _check_unique_names(layers)
         return sorted(layers, key=lambda layer: (-by_layer[id(layer)], ranks.get(id(layer), -1)))
+
+    def compute_depths(self) -> dict[int, int]:
+        """Map the id of each node to the number of calls between it and the outputs."""
+        depth: dict[int, int] = {}
+        users: dict[int, list[Node]] = {}
+        for node in self.nodes:
+            for tensor in node.keras_inputs if not self._produces_input(node) else ():
+                users.setdefault(id(tensor.node), []).append(node)
+        for node in reversed(self.nodes):
+            depth[id(node)] = max((depth[id(u)] + 1 for u in users.get(id(node), [])), default=0)
+        return depth
 
     def _rank_layers_from_outputs(self) -> dict[int, int]:
         """Map the id of each layer to its rank in a backward traversal from the outputs."""

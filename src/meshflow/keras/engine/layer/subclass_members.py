@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from meshflow.keras.mixed_precision import policy as policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-T = TypeVar("T")
 
 
 class SubclassMembers:
@@ -70,6 +68,11 @@ class SubclassMembers:
         return self._list_own_variables(False)
 
     @property
+    def _updates(self) -> list[Any]:
+        """Return an empty list, because assignments take effect immediately."""
+        return []
+
+    @property
     def _call_fn_args(self) -> list[str]:
         """Return the names of the arguments of `call`."""
         return list(inspect.signature(self.call).parameters)
@@ -95,13 +98,3 @@ class SubclassMembers:
         for layer in self._flatten_layers():
             if layer in trainable_state:
                 layer.trainable = trainable_state[layer]
-
-    def _track_trackable(self, trackable: T, name: str, overwrite: bool = False) -> T:
-        """Save an object with the layer, under a name."""
-        if not overwrite and getattr(self, name, trackable) is not trackable:
-            raise ValueError(
-                f"Called Trackable._track_trackable() with name='{name}', but a Trackable with this name is already "
-                "declared as a dependency. Pass overwrite=True to replace it."
-            )
-        setattr(self, name, trackable)
-        return trackable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
@@ -13,6 +13,7 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras import registry, serialization, settings
 from meshflow.keras.engine.graph.graph import Graph
+from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model, replace_intermediate_inputs
 from meshflow.keras.engine.models.operation import Operation
 from meshflow.keras.engine.saving.keras2_calls import CONSTANT_MARKER, OP_LAYERS
@@ -26,7 +27,41 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.error_context import prefix_errors
 
 
-class Functional(Model):
+class GraphMembers:
+    """Mix-in of models of symbolic tensors with private members that tools for Keras read."""
+
+    if TYPE_CHECKING:
+
+        def _require_graph(self, attribute: str) -> Graph: ...
+
+    @property
+    def _nodes_by_depth(self) -> dict[int, list[Node]]:
+        """Return the calls of layers by their distance from the outputs."""
+        graph = self._require_graph("nodes")
+        nodes: dict[int, list[Node]] = {}
+        depths = graph.compute_depths()
+        for node in graph.nodes:
+            nodes.setdefault(depths[id(node)], []).append(node)
+        return nodes
+
+    @property
+    def _input_layers(self) -> list[Layer]:
+        return [t._keras_history.layer for t in self._require_graph("inputs").flat_inputs]
+
+    @property
+    def _output_layers(self) -> list[Layer]:
+        return [t._keras_history.layer for t in self._require_graph("outputs").flat_outputs]
+
+    @property
+    def _nested_inputs(self) -> PyTree:
+        return self._require_graph("inputs").inputs
+
+    @property
+    def _nested_outputs(self) -> PyTree:
+        return self._require_graph("outputs").outputs
+
+
+class Functional(GraphMembers, Model):
     """Model that is defined by a graph; `tf.keras.Model(inputs, outputs)` creates one.
 
     Args:

@@ -338,7 +338,10 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
-            self._save_spec = _get_input_specs(inputs)
+            # The saved function takes what `call` takes.
+            self._save_spec = _get_input_specs(
+                self._cast_inputs(inputs) if self._autocast else inputs
+            )
             self._more_specs = _get_argument_specs(args, kwargs or {})
         # Sublayers are built by their own calls, so only an overridden `build` runs here.
         if not self.built:

@@ -20,7 +20,11 @@ from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import as_tuples, remove_duplicates
 from meshflow.keras.engine.layer.layer_arguments import ModelArguments
-from meshflow.keras.engine.models.functional import build_graph_from_config, make_graph_config
+from meshflow.keras.engine.models.functional import (
+    GraphMembers,
+    build_graph_from_config,
+    make_graph_config,
+)
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @hide_frames_of_methods
-class Sequential(Model):
+class Sequential(GraphMembers, Model):
     """Linear stack of layers with one input and one output each.
 
     Args:

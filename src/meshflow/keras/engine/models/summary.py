@@ -68,7 +68,9 @@ def print_summary(
         length += 11
         stops = [*[s * (1 - 11 / length) for s in stops], 1.0]
         headings.append("Trainable")
-    columns = [int(length * s) for s in stops]
+    # Positions of at most 1 are fractions of a line; others are indices of characters.
+    unit = length if stops[-1] <= 1 else 1
+    columns = [int(s * unit) for s in stops[: len(headings)]]
     write(f'Model: "{model.name}"')
     write("_" * length)
     write(_format_row(headings, columns))

@@ -257,6 +257,16 @@ class Node:
         layers = [tensor._keras_history.layer for tensor in self.keras_inputs]
         return layers[0] if len(layers) == 1 else layers
 
+    @property
+    def parent_nodes(self) -> list[Node]:
+        """Return the calls that create the inputs."""
+        return [tensor.node for tensor in self.keras_inputs]
+
+    def iterate_inbound(self) -> Iterator[tuple[Any, int, int, KerasTensor]]:
+        """Yield the layer, node index, tensor index and tensor of each input."""
+        for tensor in self.keras_inputs:
+            yield (*tensor._keras_history, tensor)
+
     def get_arguments(self, values: dict[int, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with symbolic tensors replaced by values, keyed by tensor id."""
         if len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], KerasTensor):
