@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,12 @@ from meshflow.distribute.parallel.executor import CaptureRoles, LoopCarry, Pipel
 from meshflow.distribute.parallel.named_schedules import resolve_schedule
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.packs import constrain_sharding, sum_buffers
-from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
+from meshflow.distribute.parallel.program import (
+    LossProgram,
+    RegionResult,
+    RegionStrategy,
+    UpdateGroup,
+)
 from meshflow.distribute.parallel.region import (
     PartitionedBatch,
     partition_batch,
@@ -68,7 +73,7 @@ from meshflow.placement.mesh import Mesh
 __all__ = ["PipelinedStep", "check_pipeline"]
 
 # Update group of resident weights that no optimizer updates.
-_FROZEN = "frozen"
+_FROZEN = UpdateGroup(is_trained=False)
 
 
 class PipelinedStep:
@@ -180,14 +185,14 @@ class PipelinedStep:
             (),
         )
 
-    def _find_update_groups(self, program: LossProgram) -> dict[int, Hashable]:
+    def _find_update_groups(self, program: LossProgram) -> dict[int, UpdateGroup]:
         """Return the update groups of the resident weights, by capture.
 
         A weight is resident, only on the devices of its stage, if no other stage uses it, if its
         values are in the memory of devices, and if the optimizer can update it as a part of an
         array or does not update it. A step gathers the others.
         """
-        groups: dict[int, Hashable] = {}
+        groups: dict[int, UpdateGroup] = {}
         trains = self.schedule.has_backward_passes
         users = Counter(i for stage in self.stages.programs for i in stage.captures)
         weights = {id(v): v for v in getattr(program.model, "weights", self.variables)}
@@ -196,7 +201,7 @@ class PipelinedStep:
         partial = {indices[0] for indices in self._capture_indices if len(indices) > 1}
         for i, capture in enumerate(self.traced.captures):
             storage = get_storage(capture)
-            group: Hashable = None
+            group: UpdateGroup | None = None
             is_own = users[i] == 1 and i not in partial and id(capture) in weights
             if is_own and can_join_buffer(capture):
                 if not trains:
@@ -213,7 +218,7 @@ class PipelinedStep:
                 storage.release()
         return groups
 
-    def _is_used_elsewhere(self, storage: object, group: Hashable) -> bool:
+    def _is_used_elsewhere(self, storage: object, group: UpdateGroup) -> bool:
         """Check whether a weight that is frozen here is on the stage of another model that trains it."""
         return (
             isinstance(storage, StageBuffer)
