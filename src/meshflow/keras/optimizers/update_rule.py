@@ -157,7 +157,7 @@ class RuleOptimizer(Optimizer):
         lent = tuple(v._is_lent for v in (var, *slots))
         # The variables in a buffer, if their elements depend on each other.
         by_part = isinstance(var, StageBuffer) and not self._is_elementwise
-        parts = tuple(var.parts) if by_part else ()
+        parts = tuple(var.parts) if by_part else ()  # type: ignore[attr-defined]
         static = names, self._by_rows, lent, parts, *self._rule_settings()
         scalars = [values[n] for n in names]
         lazy_context = context.trace or context.place_output or context.worker_closure
