@@ -59,6 +59,7 @@ class CaptureRoles:
 
     Attributes:
       trained: Trained captures, with their sharding.
+      frozen: Other weights that are resident, with their sharding.
       streams: States of streams of random keys, with the index of the write.
       sums: Sums over the batch, with the index of the write.
       carried: Other written variables, with the index of the write.
@@ -66,6 +67,7 @@ class CaptureRoles:
     """
 
     trained: dict[int, WeightCut]
+    frozen: dict[int, WeightCut]
     streams: dict[int, int]
     sums: dict[int, int]
     carried: dict[int, int]
@@ -115,6 +117,7 @@ class PipelineLoop:
 
     Attributes:
       weights: Layouts of trained captures in buffers, one for each kind of sharding.
+      frozen: Layouts of frozen captures.
       fixed: Layout of other captures.
       written: Layout of written variables.
       edge: Layout of the values that cross to the next stage.
@@ -151,18 +154,21 @@ class PipelineLoop:
         def select(indices: Container[int]) -> list[dict[int, AbstractArray]]:
             return [{i: captures[i] for i in p.captures if i in indices} for p in programs]
 
-        by_kind: dict[Any, dict[int, WeightCut]] = {}
-        for i, cut in kinds.trained.items():
-            by_kind.setdefault(cut.kind, {})[i] = cut
         self.divided = divided
-        self.weights: list[WeightPack] = []
-        for cuts in by_kind.values():
-            is_resident = next(iter(cuts.values())).group is not None
-            pack_class = ResidentPack if is_resident else WeightPack
-            self.weights.append(
-                pack_class(select(cuts.keys()), cuts, sizes, over, axes, self.divided)
-            )
-        fixed = set(range(len(captures))) - kinds.trained.keys()
+
+        def pack_by_kind(cuts: Mapping[int, WeightCut]) -> list[WeightPack]:
+            by_kind: dict[Any, dict[int, WeightCut]] = {}
+            for i, cut in cuts.items():
+                by_kind.setdefault(cut.kind, {})[i] = cut
+            return [
+                (WeightPack if next(iter(of_kind.values())).group is None else ResidentPack)(
+                    select(of_kind.keys()), of_kind, sizes, over, axes, divided
+                )
+                for of_kind in by_kind.values()
+            ]
+
+        self.weights, self.frozen = pack_by_kind(kinds.trained), pack_by_kind(kinds.frozen)
+        fixed = set(range(len(captures))) - kinds.trained.keys() - kinds.frozen.keys()
         self.fixed = StagePack(select(fixed), self.divided)
         self.written = StagePack([{k: writes[k] for k in p.writes} for p in programs], self.divided)
         self.edge = StagePack([dict(enumerate(p.sends)) for p in programs[:-1]], self.divided)
@@ -173,7 +179,7 @@ class PipelineLoop:
         keys: dict[Any, int] = {}
         branches, examples = [], []
         for s, program in enumerate(self.programs):
-            packs: list[Any] = [*self.weights, self.fixed, self.written]
+            packs: list[Any] = [*self.weights, *self.frozen, self.fixed, self.written]
             spans = tuple(tuple(pack.spans[s].values()) for pack in packs)
             ends = tuple(
                 tuple(self.edge.spans[e].values()) if 0 <= e < len(self.programs) - 1 else None
@@ -195,12 +201,12 @@ class PipelineLoop:
         write = self.roles.carried.get(index)
         if write in program.writes:
             return program.writes.index(write)
-        return self.roles.trained.get(index)
+        return self.roles.trained.get(index) or self.roles.frozen.get(index)
 
     @property
     def resident_packs(self) -> list[ResidentPack]:
-        """Return the packs of the resident weights."""
-        return [pack for pack in self.weights if isinstance(pack, ResidentPack)]
+        """Return the packs of the resident weights, those of frozen weights last."""
+        return [p for p in (*self.weights, *self.frozen) if isinstance(p, ResidentPack)]
 
     @property
     def num_programs(self) -> int:
@@ -238,6 +244,8 @@ class PipelineLoop:
         program, kinds = self.programs[stage], self.roles
         fixed, written, micro_batch = fed
         values = self.fixed.unpack(fixed, stage)
+        for pack, buffers in self._list_frozen_buffers(fixed):
+            values |= pack.unpack(buffers, stage)
         states = self.written.unpack(written, stage)
         for i in program.captures:
             if i in kinds.sums:
@@ -253,6 +261,23 @@ class PipelineLoop:
         )
         first, second = len(program.sends), len(program.sends) + len(program.results)
         return outputs[:first], outputs[first:second], outputs[second:]
+
+    def pack_fixed(
+        self,
+        values: Mapping[int, jax.Array],
+        frozen: Sequence[Buffers],
+        stage: jax.Array,
+    ) -> Buffers:
+        """Return the buffers of a stage's fixed captures together with those of its frozen weights."""
+        buffers = {f"frozen {k} {n}": b for k, pack in enumerate(frozen) for n, b in pack.items()}
+        return self.fixed.pack_own_stage(values, stage) | buffers
+
+    def _list_frozen_buffers(self, fixed: Buffers) -> list[tuple[WeightPack, Buffers]]:
+        """Return the buffers of frozen weights in a result of `pack_fixed`, by pack."""
+        return [
+            (pack, {n: fixed[f"frozen {k} {n}"] for n in pack.lengths})
+            for k, pack in enumerate(self.frozen)
+        ]
 
     def _fold_key(self, state: jax.Array, micro_batch: Array) -> jax.Array:
         """Return the state of a key stream for a micro-batch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,12 @@ from meshflow.distribute.parallel.executor import CaptureRoles, LoopCarry, Pipel
 from meshflow.distribute.parallel.named_schedules import resolve_schedule
 from meshflow.distribute.parallel.options import ParallelOptions
 from meshflow.distribute.parallel.packs import constrain_sharding, sum_buffers
-from meshflow.distribute.parallel.program import LossProgram, RegionResult, RegionStrategy
+from meshflow.distribute.parallel.program import (
+    LossProgram,
+    RegionResult,
+    RegionStrategy,
+    UpdateGroup,
+)
 from meshflow.distribute.parallel.region import (
     PartitionedBatch,
     partition_batch,
@@ -66,6 +71,9 @@ from meshflow.placement.layout import Layout
 from meshflow.placement.mesh import Mesh
 
 __all__ = ["PipelinedStep", "check_pipeline"]
+
+# Update group of resident weights that no optimizer updates.
+_FROZEN = UpdateGroup(is_trained=False)
 
 
 class PipelinedStep:
@@ -145,9 +153,10 @@ class PipelinedStep:
           The gradients, the values for metrics, and the predictions.
         """
         op = Op("pipeline", lambda o, _: self.run(*o), differentiable=False, is_foldable=False)
-        buffers = [b for pack in self._buffers for b in pack.values()]
-        operands = self.batch.leaves, self._read_captures(), [b.value() for b in buffers]
-        outputs = list(apply(op, operands))
+        arrays = [b.value() for pack in self._buffers for b in pack.values()]
+        outputs = list(apply(op, (self.batch.leaves, self._read_captures(), arrays)))
+        trained = self._buffers[: len(self._buffers) - len(self.loop.frozen)]
+        buffers = [b for pack in trained for b in pack.values()]
         count = len(buffers) + len(self._gathered) if self.schedule.has_backward_passes else 0
         gradients, outputs = outputs[:count], outputs[count:]
         state, results = outputs[: len(self.traced.writes)], outputs[len(self.traced.writes) :]
@@ -176,28 +185,46 @@ class PipelinedStep:
             (),
         )
 
-    def _find_update_groups(self, program: LossProgram) -> dict[int, Hashable]:
+    def _find_update_groups(self, program: LossProgram) -> dict[int, UpdateGroup]:
         """Return the update groups of the resident weights, by capture.
 
-        A weight is resident, only on the devices of its stage, if no other stage uses it, if its values are in the memory of
-        devices, and if the optimizer can update it as a part of an array. A step gathers the
-        others.
+        A weight is resident, only on the devices of its stage, if no other stage uses it, if its
+        values are in the memory of devices, and if the optimizer can update it as a part of an
+        array or does not update it. A step gathers the others.
         """
-        groups: dict[int, Hashable] = {}
+        groups: dict[int, UpdateGroup] = {}
+        trains = self.schedule.has_backward_passes
         users = Counter(i for stage in self.stages.programs for i in stage.captures)
-        for indices, variable in zip(self._capture_indices, self.variables, strict=True):
-            is_own = len(indices) == 1 and users[indices[0]] == 1
-            storage, group = get_storage(variable), None
-            if is_own and can_join_buffer(self.traced.captures[indices[0]]):
-                if self.schedule.has_backward_passes:
-                    group = program.get_update_group(variable)
-                elif isinstance(storage, StageBuffer):
-                    group = storage.group
-            if group is not None:
-                groups[indices[0]] = group
-            elif isinstance(storage, StageBuffer) and self.schedule.has_backward_passes:
+        weights = {id(v): v for v in getattr(program.model, "weights", self.variables)}
+        trained = {i for indices in self._capture_indices for i in indices}
+        # Devices use parts of these weights, too.
+        partial = {indices[0] for indices in self._capture_indices if len(indices) > 1}
+        for i, capture in enumerate(self.traced.captures):
+            storage = get_storage(capture)
+            group: UpdateGroup | None = None
+            is_own = users[i] == 1 and i not in partial and id(capture) in weights
+            if is_own and can_join_buffer(capture):
+                if not trains:
+                    group = storage.group if isinstance(storage, StageBuffer) else None
+                elif i in trained:
+                    group = program.get_update_group(capture)
+                elif capture.dtype.is_floating and not any(
+                    capture is v for v in self.traced.writes
+                ):
+                    group = _FROZEN
+            if group is not None and not self._is_used_elsewhere(storage, group):
+                groups[i] = group
+            elif isinstance(storage, StageBuffer) and trains and group != _FROZEN:
                 storage.release()
         return groups
+
+    def _is_used_elsewhere(self, storage: object, group: UpdateGroup) -> bool:
+        """Check whether a weight that is frozen here is on the stage of another model that trains it."""
+        return (
+            isinstance(storage, StageBuffer)
+            and group == _FROZEN != storage.group
+            and storage.stage_layers != self.stages.layers
+        )
 
     def _place_weights(self) -> None:
         """Move weights to their stages, or use the buffers that hold them."""
@@ -264,18 +291,18 @@ class PipelinedStep:
         )
         trained = {i for numbers in self._capture_indices for i in numbers}
         zero = next((i for i, c in enumerate(captures) if c is OPAQUE_ZERO), None)
-        roles = CaptureRoles({}, {}, {}, {}, zero)
+        roles = CaptureRoles({}, {}, {}, {}, {}, zero)
         for i, capture in enumerate(captures):
             write = written.get(id(capture))
+            cut = None
+            if i in self._groups:
+                cut = resolve_resident_cut(self.strategy, capture, self._groups[i])
+                if cut is None:
+                    del self._groups[i]
             if i in trained:
-                resident = None
-                if i in self._groups:
-                    resident = resolve_resident_cut(self.strategy, capture, self._groups[i])
-                    if resident is None:
-                        del self._groups[i]
-                roles.trained[i] = resident or resolve_weight_cut(
-                    capture, self.over, self.shares.axes
-                )
+                roles.trained[i] = cut or resolve_weight_cut(capture, self.over, self.shares.axes)
+            elif cut is not None:
+                roles.frozen[i] = cut
             elif write is not None and is_key_stream(capture):
                 roles.streams[i] = write
             elif write is not None and is_sum(capture):
@@ -431,7 +458,8 @@ class PipelinedStep:
         buffer_specs = [pack.get_specs() for pack in packs for _ in pack.lengths]
         out: list[PartitionSpec] = []
         if self.schedule.has_backward_passes:
-            out += [pack.get_specs(gradient=True) for pack in packs for _ in pack.lengths]
+            trained = packs[: len(packs) - len(self.loop.frozen)]
+            out += [pack.get_specs(gradient=True) for pack in trained for _ in pack.lengths]
             out += [self._get_gradient_spec(n) for n in self._gathered]
         out += [PartitionSpec()] * len(self.traced.writes)
         out += [rows if has_rows else PartitionSpec() for _, has_rows in self.loop.results]
@@ -497,11 +525,19 @@ class PipelinedStep:
         ]
         if loop.divided:
             values |= {i: constrain_sharding(values[i], []) for i in loop.fixed.shapes}
+        frozen = [
+            pack.take_own_stages({n: next(rows_of_buffers) for n in pack.lengths})
+            for pack in loop.frozen
+            if isinstance(pack, ResidentPack)
+        ]
         own, first = [], []
         writes = self._get_initial_values(values)
         for c, stage in enumerate(stages):
             own.append(
-                ([buffers[c] for buffers in by_pack], loop.fixed.pack_own_stage(values, stage))
+                (
+                    [chunk_buffers[c] for chunk_buffers in by_pack],
+                    loop.pack_fixed(values, [pack[c] for pack in frozen], stage),
+                )
             )
             first.append(loop.written.pack_own_stage(writes, stage))
         carry = loop.run(own, first, rows)

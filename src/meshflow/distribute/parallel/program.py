@@ -7,8 +7,8 @@ Keras passes a `LossProgram` to a strategy that computes gradients itself, and r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -18,7 +18,21 @@ from meshflow.environment.types import PyTree
 from meshflow.placement.activation_files import ActivationFiles
 from meshflow.placement.mesh import Mesh
 
-__all__ = ["CompressionState", "LossProgram", "RegionResult", "RegionStrategy"]
+__all__ = ["CompressionState", "LossProgram", "RegionResult", "RegionStrategy", "UpdateGroup"]
+
+
+class UpdateGroup(NamedTuple):
+    """Key of weights that an optimizer updates as parts of one array.
+
+    Attributes:
+      is_elementwise: Whether it computes each element independently of the others.
+      has_weight_decay: Whether it subtracts a fraction of the weights.
+      is_trained: Whether it updates the weights at all.
+    """
+
+    is_elementwise: bool = True
+    has_weight_decay: bool = False
+    is_trained: bool = True
 
 
 class RegionStrategy(Protocol):
@@ -84,7 +98,7 @@ class LossProgram(Protocol):
           The slot.
         """
 
-    def get_update_group(self, variable: Variable) -> Hashable:
+    def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer can update as parts of one array, or None.
 
         Args:

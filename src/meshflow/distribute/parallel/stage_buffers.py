@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,12 +27,22 @@ from meshflow.core.runtime.context import Trace, context
 from meshflow.core.tracing.trace import init_scope
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable, get_value_shape
+from meshflow.distribute.parallel.packs import switch_on_index
+from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.parallel.stage_weights import ResidentPack, merge_axes, split_axes
 from meshflow.distribute.replicas.shares import current_shares
 from meshflow.distribute.replicas.variables import MirroredVariable
+from meshflow.environment.types import PyTree
 from meshflow.placement.layout import Layout
 
-__all__ = ["StageBuffer", "StageVariable", "can_join_buffer", "get_storage", "place_weights"]
+__all__ = [
+    "StageBuffer",
+    "StageVariable",
+    "can_join_buffer",
+    "get_storage",
+    "map_parts",
+    "place_weights",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,14 +63,9 @@ class PartForm:
 
     def read(self, buffer: Array, position: Array) -> Array:
         """Return the part at a position (device, stage of the device, offset), on all devices."""
-        parts = dict(self.pairs)
-        part_shape = [n // parts.get(axis, 1) for axis, n in enumerate(self.shape)]
 
         def run(rows: Array, position: Array) -> Array:
-            lead, size = rows.shape[2:-1], math.prod(part_shape)
-            starts = _list_starts(lead, position[1], position[2])
-            row = lax.dynamic_slice(rows, starts, (1, 1, *lead, size))
-            value = merge_axes(row.reshape(*lead, *part_shape), self.pairs)
+            value = self.extract(rows, position[1], position[2])
             # The sum of the bits of one device and of zeros is exact.
             bits = lax.bitcast_convert_type(value, f"uint{8 * value.dtype.itemsize}")
             own = jnp.where(lax.axis_index(self.over) == position[0], bits, jnp.zeros_like(bits))
@@ -76,6 +81,14 @@ class PartForm:
             return jnp.where(lax.axis_index(self.over) == position[0], new, rows)
 
         return self._map(run, 1)(buffer, position, value)
+
+    def extract(self, rows: Array, chunk: Any, offset: Any) -> Array:
+        """Return a part of the row of one device."""
+        parts, lead = dict(self.pairs), rows.shape[2:-1]
+        part_shape = [n // parts.get(axis, 1) for axis, n in enumerate(self.shape)]
+        starts = _list_starts(lead, chunk, offset)
+        row = lax.dynamic_slice(rows, starts, (1, 1, *lead, math.prod(part_shape)))
+        return merge_axes(row.reshape(*lead, *part_shape), self.pairs)
 
     def insert(self, rows: Array, chunk: Any, offset: Any, value: Array) -> Array:
         """Return the row of one device with another value of a part."""
@@ -148,6 +161,54 @@ class BufferPart:
         return np.array(self.position, np.int32)
 
 
+def map_parts(
+    function: Callable[..., list[Array]],
+    parts: Sequence[BufferPart],
+    count: int,
+    arrays: Sequence[Array],
+    scalars: PyTree = (),
+) -> list[Array]:
+    """Apply a function to each part of arrays of buffers, on the devices that hold it.
+
+    Args:
+      function: Function of a list of the parts at one position, and of `scalars`.
+      parts: The parts.
+      count: Number of results of the function, which have the forms of the first arrays.
+      arrays: Arrays of buffers with these parts.
+      scalars: Further values.
+
+    Returns:
+      The arrays of the results.
+    """
+    form = parts[0].form
+    row = PartitionSpec(form.over)
+
+    def run(rows: list[Array], scalars: PyTree) -> list[Array]:
+        def run_device(index: int) -> list[Array]:
+            new = rows[:count]
+            for part in parts:
+                device, chunk, offset = part.position
+                if device == index:
+                    values = [part.form.extract(r, chunk, offset) for r in rows]
+                    results = function(values, scalars)
+                    pairs = zip(new, results, strict=True)
+                    new = [part.form.insert(r, chunk, offset, v) for r, v in pairs]
+            return new
+
+        branches = [functools.partial(run_device, i) for i in range(form.mesh.shape[form.over])]
+        return switch_on_index(lax.axis_index(form.over), branches)
+
+    mapped = jax.shard_map(
+        run,
+        mesh=form.mesh,
+        in_specs=([row] * len(arrays), PartitionSpec()),
+        out_specs=[row] * count,
+        axis_names={form.over},
+        check_vma=False,
+    )
+    return list(mapped(list(arrays), scalars))
+
+
 class StageBuffer(MirroredVariable):
     """Variables of all stages in one array, of which each device of a pipeline has a row.
 
@@ -189,7 +250,7 @@ class StageBuffer(MirroredVariable):
             member.__class__ = StageVariable
 
     @property
-    def group(self) -> Hashable:
+    def group(self) -> UpdateGroup | None:
         """Return the key of the weights that the optimizer updates together."""
         return self.pack.cut.group
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from meshflow.distribute.parallel.packs import (
     sum_buffers,
     switch_on_index,
 )
-from meshflow.distribute.parallel.program import RegionStrategy
+from meshflow.distribute.parallel.program import RegionStrategy, UpdateGroup
 from meshflow.distribute.parallel.zero import shard_layout
 from meshflow.distribute.replicas.shares import LocalPart, get_captured_variable
 from meshflow.placement.layout import UNSHARDED, Layout, list_spec_dimensions
@@ -71,7 +71,7 @@ class WeightCut:
     held: bool = False
     rules: tuple[tuple[int, _Names], ...] = ()
     local: tuple[int, _Names] | None = None
-    group: Hashable = None
+    group: UpdateGroup | None = None
 
     def spec(self, dimension: str, gradient: bool = False) -> PartitionSpec:
         """Return the spec of the weight, or of its gradient, in the `jax.shard_map` of the pipeline.
@@ -150,7 +150,7 @@ def resolve_weight_cut(capture: Any, over: str, axes: Sequence[str]) -> WeightCu
 
 
 def resolve_resident_cut(
-    strategy: RegionStrategy, variable: Variable, group: Hashable
+    strategy: RegionStrategy, variable: Variable, group: UpdateGroup
 ) -> WeightCut | None:
     """Return the axes along which a resident weight is sharded.
 
@@ -160,7 +160,8 @@ def resolve_resident_cut(
       group: Key of the weights that the optimizer updates together.
 
     Returns:
-      The axes; None if rules split the weight over devices of the batch or of the pipeline.
+      The axes; None if rules split the weight over devices of the batch or of the pipeline, or if
+        the optimizer needs values that are split.
     """
     ruled: Layout = variable._ruled_layout  # type: ignore[attr-defined]
     axes, mesh = strategy.batch_dimensions, ruled.mesh
@@ -178,7 +179,7 @@ def resolve_resident_cut(
     taken = {strategy.options.pipeline_options.over, *axes}
     if not taken.isdisjoint(name for _, names in rules for name in names):
         return None
-    if not set(cut.get("over", ())) <= set(axes):
+    if not set(cut.get("over", ())) <= set(axes) or ((cut or rules) and not group.is_elementwise):
         return None
     return WeightCut(**cut, rules=tuple(rules), group=group)
 

@@ -49,7 +49,8 @@ class Adafactor(RuleOptimizer):
     """
 
     _list_names = {"v": "_v"}
-    _is_elementwise = False
+    # Slots have the sizes of rows and columns.
+    _has_full_slots = False
     setting_names = ("beta_2_decay", "epsilon_1", "epsilon_2", "clip_threshold")
 
     def __init__(

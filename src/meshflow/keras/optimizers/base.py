@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Self, Unpack
 
@@ -27,6 +27,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.replicas.context import sum_over_replicas
 from meshflow.environment.types import PyTree
 from meshflow.keras.optimizers.accumulation import GradientAccumulation, check_accumulation_steps
@@ -453,7 +454,7 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
         """
         self._excluded = (list(var_list or []), list(var_names or []))
 
-    def get_update_group(self, var: Variable) -> Hashable:
+    def get_update_group(self, var: Variable) -> UpdateGroup | None:
         """Return a key of the variables that can be updated as parts of one array, or None.
 
         Args:

@@ -8,7 +8,7 @@ skipped steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar, cast
 
 import jax
@@ -18,6 +18,7 @@ from meshflow.core.dispatch.composite import IndexedSlices
 from meshflow.core.gradients.tape import GradientTape, suspend_tapes
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
+from meshflow.distribute.parallel.program import UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.distribute.strategy import get_strategy
 from meshflow.environment.signatures import ConstructorSignature
@@ -227,7 +228,7 @@ class LossScaleOptimizer(WrappingOptimizer):
 
     # ---- steps -----------------------------------------------------------------------------
 
-    def get_update_group(self, var: Variable) -> Hashable:
+    def get_update_group(self, var: Variable) -> UpdateGroup | None:
         """Return the inner optimizer's key of the variables that can be updated as parts of one array.
 
         Args:

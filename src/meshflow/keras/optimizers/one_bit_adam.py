@@ -53,7 +53,6 @@ class OneBitAdam(Adam):
       True
     """
 
-    _is_elementwise = False
     setting_names = ("epsilon", "freeze_step")
 
     def __init__(

@@ -50,6 +50,14 @@ def _propagate_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
+def scale_to_norm(t: Any, clip_norm: Any, axes: Axes = None) -> Any:
+    """Compute `clip_by_norm` of arrays."""
+    squares = jnp.sum(t * t, axis=axes, keepdims=True)
+    is_positive = squares > 0
+    norm = jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squares, 1)), squares)
+    return t * clip_norm / jnp.maximum(norm, clip_norm)
+
+
 @accept_composites
 @op(same=("t", "clip_norm"), kinds="fc")
 def clip_by_norm(
@@ -69,10 +77,7 @@ def clip_by_norm(
       [[0.6 0.8]
        [0.3 0.4]]
     """
-    squares = jnp.sum(t * t, axis=axes, keepdims=True)
-    is_positive = squares > 0
-    norm = jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, squares, 1)), squares)
-    return t * clip_norm / jnp.maximum(norm, clip_norm)
+    return scale_to_norm(t, clip_norm, axes)
 
 
 @op(name="global_norm")

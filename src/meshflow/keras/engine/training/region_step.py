@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.parallel.options import ParallelOptions
-from meshflow.distribute.parallel.program import CompressionState, RegionResult
+from meshflow.distribute.parallel.program import CompressionState, RegionResult, UpdateGroup
 from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.distribute.replicas.shares import BatchShares, current_shares, rematerialization_scope
 from meshflow.environment.types import PyTree
@@ -174,7 +174,7 @@ class ModelProgram:
         masks = [getattr(p, "_keras_mask", None) for p in nest.flatten(y_pred)]
         return loss, noted, (y_pred, masks)
 
-    def get_update_group(self, variable: Variable) -> Hashable:
+    def get_update_group(self, variable: Variable) -> UpdateGroup | None:
         """Return a key of the weights that the optimizer updates together; see `LossProgram`."""
         find_group = getattr(self.model.optimizer, "get_update_group", lambda _: None)
         return find_group(variable)
