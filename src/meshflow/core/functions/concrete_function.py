@@ -71,6 +71,7 @@ from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 from meshflow.interpreter import SizeGuardError
+from meshflow.kernels import library
 from meshflow.passes.attention_tiling import tile_attention
 
 Lock = contextlib.AbstractContextManager[object]
@@ -590,6 +591,9 @@ class ConcreteFunction(SignedFunction):
             elif self._is_lowered:
                 outputs = self._compiled(*self._list_operands(arrays, captured))
             else:
+                if self._interpreted_program is not None:
+                    # The compiled program does not reuse memory that earlier runs freed.
+                    library.trim_heap()
                 with suspend_collector, self._cache_short_compilations():
                     outputs = self._compiled(*self._list_operands(arrays, captured))
                 self._is_lowered = True
