@@ -92,6 +92,8 @@ class FunctionSettings:
 
 
 _compile_lock = threading.RLock()
+# Equations of a program whose compilation takes so much memory and time that the heap is trimmed.
+_MANY_EQUATIONS = 100
 
 
 class SignedFunction:
@@ -576,6 +578,16 @@ class ConcreteFunction(SignedFunction):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
+    def _compile_in_little_memory(self, operands: list[Any]) -> None:
+        """Compile the program before its first run.
+
+        Neither reuses the free memory that the compiler, or steps op by op, leave to their threads.
+        """
+        if not isinstance(self._compiled, CachedProgram):
+            library.trim_heap()
+            self._compiled.lower(*operands).compile()
+            library.trim_heap()
+
     def _launch(
         self,
         arrays: list[Array],
@@ -591,11 +603,11 @@ class ConcreteFunction(SignedFunction):
             elif self._is_lowered:
                 outputs = self._compiled(*self._list_operands(arrays, captured))
             else:
-                if self._interpreted_program is not None:
-                    # The compiled program does not reuse memory that earlier runs freed.
-                    library.trim_heap()
+                operands = self._list_operands(arrays, captured)
                 with suspend_collector, self._cache_short_compilations():
-                    outputs = self._compiled(*self._list_operands(arrays, captured))
+                    if len(traced.closed_jaxpr.eqns) >= _MANY_EQUATIONS:
+                        self._compile_in_little_memory(operands)
+                    outputs = self._compiled(*operands)
                 self._is_lowered = True
             if self._is_awaited:
                 jax.block_until_ready(outputs)
