@@ -22,7 +22,7 @@ from meshflow.kernels import descriptors, library, lowerings
 MAX_WINDOW_BYTES = 1 << 25
 # Multiply-adds from which oneDNN is used. It generates code for each shape, which takes a few milliseconds,
 # so the limit is higher if shapes vary.
-MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 26
+MIN_KERNEL_WORK, MIN_VARIABLE_WORK = 1 << 20, 1 << 25
 # Multiply-adds up to which one thread is used: on a busy machine, threads that wait for each other take
 # several times as long.
 MAX_INLINE_WORK = 1 << 28

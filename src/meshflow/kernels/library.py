@@ -361,3 +361,13 @@ def release_memory() -> int:
     """Free the memory cached by the handlers if they are loaded; return the bytes."""
     library = load() if status.cache_info().currsize else None
     return library.release_memory() if library is not None else 0
+
+
+def trim_heap() -> None:
+    """Return free memory of the heap to the system, where the C library can.
+
+    Memory that other threads freed is not reused by this one, and large blocks remain in the heap.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -71,6 +71,7 @@ from meshflow.environment.garbage_collection import suspend_collector
 from meshflow.environment.jax_internals import jex_core, persistent_cache_min_compile_time_secs
 from meshflow.environment.types import Array, ClosedJaxpr, Jaxpr, PyTree
 from meshflow.interpreter import SizeGuardError
+from meshflow.kernels import library
 from meshflow.passes.attention_tiling import tile_attention
 
 Lock = contextlib.AbstractContextManager[object]
@@ -91,6 +92,8 @@ class FunctionSettings:
 
 
 _compile_lock = threading.RLock()
+# Equations of a program whose compilation takes so much memory and time that the heap is trimmed.
+_MANY_EQUATIONS = 100
 
 
 class SignedFunction:
@@ -575,6 +578,16 @@ class ConcreteFunction(SignedFunction):
             return contextlib.nullcontext()
         return persistent_cache_min_compile_time_secs(0.0)
 
+    def _compile_in_little_memory(self, operands: list[Any]) -> None:
+        """Compile the program before its first run.
+
+        Neither reuses the free memory that the compiler, or steps op by op, leave to their threads.
+        """
+        if not isinstance(self._compiled, CachedProgram):
+            library.trim_heap()
+            self._compiled.lower(*operands).compile()
+            library.trim_heap()
+
     def _launch(
         self,
         arrays: list[Array],
@@ -590,8 +603,11 @@ class ConcreteFunction(SignedFunction):
             elif self._is_lowered:
                 outputs = self._compiled(*self._list_operands(arrays, captured))
             else:
+                operands = self._list_operands(arrays, captured)
                 with suspend_collector, self._cache_short_compilations():
-                    outputs = self._compiled(*self._list_operands(arrays, captured))
+                    if len(traced.closed_jaxpr.eqns) >= _MANY_EQUATIONS:
+                        self._compile_in_little_memory(operands)
+                    outputs = self._compiled(*operands)
                 self._is_lowered = True
             if self._is_awaited:
                 jax.block_until_ready(outputs)
