@@ -25,8 +25,9 @@ namespace meshflow {
 
 namespace {
 
-// Longer than the pauses between the kernels of most steps.
-constexpr int64_t kPollNanoseconds = 50'000;
+// Longer than the pauses between the kernels of most steps; threads of other OpenMP libraries poll for longer.
+constexpr int64_t kPollNanoseconds = 500'000;
+constexpr std::chrono::microseconds kExclusive{20};
 
 using Word = std::atomic<uint32_t>;
 
@@ -39,18 +40,21 @@ void wake(Word& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// Polls for a limited time; returns whether the condition became true.
+// Polls for a limited time; returns whether the condition became true. Other threads of the processor take precedence
+// when their wake-up would have taken as long.
 template <typename Condition>
 bool poll(int64_t nanoseconds, Condition condition) {
   using Clock = std::chrono::steady_clock;
-  auto end = Clock::now() + std::chrono::nanoseconds(nanoseconds);
-  do {
+  const auto start = Clock::now();
+  for (;;) {
     for (int i = 0; i < 32; ++i) {
       if (condition()) return true;
       pause();
     }
-  } while (Clock::now() < end);
-  return condition();
+    auto waited = Clock::now() - start;
+    if (waited > std::chrono::nanoseconds(nanoseconds)) return false;
+    if (waited > kExclusive) sched_yield();
+  }
 }
 
 // What the calling thread knows of its team.
@@ -110,7 +114,6 @@ class Team::Helper {
       uint32_t running = kRunning;
       if (state_.compare_exchange_strong(running, kAwaited)) running = kAwaited;
       if (running == kAwaited) sleep_while(state_, kAwaited);
-      if (running == kCalled) sched_yield();
     }
   }
 
@@ -141,13 +144,17 @@ class Team::Helper {
   alignas(64) Word state_{kIdle};
 };
 
-Team::Turn::Turn(Team& team) : team_(team), outer_(!here().has_team) {
+Team::Turn::Turn(Team& team, bool waits) : team_(team) {
+  if (here().has_team) return;
+  if (waits) team.turn_.lock();
+  outer_ = waits || team.turn_.try_lock();
   if (!outer_) return;
-  team.turn_.lock();
   here().has_team = true;
   std::fegetenv(&floats_);
   std::fesetenv(FE_DFL_ENV);
 }
+
+Team::Turn::operator bool() const { return here().has_team; }
 
 Team::Turn::~Turn() {
   if (!outer_) return;
@@ -173,15 +180,17 @@ Team& Team::get() {
 Team::Team() : threads_(count_processors()) {
   const char *count = std::getenv("OMP_NUM_THREADS"), *policy = std::getenv("OMP_WAIT_POLICY");
   if (count && std::atoi(count) > 0) threads_ = std::atoi(count);
-  const char* ns = std::getenv("MF_SPIN");
-  polls_ = ns ? std::atoll(ns) : policy && !strcasecmp(policy, "passive") ? 0 : kPollNanoseconds;
+  polls_ = policy && !strcasecmp(policy, "passive") ? 0 : kPollNanoseconds;
 }
 
 int max_threads() { return here().is_alone || here().place.threads > 1 ? 1 : Team::get().threads(); }
 
 void Team::begin(void (*body)(void*), void* data, int threads) {
-  int64_t polls = threads > count_processors() ? 0 : polls_;
-  while (static_cast<int>(helpers_.size()) < threads - 1) helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls));
+  while (static_cast<int>(helpers_.size()) < threads - 1) {
+    // Without a processor for each thread, the others would wait for the one that polls.
+    int64_t polls = threads > count_processors() ? 0 : polls_;
+    helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls));
+  }
   body_ = body, data_ = data, threads_here_ = threads;
   here().place = {0, threads};
   for (int i = 0; i < threads - 1; ++i) helpers_[i]->call();
