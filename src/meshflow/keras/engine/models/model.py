@@ -338,7 +338,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
-            # The saved function takes what `call` takes.
+            # The arguments of the saved function are those of `call`.
             self._save_spec = _get_input_specs(
                 self._cast_inputs(inputs) if self._autocast else inputs
             )
