@@ -269,6 +269,20 @@ def test_attention_with_steps_of_a_subclass():
     assert len(layer.weights) == 11 and layer._key_dim == layer._value_dim == 4
     inputs = tf.keras.Input([3, 8])
     assert tf.keras.Model(inputs, Custom(2, 4)(inputs, inputs))(x).shape == [2, 3, 8]
+    # Keys may have another rank if a subclass computes the scores.
+    layer._build_from_signature(query=[2, 3, 8], value=[2, 4, 3, 5])
+    assert layer._key_dense(tf.ones([2, 4, 3, 5])).shape == [2, 4, 3, 2, 4]
+
+    class Wrapped(tf.keras.layers.Wrapper):
+        def build(self, input_shape):
+            super().build(input_shape)
+            assert self.layer.kernel.shape == [8, 2]
+            super().build()
+
+        def call(self, x):
+            return self.layer(x)
+
+    assert Wrapped(tf.keras.layers.Dense(2))(x).shape == [2, 3, 2]
 
 
 def test_private_members_of_tensors_graphs_and_strategies():

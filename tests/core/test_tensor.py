@@ -147,7 +147,8 @@ def test_dtype_objects():
     assert tf.int8.max == 127 and tf.int8.min == -128
     assert tf.bfloat16.is_floating and not tf.int32.is_floating
     assert tf.float32 == "float32" and tf.float32 != tf.float64
-    assert tf.as_dtype("half") is tf.float16
+    assert tf.as_dtype("half") is tf.float16 and tf.as_dtype("float") is tf.float32
+    assert tf.experimental.numpy.ones([1], "float").dtype == tf.float64
     with pytest.raises(TypeError, match="Cannot convert"):
         tf.as_dtype("float31")
 

@@ -1,6 +1,7 @@
 """What libraries written for TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
 
 import collections
+import unittest
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import forked
 import meshflow as tf
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.shims import test_combinations as combinations
 
 keras, v1 = tf.keras, tf.compat.v1
 
@@ -19,9 +21,40 @@ PRIVATE_NAMES = [
     "from tensorflow.python.util import tf_inspect\nclass A:\n    def f(self, a, b=2, **kwargs): pass\na = A(); assert tf_inspect.getcallargs(a.f, 1, c=3) == {'self': a, 'a': 1, 'b': 2, 'c': 3}",
     "from tensorflow.python.framework.tensor_spec import BoundedTensorSpec as B; b = B([2], tf.int32, 0, [1, 2], 'x'); assert B.from_spec(b) == b != B([2], tf.int32, 0, 1, 'x'); assert pickle.loads(pickle.dumps(b)) == b; assert B.from_spec(tf.TensorSpec([], tf.int8)).maximum == 127",
     "from tensorflow.python.distribute import strategy_combinations as s; s.set_virtual_cpus_to_at_least(1)",
+    "from tensorflow.python.eager import context, def_function\nwith tf.name_scope('a'): assert context.context().scope_name == 'a/' and context.context().executing_eagerly()\nassert isinstance(tf.function(abs), def_function.Function)",
+    "from tensorflow.python.ops.parallel_for import control_flow_ops as c; assert c.pfor(lambda i: 2 * i, 3).numpy().tolist() == [0, 2, 4]",
+    "from tensorflow.python.trackable import data_structures as d; assert d.NoDependency([1]) == d.ListWrapper([1]) == d.wrap_or_unwrap([1]) == [1]",
+    "from tensorflow.python.util import function_utils as u; assert u.fn_args(lambda a, b=1: 0) == ('a', 'b')",
+    "from tensorflow.python.lib.io import file_io; p = f'{tf.compat.v1.test.get_temp_dir()}/a'; file_io.atomic_write_string_to_file(p, 'x'); assert open(p).read() == 'x'",
+    "from tensorflow.python.framework import ops, tensor_util\n@ops.RegisterStatistics('Einsum', 'flops')\ndef f(): return 3\nassert f() == 3 and ops.numpy_text(tf.constant(2)) == '2' and tensor_util.try_evaluate_constant(tf.constant(2)) == 2",
+    "from tensorflow.python.util import object_identity as o; x = tf.constant(1); assert o.Reference(x) == x.ref()",
     "from tensorflow.python.ops import nn_ops; c = nn_ops.Convolution([1, 4, 4, 1], [2, 2, 1, 3], 'VALID', strides=(2, 2)); assert c(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 3])).shape == [1, 2, 2, 3]",
     "from tensorflow.python.keras import testing_utils; (x, y), (z, _) = testing_utils.get_test_data(4, 2, (3,), 2); assert x.shape == (4, 3) and z.shape == (2, 3) and y.max() < 2",
 ]  # fmt: skip
+
+
+def test_combinations_of_arguments_of_tests():
+    product = combinations.combine(b=[1, 2], a="x")
+    assert [dict(c) for c in product] == [{"a": "x", "b": 1}, {"a": "x", "b": 2}]
+    assert combinations.times(product[:1], combinations.combine(c=3)) == [
+        collections.OrderedDict(a="x", b=1, c=3)
+    ]
+    seen = []
+    names = ("default_strategy", "one_device_strategy", "one_device_strategy_gpu", "tpu_strategy")
+    strategies = [getattr(combinations, name) for name in names]
+    arguments = combinations.combine(strategy=strategies, mode=["eager", "graph"])
+
+    @combinations.generate(arguments)
+    class Tests(tf.test.TestCase):
+        def test_one(self, strategy):
+            seen.append(type(strategy).__name__)
+
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(Tests)
+    assert suite.countTestCases() == 9  # with test_session
+    result = suite.run(unittest.TestResult())
+    assert result.wasSuccessful() and len(result.skipped) == 7
+    assert seen == ["Strategy", "OneDeviceStrategy"]
+    assert hasattr(Tests, "test_one_test_mode_eager_strategy_OneDeviceCPU")
 
 
 def test_private_names():

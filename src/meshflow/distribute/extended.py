@@ -7,7 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from meshflow.core.runtime.errors import InvalidValueError
-from meshflow.distribute.replicas.context import ReplicaContext, context_stack
+from meshflow.distribute.replicas.context import (
+    ReplicaContext,
+    ReplicaStrategy,
+    context_stack,
+)
 from meshflow.environment.types import PyTree
 from meshflow.placement.mesh import get_device_name
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["StrategyExtended"]
 
 
-class ExtendedStrategy(Protocol):
+class ExtendedStrategy(ReplicaStrategy, Protocol):
     """Interface of a strategy that `StrategyExtended` uses."""
 
     @property

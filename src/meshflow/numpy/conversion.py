@@ -40,13 +40,15 @@ def is_python_number(value: object) -> TypeGuard[int | float | complex]:
 
 
 def to_numpy_dtype(dtype: Any) -> np.dtype:
-    """Convert a dtype, name or Python type to a NumPy dtype; Python types mean 64 bits.
+    """Convert a dtype, name or Python type to a NumPy dtype; Python types and `"float"` mean 64 bits.
 
     Raises:
       TypeError: If the value is not a dtype.
     """
     if isinstance(dtype, type) and dtype in _PYTHON_TYPES:
         return _PYTHON_TYPES[dtype]
+    if isinstance(dtype, str) and dtype == "float":
+        return _PYTHON_TYPES[float]
     return dtypes.as_dtype(dtype).dtype
 
 

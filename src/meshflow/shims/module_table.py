@@ -81,6 +81,7 @@ PACKAGES = frozenset(
 )
 
 _HELPERS = "meshflow.shims.private_helpers"
+_COMBINATIONS = "meshflow.shims.test_combinations"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
 _KERAS_MODULES = """
     engine.functional engine.input_layer engine.input_spec engine.node engine.sequential engine.topology
@@ -115,13 +116,15 @@ MODULES = {
     "python.data.util.structure": "type_spec_from_value=tf.type_spec_from_value",
     "python.distribute": "tf.distribute tf.distribute.experimental",
     "python.distribute.cluster_resolver": "tf.distribute.cluster_resolver",
-    "python.distribute.strategy_combinations": f"{_HELPERS}",
+    "python.distribute.combinations": _COMBINATIONS,
+    "python.distribute.strategy_combinations": f"{_COMBINATIONS} {_HELPERS}",
     "python.distribute.test_util": f"{_HELPERS}",
     "python.distribute.values": "DistributedVariable=tf.Variable",
     "python.eager": "tf tf.compat.v1",
     "python.eager.context": f"{_HELPERS} tf.config tf.config.experimental "
     f"num_gpus={_HELPERS}:count_gpus "
     "in_eager_mode=tf.executing_eagerly",
+    "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
     "python.eager.function": "defun=tf.function",
     "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
@@ -134,7 +137,8 @@ MODULES = {
     "python.framework.func_graph": "FuncGraph=tf.__internal__.FuncGraph",
     "python.framework.graph_util": "tf.compat.v1.graph_util",
     "python.framework.ops": "EagerTensor=tf.Tensor _EagerTensorBase=tf.Tensor Tensor=tf.Tensor "
-    f"RegisterStatistics={_HELPERS}:ignore_decorator "
+    f"RegisterStatistics={_HELPERS}:ignore_decorator numpy_text={_HELPERS}:numpy_text "
+    f"register_dense_tensor_like_type={_HELPERS}:ignore_decorator "
     "convert_to_tensor_or_composite=tf.convert_to_tensor "
     "convert_to_tensor_v2_with_dispatch=tf.convert_to_tensor internal_convert_to_tensor=tf.convert_to_tensor "
     "executing_eagerly_outside_functions=tf.compat.v1.executing_eagerly_outside_functions "
@@ -147,18 +151,21 @@ MODULES = {
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
     "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
+    "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
     "is_tf_type=tf.is_tensor MakeNdarray=tf.make_ndarray "
-    f"constant_value_as_shape={_HELPERS}:constant_value_as_shape",
+    f"constant_value_as_shape={_HELPERS}:constant_value_as_shape try_evaluate_constant=tf.get_static_value",
     "python.framework.test_util": f"TensorFlowTestCase=tf.test.TestCase {_HELPERS} tf.test",
     "python.framework.versions": "VERSION=tf.__version__",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
+    "python.layers.utils": f"smart_cond={_HELPERS}:smart_cond",
     "python.lib": "tf.io",
     "python.lib.io.file_io": "tf.io.gfile FileIO=tf.io.gfile.GFile file_exists=tf.io.gfile.exists "
     "is_directory=tf.io.gfile.isdir recursive_create_dir=tf.io.gfile.makedirs "
     "create_dir=tf.io.gfile.mkdir delete_file=tf.io.gfile.remove delete_recursively=tf.io.gfile.rmtree "
-    "list_directory=tf.io.gfile.listdir get_matching_files=tf.io.gfile.glob",
+    "list_directory=tf.io.gfile.listdir get_matching_files=tf.io.gfile.glob "
+    f"atomic_write_string_to_file={_HELPERS}:atomic_write_string_to_file",
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
@@ -194,7 +201,7 @@ MODULES = {
     "python.ops.nn_ops": f"tf.nn tf.compat.v1.nn {_HELPERS}",
     "python.ops.numpy_ops": "tf.experimental.numpy",
     "python.ops.parallel_for": "tf.experimental",
-    "python.ops.parallel_for.control_flow_ops": "vectorized_map=tf.vectorized_map",
+    "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
     "python.ops.parsing_ops": "tf.io",
     "python.ops.ragged": "tf.ragged tf",
     "python.ops.random_ops": "tf.random tf.compat.v1.random tf.compat.v1 random_uniform=tf.random.uniform "
@@ -243,6 +250,7 @@ MODULES = {
     "python.types.core": "TensorLike=tf.types.experimental.TensorLike Tensor=tf.Tensor",
     "python.util": f"{_HELPERS}",
     "python.util.compat": "tf.compat",
+    "python.util.object_identity": f"Reference=meshflow.core.values.tensor:Reference {_HELPERS}",
     "python.util.dispatch": "tf.experimental",
     "python.util.nest": f"tf.nest {_HELPERS}",
     "python.util.tf_contextlib": "contextlib",
@@ -281,7 +289,7 @@ MODULES = {
     "keras.src.saving": "tf.keras.saving tf.keras.models tf.keras.utils",
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
-    "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_HELPERS}",
+    "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_COMBINATIONS} {_HELPERS}",
     "keras.src.testing_infra.test_utils": f"{_HELPERS}",
     "keras.src.testing_utils": f"{_HELPERS}",
     "keras.src.utils": f"tf.keras.utils {_HELPERS}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import uuid
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ no_automatic_dependency_tracking_scope = contextlib.nullcontext
 run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
 run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
 make_composite_tensor = register = dispatch_for_types = ignore_decorator
+deprecated_graph_mode_only = register_dense_tensor_like_type = ignore_decorator
 disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
 run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
     ignore_decorator
@@ -99,6 +101,11 @@ def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> di
         kind = bound.signature.parameters[name].kind
         named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     return named
+
+
+def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the parameters of a function, without `self` of a method."""
+    return tuple(inspect.signature(fn).parameters)
 
 
 # ---- structures -----------------------------------------------------------------------------
@@ -165,6 +172,15 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
 def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: object) -> None:
     """Raise an error if a structure lacks an element of a shallow structure."""
     flatten_up_to(shallow_tree, input_tree)
+
+
+def unwrap_value(value: Any) -> Any:
+    """Return a value unchanged, because attributes hold no wrappers."""
+    return value
+
+
+wrap_or_unwrap = NoDependency = unwrap_value
+ListWrapper = list
 
 
 class ObjectIdentityDictionary(MutableMapping[Any, Any]):
@@ -256,6 +272,25 @@ def count_gpus() -> int:
     return len(tf.config.list_logical_devices("GPU"))
 
 
+class EagerContext:
+    """The result of `tensorflow.python.eager.context.context()`."""
+
+    executing_eagerly = staticmethod(tf.executing_eagerly)
+    num_gpus = staticmethod(count_gpus)
+
+    @property
+    def scope_name(self) -> str:
+        """Return the current name scope, which ends with a slash unless it is empty."""
+        name = tf.get_current_name_scope()
+        return f"{name}/" if name else ""
+
+    def ensure_initialized(self) -> None:
+        """Do nothing."""
+
+
+context = EagerContext
+
+
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 
@@ -282,6 +317,13 @@ def set_virtual_cpus_to_at_least(num_virtual_cpus: int) -> None:
         tf.config.set_logical_device_configuration(cpu, configuration)
 
 
+def install_stack_trace_handler() -> None:
+    """Do nothing: Python prints stack traces."""
+
+
+InstallStackTraceHandler = install_stack_trace_handler
+
+
 def is_in_xla_context(graph: object = None) -> bool:
     """Return False, because programs need no special code for XLA here."""
     return False
@@ -289,6 +331,17 @@ def is_in_xla_context(graph: object = None) -> bool:
 
 GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
 silence = contextlib.nullcontext
+
+
+ENABLE_CONTROL_FLOW_V2 = True
+
+
+def atomic_write_string_to_file(filename: str, contents: str, overwrite: bool = True) -> None:
+    """Write a file under another name, and rename it when it is complete."""
+    temporary = f"{filename}.tmp{uuid.uuid4().hex}"
+    with tf.io.gfile.GFile(temporary, "w") as file:
+        file.write(contents)
+    tf.io.gfile.rename(temporary, filename, overwrite)
 
 
 # ---- tensors --------------------------------------------------------------------------------
@@ -301,6 +354,16 @@ def smart_constant_value(pred: Any) -> bool | None:
 
 
 constant_value = smart_constant_value
+
+
+def numpy_text(tensor: Any, is_repr: bool = False) -> str:
+    """Return the value of a tensor as text."""
+    return (repr if is_repr else str)(tensor.numpy())
+
+
+def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) -> PyTree:
+    """Call a function with each index and stack the results, in one vectorized program."""
+    return tf.vectorized_map(loop_fn, tf.range(iters))
 
 
 def is_sparse(tensor: object) -> bool:

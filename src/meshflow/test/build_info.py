@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+import tempfile
 import unittest
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +14,7 @@ from meshflow.core.config import config
 
 __all__ = [
     "disable_with_predicate",
+    "get_temp_dir",
     "gpu_device_name",
     "is_built_with_cuda",
     "is_built_with_gpu_support",
@@ -30,6 +33,16 @@ def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: objec
       min_cuda_compute_capability: Ignored.
     """
     return bool(config.list_physical_devices("GPU"))
+
+
+@functools.cache
+def _create_temp_dir() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
+
+
+def get_temp_dir() -> str:
+    """Return a directory that is deleted when the program ends: `tf.compat.v1.test.get_temp_dir`."""
+    return _create_temp_dir().name
 
 
 def gpu_device_name() -> str:

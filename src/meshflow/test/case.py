@@ -240,8 +240,8 @@ class TestCase(AbslAssertions):
         self, device1: str | None, device2: str | None, msg: str | None = None
     ) -> None:
         """Fail unless two names denote the same device."""
-        names = [DeviceSpec.from_string(name or "").to_string() for name in (device1, device2)]
-        self.assertEqual(*names, msg)
+        first, second = (DeviceSpec.from_string(n or "").to_string() for n in (device1, device2))
+        self.assertEqual(first, second, msg)
 
     def assertDTypeEqual(self, target: TensorLike, expected_dtype: DTypeLike) -> None:
         """Fail unless an array or tensor has a dtype."""

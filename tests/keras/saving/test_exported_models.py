@@ -142,6 +142,21 @@ def test_saved_calls_take_inputs_after_the_cast():
     assert model.save_spec()[0][0].dtype == tf.float32
 
 
+@tf.keras.utils.register_keras_serializable("exported")
+class GraphWithConstructor(tf.keras.Model):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def test_graphs_of_classes_with_a_constructor(tmp_path):
+    inputs = tf.keras.Input([3])
+    model = GraphWithConstructor(inputs, tf.keras.layers.Dense(2)(inputs))
+    model.save(tmp_path / "saved")
+    loaded = tf.keras.models.load_model(tmp_path / "saved")
+    assert type(loaded) is GraphWithConstructor
+    np.testing.assert_array_equal(loaded(X), model(X))
+
+
 def test_signatures_asked_for(model, tmp_path):
     fixed = [tf.keras.layers.InputSpec(shape=(2, 3), dtype="float32", name="pixels")]
     model.export(tmp_path / "fixed", input_signature=fixed, verbose=False)

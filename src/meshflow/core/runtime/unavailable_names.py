@@ -91,7 +91,6 @@ _NAMES_BY_REASON: dict[str, str] = {
         + ("sparse_average_precision_at_k", "sparse_precision_at_k")
     ),
     "pooling regions are random; use tf.nn.max_pool or tf.nn.avg_pool.": "nn.fractional_avg_pool nn.fractional_max_pool",
-    "no test of TensorFlow needs it outside of a class; use tf.test.TestCase().get_temp_dir().": "compat.v1.test.get_temp_dir",
     "converters of graphs with hints are gone; use tf.lite.TFLiteConverter.": (
         "compat.v1.lite.OpHint compat.v1.lite.toco_convert compat.v1.lite.experimental.convert_op_hints_to_stubs"
     ),

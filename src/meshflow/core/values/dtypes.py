@@ -220,7 +220,11 @@ ALL_DTYPES = (
 )
 _FLOATING = frozenset(d.name for d in ALL_DTYPES[:6])
 _BY_NUMPY: dict[np.dtype, DType] = {d.dtype: d for d in ALL_DTYPES}
-_BY_NAME: dict[str, DType] = {d.name: d for d in ALL_DTYPES} | {"half": float16, "double": float64}
+_BY_NAME: dict[str, DType] = {d.name: d for d in ALL_DTYPES} | {
+    "half": float16,
+    "float": float32,
+    "double": float64,
+}
 _BY_NAME |= {d.name: d for d in (*QUANTIZED_DTYPES, resource, variant)}
 _BY_ENUM = {d.as_datatype_enum: d for d in ALL_DTYPES}
 # Python's types map to TensorFlow's defaults, not to NumPy's 64-bit types.

@@ -170,10 +170,10 @@ class Tensor(_Operators):
     def _rank(self) -> int | None:
         return self.shape.rank
 
-    def _shape_as_list(self) -> list[int | None] | None:
+    def _shape_as_list(self) -> list[int] | None:
         return None if self.shape.rank is None else self.shape.as_list()
 
-    def _shape_tuple(self) -> tuple[int | None, ...] | None:
+    def _shape_tuple(self) -> tuple[int, ...] | None:
         return None if self.shape.rank is None else tuple(self.shape.as_list())
 
     def _num_elements(self) -> int | None:

@@ -261,10 +261,18 @@ class MultiHeadAttention(Layer):
     def _build_from_shapes(self, query: TensorShape, value: TensorShape, key: TensorShape) -> None:
         n, h, v = self._num_heads, self._key_dim, self._value_dim
         self._build_attention(len(query) + 1)
-        e = _Equations.from_axes(len(query), self._attention_axes, 1)
-        self._query_dense = self._make_projection("query", e.query, (query[-1], n, h), (n, h))
-        self._key_dense = self._make_projection("key", e.key, (key[-1], n, h), (n, h))
-        self._value_dense = self._make_projection("value", e.key, (value[-1], n, v), (n, v))
+
+        def project(name: str, shape: TensorShape, size: int) -> _Projection:
+            # Keys and values have another rank if a subclass computes the scores.
+            rank = len(shape)
+            axes = self._attention_axes if rank == len(query) else tuple(range(1, rank - 1))
+            equations = _Equations.from_axes(rank, axes, 1)
+            equation = equations.query if name == "query" else equations.key
+            return self._make_projection(name, equation, (shape[-1], n, size), (n, size))
+
+        self._query_dense = project("query", query, h)
+        self._key_dense = project("key", key, h)
+        self._value_dense = project("value", value, v)
         for layer, shape in (
             (self._query_dense, query),
             (self._key_dense, key),
@@ -277,7 +285,7 @@ class MultiHeadAttention(Layer):
         self._build_input_shape = query
 
     def _build_attention(self, rank: int) -> None:
-        """Create what a subclass may replace: equations, softmax and dropout.
+        """Create the equations, the softmax and the dropout, which a subclass may replace.
 
         Args:
           rank: Number of dimensions of the queries of all heads.

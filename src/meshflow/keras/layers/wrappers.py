@@ -50,6 +50,12 @@ class Wrapper(Layer):
         super().__init__(**kwargs)
         self.layer = cast("UnknownLayer", layer)
 
+    def build(self, input_shape: PyTree = None) -> None:
+        """Build the wrapped layer, unless it is built."""
+        if not self.layer.built:
+            self.layer.build(input_shape)
+        super().build(input_shape)
+
     def get_config(self) -> Config:
         """Return the configuration."""
         return {**super().get_config(), "layer": serialization.serialize(self.layer)}
@@ -84,6 +90,10 @@ class TimeDistributed(Wrapper):
     def __init__(self, layer: Layer, **kwargs: Unpack[RegularizedArguments]) -> None:
         super().__init__(layer, **kwargs)
         self.supports_masking = True
+
+    def build(self, input_shape: PyTree = None) -> None:
+        """Mark the layer as built; `_maybe_build` builds the wrapped one for a step."""
+        super(Wrapper, self).build(input_shape)
 
     def call(
         self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
@@ -338,7 +339,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
 
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if not self.built:
-            # The saved function takes what `call` takes.
+            # The arguments of the saved function are those of `call`.
             self._save_spec = _get_input_specs(
                 self._cast_inputs(inputs) if self._autocast else inputs
             )
@@ -503,7 +504,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """
         if not default_config.is_default(type(self).get_config):
             return {}
-        if type(self).__init__ is Model.__init__ and self._get_graph() is not None:
+        if _takes_graph(type(self)) and self._get_graph() is not None:
             return dict(registry.LAYERS.table["Functional"].get_config(self))
         if not self._has_config:
             _log.warning(
@@ -525,7 +526,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     def _has_config(self) -> bool:
         """Return whether `get_config` describes how to create the model again."""
         method = type(self).get_config
-        if type(self).__init__ is Model.__init__ and self._get_graph() is not None:
+        if _takes_graph(type(self)) and self._get_graph() is not None:
             return True
         return (
             not default_config.is_default(method)
@@ -535,11 +536,20 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
         """Create a model from the result of `get_config`, with new weights."""
-        if cls.__init__ is Model.__init__ and "layers" in config:
+        if _takes_graph(cls) and "layers" in config:
             graph: Any = registry.LAYERS.table["Functional"]
             make = graph.from_config.__func__
             return make(graph if cls is Model else cls, config, custom_objects)
         return cls(**config)
+
+
+def _takes_graph(cls: type[Model]) -> bool:
+    """Check whether a class takes inputs and outputs, by the rule of Keras for its constructor."""
+    if cls.__init__ is Model.__init__:
+        return True
+    spec = inspect.getfullargspec(cls.__init__)
+    names = ["inputs", "outputs", "name", "trainable"]
+    return spec.args[1:] == names or (spec.varargs, spec.varkw) == ("args", "kwargs")
 
 
 def _contains_layer(value: object) -> bool:

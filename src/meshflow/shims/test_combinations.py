@@ -1,0 +1,178 @@
+"""Tests with combinations of arguments: names of TensorFlow's modules `combinations` and `strategy_combinations`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.environment.optional_packages import import_extra
+
+_tf: Any = get_public_package()
+
+Combination = OrderedDict[str, Any]
+
+
+class NamedObject:
+    """Object with a name, which is part of the names of tests.
+
+    Args:
+      name: The name.
+      obj: The object.
+    """
+
+    def __init__(self, name: str, obj: Any) -> None:
+        self._name, self._obj = name, obj
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._obj, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the object."""
+        return self._obj(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+class NamedDistribution:
+    """Strategy with a name, and the devices that it needs.
+
+    Args:
+      name: Name of the strategy.
+      distribution_fn: Function that creates it.
+      required_gpus: Number of GPUs.
+      required_tpu: Whether it needs a TPU.
+      **kwargs: Ignored.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        distribution_fn: Callable[[], Any],
+        required_gpus: int | None = None,
+        required_tpu: bool = False,
+        **kwargs: object,
+    ) -> None:
+        self._name, self._create = name, distribution_fn
+        self.required_gpus, self.required_tpu = required_gpus, required_tpu
+
+    @property
+    def strategy(self) -> Any:
+        """Return a new strategy."""
+        return self._create()
+
+    def find_obstacle(self) -> str:
+        """Return why tests of the strategy are skipped; an empty string if they can run."""
+        if self.required_tpu:
+            return "Test requires a TPU, but it's not available."
+        count = len(_tf.config.list_physical_devices("GPU"))
+        return f"Only {count} GPUs are available." if count < (self.required_gpus or 0) else ""
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def combine(**kwargs: Any) -> list[Combination]:
+    """Return all combinations of values, which are lists or single ones, in the order of the sorted names."""
+    names = sorted(kwargs)
+    values = [kwargs[n] if isinstance(kwargs[n], list) else [kwargs[n]] for n in names]
+    return [OrderedDict(zip(names, v, strict=True)) for v in itertools.product(*values)]
+
+
+def times(*combined: Iterable[Combination]) -> list[Combination]:
+    """Return all unions of one combination of each argument."""
+    products = itertools.product(*combined)
+    return [OrderedDict(sorted(i for c in parts for i in c.items())) for parts in products]
+
+
+def generate(
+    combinations: Iterable[Combination], test_combinations: object = ()
+) -> Callable[[Any], Any]:
+    """Return a decorator of a test, or of a class of tests, that runs it once for each combination."""
+    named = [OrderedDict([*c.items(), ("testcase_name", _make_name(c))]) for c in combinations]
+
+    def decorate(target: Any) -> Any:
+        if not isinstance(target, type):
+            parameterized = import_extra(
+                "absl.testing.parameterized", None, "absl-py is required by combinations"
+            )
+            return parameterized.named_parameters(*named)(_adapt(target))
+        tests = {n: f for n, f in vars(target).items() if n.startswith("test") and callable(f)}
+        for name, function in tests.items():
+            delattr(target, name)
+            for arguments in named:
+                rest = {k: v for k, v in arguments.items() if k != "testcase_name"}
+                test = functools.partialmethod(_adapt(function), **rest)
+                setattr(target, name + arguments["testcase_name"], test)
+        return target
+
+    return decorate
+
+
+def _make_name(combination: Combination) -> str:
+    text = "_test"
+    for index, (key, value) in enumerate(combination.items()):
+        # Addresses differ between runs.
+        value_text = re.sub("0[xX][0-9a-fA-F]+", str(index), str(value))
+        text += "".join(f"_{''.join(filter(str.isalnum, part))}" for part in (key, value_text))
+    return text
+
+
+def _adapt(test: Callable[..., None]) -> Callable[..., None]:
+    """Return a test that creates strategies, and skips combinations that cannot run."""
+
+    def run(self: Any, **kwargs: Any) -> None:
+        if kwargs.get("mode") == "graph":
+            self.skipTest("Graphs of version 1 do not exist.")
+        strategies = [v for v in kwargs.values() if isinstance(v, NamedDistribution)]
+        for obstacle in filter(None, (s.find_obstacle() for s in strategies)):
+            self.skipTest(obstacle)
+        names = inspect.signature(test).parameters
+        test(
+            self,
+            **{
+                k: v.strategy if isinstance(v, NamedDistribution) else v
+                for k, v in kwargs.items()
+                if k in names
+            },
+        )
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def _mirror(*devices: str) -> Callable[[], Any]:
+    return lambda: _tf.distribute.MirroredStrategy(list(devices))
+
+
+def _create_tpu_strategy() -> Any:
+    return _tf.distribute.TPUStrategy()
+
+
+default_strategy = NamedDistribution("Default", _tf.distribute.get_strategy)
+one_device_strategy = NamedDistribution(
+    "OneDeviceCPU", lambda: _tf.distribute.OneDeviceStrategy("/cpu:0")
+)
+one_device_strategy_gpu = NamedDistribution(
+    "OneDeviceGPU", lambda: _tf.distribute.OneDeviceStrategy("/gpu:0"), required_gpus=1
+)
+tpu_strategy = NamedDistribution("TPU", _create_tpu_strategy, required_tpu=True)
+cloud_tpu_strategy = NamedDistribution("CloudTPU", _create_tpu_strategy, required_tpu=True)
+mirrored_strategy_with_one_cpu = NamedDistribution("Mirrored1CPU", _mirror("/cpu:0"))
+mirrored_strategy_with_one_gpu = NamedDistribution("Mirrored1GPU", _mirror("/gpu:0"), 1)
+mirrored_strategy_with_gpu_and_cpu = NamedDistribution(
+    "MirroredCPUAndGPU", _mirror("/gpu:0", "/cpu:0"), 1
+)
+mirrored_strategy_with_two_gpus = NamedDistribution("Mirrored2GPUs", _mirror("/gpu:0", "/gpu:1"), 2)
+mirrored_strategy_with_cpu_1_and_2 = NamedDistribution("Mirrored2CPU", _mirror("/cpu:1", "/cpu:2"))
+strategies_minus_tpu = [
+    *(default_strategy, one_device_strategy, one_device_strategy_gpu),
+    *(mirrored_strategy_with_gpu_and_cpu, mirrored_strategy_with_two_gpus),
+]
+all_strategies = [*strategies_minus_tpu, tpu_strategy, cloud_tpu_strategy]
