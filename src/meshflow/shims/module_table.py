@@ -82,6 +82,8 @@ PACKAGES = frozenset(
 
 _HELPERS = "meshflow.shims.private_helpers"
 _COMBINATIONS = "meshflow.shims.test_combinations"
+_KERAS_HELPERS = "meshflow.legacy.private_keras"
+_FANS = "_compute_fans=meshflow.keras.initializers:compute_fans compute_fans=meshflow.keras.initializers:compute_fans"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
 _KERAS_MODULES = """
     engine.functional engine.input_layer engine.input_spec engine.node engine.sequential engine.topology
@@ -99,6 +101,7 @@ MODULES = {
     **dict.fromkeys((f"keras.src.{name}" for name in _KERAS_MODULES), ""),
     # TensorFlow.
     "python": "tf tf.compat.v1",
+    "python.autograph": "tf.autograph tf.autograph.experimental",
     "python.autograph.core.converter": "Base=ast:NodeTransformer",
     "python.autograph.pyct.transformer": "Base=ast:NodeTransformer",
     "python.checkpoint": "tf.train tf.train.experimental",
@@ -125,9 +128,10 @@ MODULES = {
     f"num_gpus={_HELPERS}:count_gpus "
     "in_eager_mode=tf.executing_eagerly",
     "python.eager.def_function": "Function=tf.types.experimental.GenericFunction",
-    "python.eager.function": "defun=tf.function",
+    "python.eager.function": "defun=tf.function ConcreteFunction=tf.types.experimental.ConcreteFunction",
     "python.eager.monitoring": f"{_HELPERS}",
     "python.feature_column": "tf.feature_column",
+    "python.feature_column.dense_features": "DenseFeatures=tf.keras.layers.DenseFeatures",
     "python.framework": "tf tf.dtypes tf.errors tf.compat.v1",
     "python.framework.composite_tensor": "CompositeTensor=meshflow.core.values.composite:CompositeTensor",
     "python.framework.config": "tf.config tf.config.experimental",
@@ -147,7 +151,7 @@ MODULES = {
     "python.framework.random_seed": "tf.random tf.compat.v1.random",
     "python.framework.smart_cond": f"{_HELPERS}",
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
-    "python.framework.tensor_shape": "tf.compat tf.compat.v1 as_shape=tf.TensorShape",
+    "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
     "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
@@ -159,13 +163,12 @@ MODULES = {
     "python.framework.versions": "VERSION=tf.__version__",
     "python.keras": "tf.keras",
     "python.layers": "tf.compat.v1.layers tf.keras.layers",
-    "python.layers.utils": f"smart_cond={_HELPERS}:smart_cond",
+    "python.layers.utils": f"{_KERAS_HELPERS} {_HELPERS}",
     "python.lib": "tf.io",
     "python.lib.io.file_io": "tf.io.gfile FileIO=tf.io.gfile.GFile file_exists=tf.io.gfile.exists "
     "is_directory=tf.io.gfile.isdir recursive_create_dir=tf.io.gfile.makedirs "
     "create_dir=tf.io.gfile.mkdir delete_file=tf.io.gfile.remove delete_recursively=tf.io.gfile.rmtree "
-    "list_directory=tf.io.gfile.listdir get_matching_files=tf.io.gfile.glob "
-    f"atomic_write_string_to_file={_HELPERS}:atomic_write_string_to_file",
+    f"list_directory=tf.io.gfile.listdir get_matching_files=tf.io.gfile.glob {_HELPERS}",
     "python.lib.io.tf_record": "tf.compat.v1.python_io",
     "python.lib.io.python_io": "tf.compat.v1.python_io",
     "python.module": "tf",
@@ -174,7 +177,7 @@ MODULES = {
     "python.ops.array_ops": "shape_internal=tf.shape size_internal=tf.size rank_internal=tf.rank "
     "shape_v2=tf.shape where_v2=tf.where",
     "python.ops.check_ops": "tf.debugging tf.compat.v1.debugging",
-    "python.ops.control_flow_ops": "tf tf.compat.v1",
+    "python.ops.control_flow_ops": f"tf tf.compat.v1 with_dependencies={_HELPERS}:with_dependencies",
     "python.ops.control_flow_util": f"{_HELPERS}",
     "python.ops.control_flow_util_v2": f"{_HELPERS}",
     "python.ops.data_flow_ops": "tf.queue",
@@ -184,8 +187,8 @@ MODULES = {
     "python.ops.gradient_checker_v2": "tf.test",
     "python.ops.image_ops": "tf.image tf.compat.v1.image",
     "python.ops.image_ops_impl": "tf.image tf.compat.v1.image",
-    "python.ops.init_ops": "tf.compat.v1.initializers tf.compat.v1",
-    "python.ops.init_ops_v2": "tf.keras.initializers",
+    "python.ops.init_ops": f"tf.compat.v1.initializers tf.compat.v1 {_FANS}",
+    "python.ops.init_ops_v2": f"tf.keras.initializers {_FANS}",
     "python.ops.io_ops": "tf.io",
     "python.ops.linalg": "tf.linalg",
     "python.ops.linalg.linear_operator": f"tf.linalg {_HELPERS}",
@@ -200,6 +203,7 @@ MODULES = {
     "python.ops.nn_impl": "tf.nn tf.compat.v1.nn",
     "python.ops.nn_ops": f"tf.nn tf.compat.v1.nn {_HELPERS}",
     "python.ops.numpy_ops": "tf.experimental.numpy",
+    "python.ops.numpy_ops.np_config": "enable_numpy_behavior=tf.experimental.numpy.experimental_enable_numpy_behavior",
     "python.ops.parallel_for": "tf.experimental",
     "python.ops.parallel_for.control_flow_ops": f"vectorized_map=tf.vectorized_map pfor={_HELPERS}:pfor",
     "python.ops.parsing_ops": "tf.io",
@@ -223,7 +227,7 @@ MODULES = {
     "python.ops.while_v2": "while_loop=tf.while_loop",
     "python.ops.variable_v1": "VariableV1=tf.compat.v1.Variable",
     "python.platform": "tf.compat.v1",
-    "python.platform.build_info": "build_info=tf.sysconfig.get_build_info",
+    "python.platform.build_info": f"build_info={_HELPERS}:build_info",
     "python.platform.flags": "absl.flags",
     "python.platform.app": "absl.app run=tf.compat.v1.app.run",
     "python.platform.gfile": "tf.io.gfile tf.compat.v1.gfile",
@@ -269,15 +273,24 @@ MODULES = {
     "keras.src.backend": "tf.keras.backend",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
-    "keras.src.engine.base_layer_utils": f"{_HELPERS}",
+    "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
     "keras.src.engine.base_preprocessing_layer": "PreprocessingLayer="
     "tf.keras.layers.experimental.preprocessing.PreprocessingLayer",
     "keras.src.engine.compile_utils": "meshflow.keras.engine.training.compile_utils",
-    "keras.src.engine.data_adapter": "tf.keras.utils",
+    "keras.src.engine.data_adapter": f"tf.keras.utils {_KERAS_HELPERS} "
+    "train_validation_split=meshflow.keras.engine.training.data_adapter:train_validation_split",
+    "keras.src.engine.saving": f"{_KERAS_HELPERS}",
     "keras.src.engine.keras_tensor": "KerasTensor=tf.keras.__internal__.KerasTensor",
     "keras.src.engine.network": "Network=tf.keras.Model",
+    "keras.src.initializers": f"tf.keras.initializers {_FANS}",
+    "keras.src.initializers.initializers": f"{_FANS}",
+    "keras.src.initializers.initializers_v2": f"{_FANS}",
     "keras.src.keras_parameterized": f"TestCase=tf.test.TestCase {_HELPERS}",
     "keras.src.layers": "tf.keras.layers tf.keras.layers.experimental",
+    "keras.src.layers.merge": "_Merge=meshflow.keras.layers.merging:Merge",
+    "keras.src.layers.merging.base_merge": "_Merge=meshflow.keras.layers.merging:Merge",
+    "keras.src.layers.recurrent": f"{_KERAS_HELPERS}",
+    "keras.src.layers.rnn.rnn_utils": f"{_KERAS_HELPERS}",
     "keras.src.losses": "tf.keras.losses",
     "keras.src.metrics": "tf.keras.metrics",
     "keras.src.optimizer_v2": "tf.keras.optimizers.legacy",
@@ -287,11 +300,13 @@ MODULES = {
     "keras.src.optimizers.optimizer_v2": "tf.keras.optimizers.legacy OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
     "keras.src.optimizers.optimizer_experimental": "tf.keras.optimizers",
     "keras.src.saving": "tf.keras.saving tf.keras.models tf.keras.utils",
+    "keras.src.saving.hdf5_format": f"{_KERAS_HELPERS}",
+    "keras.src.saving.legacy.hdf5_format": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
     "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_COMBINATIONS} {_HELPERS}",
     "keras.src.testing_infra.test_utils": f"{_HELPERS}",
     "keras.src.testing_utils": f"{_HELPERS}",
-    "keras.src.utils": f"tf.keras.utils {_HELPERS}",
+    "keras.src.utils": f"tf.keras.utils {_KERAS_HELPERS} {_HELPERS}",
     "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import uuid
 from collections import namedtuple
@@ -276,6 +275,8 @@ class EagerContext:
     """The result of `tensorflow.python.eager.context.context()`."""
 
     executing_eagerly = staticmethod(tf.executing_eagerly)
+    list_logical_devices = staticmethod(tf.config.list_logical_devices)
+    list_physical_devices = staticmethod(tf.config.list_physical_devices)
     num_gpus = staticmethod(count_gpus)
 
     @property
@@ -344,6 +345,21 @@ def atomic_write_string_to_file(filename: str, contents: str, overwrite: bool = 
     tf.io.gfile.rename(temporary, filename, overwrite)
 
 
+build_info = tf.sysconfig.get_build_info()
+
+
+def read_file_to_string(filename: str, binary_mode: bool = False) -> str | bytes:
+    """Return the contents of a file."""
+    with tf.io.gfile.GFile(filename, "rb" if binary_mode else "r") as file:
+        return file.read()
+
+
+def write_string_to_file(filename: str, file_content: str | bytes) -> None:
+    """Write text or bytes to a file."""
+    with tf.io.gfile.GFile(filename, "wb" if isinstance(file_content, bytes) else "w") as file:
+        file.write(file_content)
+
+
 # ---- tensors --------------------------------------------------------------------------------
 
 
@@ -364,6 +380,24 @@ def numpy_text(tensor: Any, is_repr: bool = False) -> str:
 def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) -> PyTree:
     """Call a function with each index and stack the results, in one vectorized program."""
     return tf.vectorized_map(loop_fn, tf.range(iters))
+
+
+def with_dependencies(
+    dependencies: Iterable[Any], output_tensor: Any, name: str | None = None
+) -> Tensor:
+    """Return a tensor after other operations."""
+    with tf.control_dependencies(dependencies):
+        return tf.identity(output_tensor, name)
+
+
+def unknown_shape(rank: int | None = None) -> tf.TensorShape:
+    """Return a shape of unknown sizes."""
+    return tf.TensorShape(None if rank is None else [None] * rank)
+
+
+def call_generated_op(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a raw op with positional arguments, as functions of modules such as `gen_nn_ops` allow."""
+    return op(**dict(zip(inspect.signature(op).parameters, args, strict=False)), **kwargs)
 
 
 def is_sparse(tensor: object) -> bool:
@@ -461,71 +495,6 @@ def get_test_data(
     y = generator.randint(0, num_classes, size=(count,))
     x = (means[y] + generator.normal(size=(count, *input_shape))).astype("float32")
     return (x[:train_samples], y[:train_samples]), (x[train_samples:], y[train_samples:])
-
-
-# ---- Keras ----------------------------------------------------------------------------------
-
-
-def normalize_tuple(value: Any, n: int, name: str, allow_zero: bool = False) -> tuple[int, ...]:
-    """Return a tuple of `n` integers from an integer or a sequence."""
-    sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
-    if len(sizes) != n or any(v < 0 or (v == 0 and not allow_zero) for v in sizes):
-        required = "non-negative" if allow_zero else "positive"
-        raise ValueError(f"{name} must be {n} {required} integers, got {value!r}.")
-    return sizes
-
-
-def normalize_padding(value: str) -> str:
-    """Return the name of a padding mode in lower case."""
-    if value.lower() not in ("valid", "same", "causal"):
-        raise ValueError(f"padding must be 'valid', 'same' or 'causal', got {value!r}.")
-    return value.lower()
-
-
-def normalize_data_format(value: str | None) -> str:
-    """Return a data format, by default that of `tf.keras.backend.image_data_format()`."""
-    return tf.keras.backend.normalize_data_format(value)
-
-
-def conv_output_length(input_length: int | None, filter_size: int, padding: str, stride: int, dilation: int = 1) -> int | None:  # fmt: skip
-    """Return the output size of a convolution along one axis."""
-    if input_length is None:
-        return None
-    extent = (filter_size - 1) * dilation + 1
-    length = input_length - extent + 1 if padding == "valid" else input_length
-    if padding == "full":
-        length = input_length + extent - 1
-    return -(-length // stride)
-
-
-def count_params(weights: Iterable[Any]) -> int:
-    """Return the total number of elements of weights, each counted once."""
-    return sum(int(np.prod(w.shape.as_list())) for w in {id(w): w for w in weights}.values())
-
-
-def to_list(x: Any) -> list[Any]:
-    """Return a list with a value, or a sequence as a list."""
-    return list(x) if isinstance(x, list | tuple) else [x]
-
-
-def is_tensor_or_tensor_list(v: Any) -> bool:
-    """Return whether a value is a tensor or a list of tensors."""
-    return tf.is_tensor(to_list(v)[0])
-
-
-def shape_type_conversion(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a layer, so that it takes shapes as tuples and returns `TensorShape`."""
-
-    @functools.wraps(function)
-    def wrapper(instance: Any, input_shape: Any) -> Any:
-        def to_tuple(shape: Any) -> Any:
-            return tuple(shape.as_list()) if isinstance(shape, tf.TensorShape) else shape
-
-        if isinstance(input_shape, list):
-            return function(instance, [to_tuple(shape) for shape in input_shape])
-        return function(instance, to_tuple(input_shape))
-
-    return wrapper
 
 
 # Numbers of dtypes in files: `types_pb2.DT_FLOAT`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import re
@@ -141,6 +142,10 @@ class ShimModule(ModuleType):
                 return getattr(owner, candidate)
         if can_be_module:
             return importlib.import_module(full_name)
+        if key.startswith(("python.ops.gen_", "python.training.training_ops")):
+            op = _find_generated_op(name)
+            if op is not None:
+                return op
         return UnavailableName(full_name, self._find_reason())
 
     def _find_reason(self) -> str:
@@ -164,6 +169,15 @@ class ShimModule(ModuleType):
             if not isinstance(value, ModuleType) or _is_public_module(namespace, name, value):
                 return namespace
         return None
+
+
+def _find_generated_op(name: str) -> Any:
+    """Return the raw op for a function of a module such as `gen_nn_ops`: `ReluGrad` for `relu_grad`."""
+    raw_ops = _load_object("tf.raw_ops")
+    key = name.replace("_", "")
+    raw_name = next((op for op in dir(raw_ops) if op.lower() == key), None)
+    helpers = "meshflow.shims.private_helpers:call_generated_op"
+    return raw_name and functools.partial(_load_object(helpers), getattr(raw_ops, raw_name))
 
 
 def _is_dunder(name: str) -> bool:

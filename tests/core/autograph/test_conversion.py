@@ -532,8 +532,13 @@ def test_local_recursive_functions():
 
 
 MODULE = """{extra}
+import math
 def make():
     return [lambda x: x + {k} if x > 0 else x, lambda x: x * {k} if x > 0 else -x]
+
+def call_imported(x):
+    y = math.sqrt(4)
+    return x + y + {k} if x > 0 else x
 
 class Owner:
     def __private(self, x):
@@ -561,7 +566,7 @@ def test_edited_files(tmp_path, monkeypatch, caplog):
     path = tmp_path / "edited_module.py"
     write(3)
     module = importlib.import_module("edited_module")
-    assert run(*module.make(), module.Owner().call) == [5, 6, 6]
+    assert run(*module.make(), module.Owner().call, module.call_imported) == [5, 6, 6, 7]
     write(4)
     assert run(*module.make()) == [5, 6]
     importlib.reload(module)

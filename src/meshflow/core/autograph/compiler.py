@@ -13,6 +13,7 @@ import copy
 import inspect
 import threading
 import types
+from collections.abc import Collection
 from types import CodeType, FunctionType
 
 from meshflow.core.autograph import ast_nodes, source_lookup, transformer
@@ -86,9 +87,9 @@ def transform_function(function: FunctionType) -> ast.FunctionDef | ast.Lambda:
     """Return the syntax tree of a function after conversion."""
     code = function.__code__
     is_edited = source_lookup.is_edited(code)
-    for definition in source_lookup.find_definitions(code, function.__globals__):
+    for definition, file in source_lookup.find_definitions(code, function.__globals__):
         if not is_edited or _is_same(
-            code, _compile_definition(function, copy.deepcopy(definition))
+            code, _compile_definition(function, copy.deepcopy(definition), file.imports)
         ):
             return transformer.transform(definition)
     if not is_edited:
@@ -124,7 +125,7 @@ def _compile(function: FunctionType) -> CodeType:
 
 
 def _compile_definition(
-    function: FunctionType, definition: ast.FunctionDef | ast.Lambda
+    function: FunctionType, definition: ast.FunctionDef | ast.Lambda, imports: Collection[str] = ()
 ) -> CodeType:
     code = function.__code__
     if isinstance(definition, ast.FunctionDef):
@@ -146,7 +147,8 @@ def _compile_definition(
         outermost = ast.ClassDef(class_name, [], [], [wrapper], [])
         outermost.type_params = []  # type: ignore[attr-defined]
     ast_nodes.set_positions([wrapper, outermost], definition)
-    module = ast.Module([outermost], [])
+    statements = [ast.Import([ast.alias("ag__", name)]) for name in sorted(imports)]
+    module = ast.Module([*statements, outermost], [])
     ast_nodes.fill_in_positions(module)
     flags = code.co_flags & _FUTURE_FLAGS
     compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import linecache
 import os
+import symtable
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -42,6 +44,12 @@ class _ParsedFile:
                 decorators = getattr(node, "decorator_list", [])
                 self.by_line[min([node.lineno, *(d.lineno for d in decorators)])].append(node)
 
+    @functools.cached_property
+    def imports(self) -> frozenset[str]:
+        """Return the names of the file's global imports, whose methods Python calls in another way."""
+        symbols = symtable.symtable("".join(self.lines), "<source>", "exec").get_symbols()
+        return frozenset(symbol.get_name() for symbol in symbols if symbol.is_imported())
+
 
 # Trees take most of the memory of a parsed file, so only the latest files are cached.
 # Functions of an edited file may belong to an earlier version of its text.
@@ -51,7 +59,9 @@ _START_TIME = time.time()
 _files: dict[str, list[_ParsedFile]] = {}
 
 
-def find_definitions(code: CodeType, module_globals: dict[str, Any]) -> Iterator[Definition]:
+def find_definitions(
+    code: CodeType, module_globals: dict[str, Any]
+) -> Iterator[tuple[Definition, _ParsedFile]]:
     """Find the syntax tree of the function from which `code` was compiled.
 
     Args:
@@ -60,7 +70,7 @@ def find_definitions(code: CodeType, module_globals: dict[str, Any]) -> Iterator
 
     Yields:
       A new copy of it: a `FunctionDef` without decorators, or a `Lambda`; first of the current text of
-      the file, then of earlier ones if it has changed.
+      the file, then of earlier ones if it has changed. The second value is the file.
 
     Raises:
       SourceNotFoundError: If there is no source.
@@ -94,12 +104,12 @@ def is_edited(code: CodeType) -> bool:
         return False
 
 
-def _find_in_file(code: CodeType, file: _ParsedFile) -> Iterator[Definition]:
+def _find_in_file(code: CodeType, file: _ParsedFile) -> Iterator[tuple[Definition, _ParsedFile]]:
     candidates = [n for n in file.by_line.get(code.co_firstlineno, ()) if _has_signature(n, code)]
     if len(candidates) > 1:
         candidates = [n for n in candidates if _has_position(n, code)]
     if len(candidates) == 1:
-        yield _copy_definition(candidates[0], file.lines)
+        yield _copy_definition(candidates[0], file.lines), file
 
 
 def _has_signature(node: Any, code: CodeType) -> bool:

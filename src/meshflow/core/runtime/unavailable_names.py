@@ -132,8 +132,7 @@ _NAMES_BY_REASON[_GRAPHS] = " ".join(
     (
         _expand(
             "compat.v1",
-            "GraphOptions InteractiveSession Session SessionLog "
-            "get_default_session placeholder "
+            "GraphOptions SessionLog placeholder "
             "container delete_session_tensor get_session_handle get_session_tensor sparse_placeholder "
             "op_scope variable_op_scope "
             "create_partitioned_variables RunMetadata RunOptions OptimizerOptions "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from meshflow.core.runtime.errors import InvalidValueError
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
@@ -194,7 +195,9 @@ class Conv(Layer):
         """Compute the output."""
         if self._is_causal:
             inputs = array.pad(inputs, self._compute_causal_padding(inputs))
-        return self._add_bias_and_activate(self.convolution_op(inputs, self.kernel.value()))
+        return self._add_bias_and_activate(
+            self.convolution_op(inputs, convert_to_tensor(self.kernel))
+        )
 
     def convolution_op(self, inputs: Tensor, kernel: TensorLike) -> Tensor:
         """Convolve inputs with a kernel; subclasses override it, for example to normalize the kernel.

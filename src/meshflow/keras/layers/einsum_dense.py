@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -115,7 +116,7 @@ class EinsumDense(Layer):
     def call(self, inputs: TensorLike) -> Tensor:
         """Compute the output."""
         outputs = compute_product(
-            self, lambda x, w: einsum(self.equation, x, w), inputs, self.kernel.value()
+            self, lambda x, w: einsum(self.equation, x, w), inputs, convert_to_tensor(self.kernel)
         )
         if self.bias is not None:
             outputs = outputs + self.bias

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -115,7 +116,9 @@ class _LocallyConnectedBase(Conv):
         else:
             # The elements of the kernel are ordered by output.
             positions = np.argwhere(self._connection_mask.reshape(sizes).T)
-            matrix = array.transpose(array.scatter_nd(positions, self.kernel.value(), sizes[::-1]))
+            matrix = array.transpose(
+                array.scatter_nd(positions, convert_to_tensor(self.kernel), sizes[::-1])
+            )
         outputs = matmul(array.reshape(inputs, (batch, input_size)), matrix)
         shape = (
             (self.filters, *self._output_sizes)

@@ -67,9 +67,9 @@ class Merge(Layer):
             while len(x.shape) < rank:
                 x = array.expand_dims(x, 1)
             full.append(x)
-        return self.merge(full)
+        return self._merge_function(full)
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Combine tensors of the same rank."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class Add(Merge):
       [11.0, 22.0]
     """
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the sum."""
         total = inputs[0]
         for x in inputs[1:]:
@@ -127,7 +127,7 @@ class Subtract(Merge):
                 f"A `Subtract` layer should be called on exactly 2 inputs. Received: input_shape={input_shape}"
             )
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the difference."""
         return inputs[0] - inputs[1]
 
@@ -147,7 +147,7 @@ class Multiply(Merge):
       [10.0, 21.0]
     """
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the product."""
         total = inputs[0]
         for x in inputs[1:]:
@@ -170,9 +170,9 @@ class Average(Add):
       [2.0, 5.0]
     """
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the mean."""
-        return super().merge(inputs) / len(inputs)
+        return super()._merge_function(inputs) / len(inputs)
 
 
 class Maximum(Merge):
@@ -190,7 +190,7 @@ class Maximum(Merge):
       [5.0, 9.0]
     """
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the maximum."""
         total = inputs[0]
         for x in inputs[1:]:
@@ -213,7 +213,7 @@ class Minimum(Merge):
       [1.0, 7.0]
     """
 
-    def merge(self, inputs: list[Tensor]) -> Tensor:
+    def _merge_function(self, inputs: list[Tensor]) -> Tensor:
         """Compute the minimum."""
         total = inputs[0]
         for x in inputs[1:]:

@@ -97,6 +97,8 @@ class RNN(Layer):
         self.time_major = time_major
         self.supports_masking = True
         self._num_constants: int | None = None
+        # Cells of users may have no `output_size`.
+        self._traced_shape = not type(cell).__module__.startswith("meshflow.")
         # The layer does not track states between batches, because they are not weights.
         self._untracked: Any = None
 

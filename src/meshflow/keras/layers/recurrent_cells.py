@@ -6,6 +6,7 @@ the next states.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -223,9 +224,10 @@ def as_shape(size: ShapeLike) -> ShapeLike:
 
 def get_output_size(cell: Any) -> ShapeLike:
     """Return the size of the output of a cell: `output_size`, or the size of its first state."""
-    size = getattr(cell, "output_size", None)
-    if size is not None:
-        return size
+    with contextlib.suppress(NotImplementedError):
+        size = getattr(cell, "output_size", None)
+        if size is not None:
+            return size
     states = cell.state_size
     return states[0] if isinstance(states, (list, tuple)) else states
 

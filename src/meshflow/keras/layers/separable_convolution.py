@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Unpack, cast
 
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.variable import Variable
@@ -124,7 +125,7 @@ class DepthwiseConv2D(Conv):
         return self._add_bias_and_activate(
             nn.depthwise_conv2d(
                 inputs,
-                self.depthwise_kernel.value(),
+                convert_to_tensor(self.depthwise_kernel),
                 self.strides,
                 self.padding.upper(),
                 self._nn_data_format,
@@ -204,7 +205,7 @@ class DepthwiseConv1D(DepthwiseConv2D):
         (stride,), (dilation,) = self.strides, self.dilation_rate
         outputs = nn.depthwise_conv2d(
             array.expand_dims(inputs, axis),
-            array.expand_dims(self.depthwise_kernel.value(), 0),
+            array.expand_dims(convert_to_tensor(self.depthwise_kernel), 0),
             (stride, stride),
             self.padding.upper(),
             "NCHW" if self._is_channels_first else "NHWC",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config
@@ -104,7 +105,10 @@ class ConvTranspose(Conv):
             self.dilation_rate,
         )
         outputs = compute_product(
-            self, lambda x, w: nn.conv_transpose(x, w, *static), inputs, self.kernel.value()
+            self,
+            lambda x, w: nn.conv_transpose(x, w, *static),
+            inputs,
+            convert_to_tensor(self.kernel),
         )
         return self._add_bias_and_activate(outputs)
 

@@ -54,6 +54,7 @@ class Wrapper(Layer):
         """Build the wrapped layer, unless it is built."""
         if not self.layer.built:
             self.layer.build(input_shape)
+            self.layer.built = True
         super().build(input_shape)
 
     def get_config(self) -> Config:
@@ -105,6 +106,10 @@ class TimeDistributed(Wrapper):
         flat = array.reshape(inputs, [shape[0] * shape[1], *shape[2:]])
         outputs = self.layer(flat)
         return array.reshape(outputs, [shape[0], shape[1], *outputs.shape.as_list()[1:]])
+
+    def build(self, input_shape: PyTree = None) -> None:
+        """Mark the layer as built; the wrapped layer is built for the shape of one step."""
+        Layer.build(self, input_shape)
 
     def _get_sizes(self, inputs: TensorLike) -> list[Any]:
         """Return the sizes of the inputs; raise an error if there is no time axis."""

@@ -23,12 +23,13 @@ __all__ = ["Namespace", "find_name", "list_attributes"]
 _V1 = "compat.v1."
 # Modules with the names of a namespace that version 2 does not have, or has with other behavior.
 _MODULES = {
-    "": ("op_aliases", "variables", "graph_names", "readers"),
+    "": ("op_aliases", "variables", "graph_names", "readers", "sessions"),
     **{name: (name,) for name in ("data", "image", "layers", "lite", "losses", "metrics", "nn")},
     "io": ("io_names",),
     "python_io": ("io_names",),
     "mixed_precision": ("loss_scaling",),
     "saved_model": ("saved_model",),
+    "keras.backend": ("sessions",),
     "keras.layers": ("cudnn_layers",),
     "summary": ("graph_names",),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
@@ -141,7 +142,7 @@ class _Names(NamedTuple):
 @functools.cache
 def _list_names() -> _Names:
     """Return the names of the table."""
-    namespaces, aliases, functions = {"keras", "keras.layers"}, {}, {}
+    namespaces, aliases, functions = {"keras", "keras.backend", "keras.layers"}, {}, {}
     for line in Path(__file__).with_name("v1_names.txt").read_text().splitlines():
         kind, _, text = line.partition(" ")
         if kind == "m":

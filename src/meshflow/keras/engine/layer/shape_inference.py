@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,7 +41,9 @@ _PLACEHOLDER_ELEMENTS = 8
 # Used if a call fails with large sizes, for example when it slices a table of position embeddings
 # to the input length.
 _SMALL_PLACEHOLDER_SIZES = (6, 12)
-# Maximum number of combinations of sizes that `infer_op_outputs` tries.
+# A size in the message of an error.
+_SIZE = re.compile(r"(?<![\w.])\d{1,6}(?![\w.])")
+# Maximum number of combinations of sizes that an inference tries.
 _MAX_CHOICES = 64
 
 
@@ -62,10 +65,9 @@ def infer_outputs(
     try:
         return _infer_with_probes(call, args, kwargs, probes)
     except Exception as error:
-        if declared is None or not any(probe.used for probe in probes):
-            _restore_unknown_sizes(error, call, args, kwargs)
-            raise
-        return declared()
+        if declared is not None and any(probe.used for probe in probes):
+            return declared()
+        return _infer_with_known_sizes(call, args, kwargs, probes, error)
 
 
 def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> PyTree:
@@ -82,11 +84,19 @@ def infer_op_outputs(call: Callable[..., PyTree], args: tuple, kwargs: dict) -> 
     try:
         return _infer_with_probes(call, args, kwargs, probes)
     except Exception as error:
-        for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs):
-            with contextlib.suppress(Exception):
-                return _infer_with_probes(call, filled_args, filled_kwargs, probes)
-        _restore_unknown_sizes(error, call, args, kwargs)
-        raise
+        return _infer_with_known_sizes(call, args, kwargs, probes, error)
+
+
+def _infer_with_known_sizes(
+    call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe],
+    error: Exception,
+) -> PyTree:  # fmt: skip
+    """Repeat an inference with known sizes for unknown ones, or raise the error that it had."""
+    for filled_args, filled_kwargs in _substitute_known_sizes(args, kwargs, str(error)):
+        with contextlib.suppress(Exception):
+            return _infer_with_probes(call, filled_args, filled_kwargs, probes)
+    _restore_unknown_sizes(error, call, args, kwargs)
+    raise error
 
 
 def _restore_unknown_sizes(
@@ -110,19 +120,33 @@ def _restore_unknown_sizes(
     replace_message(error, merge_messages(first, messages[1], _PLACEHOLDER_SIZES))
 
 
-def _substitute_known_sizes(args: PyTree, kwargs: PyTree) -> Iterator[tuple[Any, Any]]:
-    """Iterate over the arguments with known sizes for unknown ones, fewest changes first."""
+def _substitute_known_sizes(
+    args: PyTree, kwargs: PyTree, message: str
+) -> Iterator[tuple[Any, Any]]:
+    """Iterate over the arguments with known sizes for unknown ones, fewest changes first.
+
+    A size can be that of another argument, or of a constant, which the message of an error names: programs combine
+    inputs with arrays for a fixed batch size.
+    """
     leaves = nest.flatten((args, kwargs))
     symbolic = [v for v in leaves if _has_substitutable_sizes(v)]
     unknown = sum(size is None for t in symbolic for size in t.shape)
     sizes = {v for v in leaves if type(v) is int}
     if len(symbolic) > 1:
         sizes |= {size for t in symbolic for size in t.shape if size is not None}
-    candidates = sorted(s for s in sizes if s > 1)
-    if not unknown or (1 + len(candidates)) ** unknown > _MAX_CHOICES:
-        return
-    choices = itertools.product((None, *candidates), repeat=unknown)
-    for choice in sorted(choices, key=lambda c: len(c) - c.count(None))[1:]:
+    named = {int(n) for n in _SIZE.findall(message)} - {*_PLACEHOLDER_SIZES}
+    # Arguments with the same unknown axes usually have the same batch.
+    is_batch = [axis == 0 for t in symbolic for axis, n in enumerate(t.shape) if n is None]
+    choices: list[tuple[int | None, ...]] = [
+        tuple(size if batch else None for batch in is_batch)
+        for size in sorted(named - {1})[: _MAX_CHOICES // 8]
+        if any(is_batch)
+    ]
+    candidates = sorted(s for s in sizes | named if s > 1)
+    if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
+        product = itertools.product((None, *candidates), repeat=unknown)
+        choices += sorted(product, key=lambda c: len(c) - c.count(None))[1:]
+    for choice in dict.fromkeys(choices):
         sizes_left = iter(choice)
 
         def fill(value: Any, chosen: Iterator[int | None] = sizes_left) -> Any:
