@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jax.dtypes import float0
 from jax.export import is_symbolic_dim
 
@@ -200,13 +201,13 @@ class SizeSpecializer:
                 for index in find_structures()[2]
             ]
             symbolic = [*residuals, *closed.out_avals]
-            is_array = [not isinstance(o, ad.SymbolicZero) and o.dtype != float0 for o in operands]
+            is_array = [not isinstance(o, SymbolicZero) and o.dtype != float0 for o in operands]
             zeros: list[Any] = []
 
             def run(*arrays: Any) -> list[Any]:
                 rest = iter(arrays)
                 full = [
-                    next(rest) if found else ad.SymbolicZero(aval.to_tangent_aval())
+                    next(rest) if found else SymbolicZero(aval.to_tangent_aval())
                     for aval, found in zip(symbolic, is_array, strict=True)
                 ]
                 gradients = rule.call_wrapped(*full)
