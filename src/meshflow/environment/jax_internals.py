@@ -33,9 +33,9 @@ replace it:
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
-* `jex_backend`, `jex_core`, `jex_primitives`, `source_info_util`: changes of the number of devices,
-  jaxprs and primitives, all primitives by name, and source lines of users' programs. These names of
-  `jax.extend` are public, but may change in any version.
+* `jex_backend`, `jex_core`, `jex_primitives`, `linear_util`, `source_info_util`: changes of the number of
+  devices, jaxprs and primitives, all primitives by name, derivative rules of custom functions, and source
+  lines of users' programs. These names of `jax.extend` are public, but may change in any version.
 * `mlir_ir`, `mlir_func`, `mlir_hlo`, `mlir_passes`, `read_portable_artifact`,
   `write_portable_artifact`, `refine_polymorphic_shapes`: StableHLO programs in TensorFlow's files,
   without the fields that `jax.export` adds. They are read, specialized to known sizes, and written.
@@ -108,6 +108,7 @@ __all__ = [
     "jex_backend",
     "jex_core",
     "jex_primitives",
+    "linear_util",
     "make_exported",
     "mlir",
     "mlir_func",
@@ -194,7 +195,7 @@ try:
     from jax._src.sharding_impls import parse_flatten_op_sharding
     from jax.extend import backend as jex_backend
     from jax.extend import core as jex_core
-    from jax.extend import source_info_util
+    from jax.extend import linear_util, source_info_util
     from jax.extend.core import primitives as jex_primitives
     from jax.interpreters import ad, batching, mlir
 
@@ -296,12 +297,9 @@ class SizeDecisions:
         return result
 
     def is_different(self, difference: Any) -> bool:
-        """Check whether a size with an unknown symbol is not zero for the hints, or these are guesses."""
-        names = difference._get_vars()
-        is_guess = not self.guessed.isdisjoint(names)
-        return is_guess or (
-            not self.unknown.isdisjoint(names) and difference._evaluate(self.hints) != 0
-        )
+        """Check whether a size is not zero for the hints, or these are guesses."""
+        is_guess = not self.guessed.isdisjoint(difference._get_vars())
+        return is_guess or difference._evaluate(self.hints) != 0
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
@@ -432,13 +430,15 @@ def decide_sizes_by_hints(scope: Any, decisions: SizeDecisions) -> Iterator[None
       decisions: Receives the comparisons.
     """
     _install_size_decisions()
+    is_outermost = id(scope) not in _size_decisions
     _size_decisions[id(scope)] = decisions
     # The interpreter checks the comparisons of sizes that the program computes.
     scope.decisions = decisions
     try:
         yield
     finally:
-        del _size_decisions[id(scope)]
+        if is_outermost:
+            del _size_decisions[id(scope)]
 
 
 def count_scan_operands(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -88,9 +88,9 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
             op is not None
             and type(self) is Tensor
             and type(other) is Tensor
+            and context.trace is None
             and self._value.dtype == other.array.dtype
             and self._value.shape == other.array.shape
-            and context.trace is None
             and not context.tapes
             and not context.computes_on_host
             and self._value.dtype.kind in "fi"

@@ -30,7 +30,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype, string
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
 from meshflow.core.values.specs import ElementLeaf, TypeSpec
-from meshflow.core.values.symbolic_sizes import make_sizes_tensor
+from meshflow.core.values.symbolic_sizes import as_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.values.unknown_sizes import can_have_unknown_sizes, compute_size, write_row
 
@@ -239,7 +239,7 @@ class TensorArray(ElementLeaf):
             raise ValueError(
                 "TensorArray: `handle` is not supported; create a new TensorArray instead."
             )
-        count = 0 if size is None else int(to_static_value(size, "size"))
+        count = 0 if size is None else as_size(to_static_value(size, "size"))
         self._spec = _SharedState(
             as_dtype(dtype),
             count,
@@ -248,8 +248,9 @@ class TensorArray(ElementLeaf):
             as_shape(element_shape),
             clears=clear_after_read is None or bool(clear_after_read),
         )
-        # Exactly one of `_elements` and `_buffer` is used.
-        self._elements: list[Tensor | None] | None = [None] * count
+        # At most one of `_elements` and `_buffer` is used; none in an array of symbolic size without elements.
+        self._elements: list[Tensor | None] | None
+        self._elements = None if is_symbolic_dim(count) else [None] * count
         self._buffer: Tensor | None = None
         # Whether a loop changes the array, so that its size differs between iterations.
         self._is_loop_state = False
@@ -334,7 +335,9 @@ class TensorArray(ElementLeaf):
 
     def _get_count(self) -> Any:
         """Return the number of elements, which may be a symbolic size."""
-        return len(self._elements) if self._elements is not None else self._buffer.array.shape[0]  # type: ignore[union-attr]
+        if self._elements is not None:
+            return len(self._elements)
+        return self._spec.size if self._buffer is None else self._buffer.array.shape[0]
 
     # ---- single elements --------------------------------------------------------------------
 
@@ -357,7 +360,7 @@ class TensorArray(ElementLeaf):
         if is_symbolic(index):
             return self._write_row(index, tensor)
         position = int(to_static_value(index, "index"))
-        if self._buffer is not None and context.trace is not None:
+        if self._elements is None and context.trace is not None:
             count = self._get_count()
             if is_symbolic_dim(count) or 0 <= position < count:
                 return self._write_row(index, tensor)
@@ -398,7 +401,7 @@ class TensorArray(ElementLeaf):
 
     def _get_element(self, position: int) -> Tensor:
         if self._elements is None:
-            return self._buffer[position]  # type: ignore[index]
+            return self._to_buffer()[position]
         element = self._elements[position]
         return self._make_zeros() if element is None else element
 
@@ -551,7 +554,7 @@ class TensorArray(ElementLeaf):
         if parts:
             result = self._copy_with(None, parts[0])
         else:
-            result = self._copy_with(list(self._elements or []), None)
+            result = self.identity()
         result._is_loop_state = context.trace is not None and context.trace.is_loop_body
         return result
 
@@ -588,7 +591,7 @@ class TensorArray(ElementLeaf):
         self._check_size("concat")
         self._remove_cleared()
         if self._elements is None:
-            joined: Tensor = apply(_flatten, (self._buffer,))
+            joined: Tensor = apply(_flatten, (self._to_buffer(),))
             return joined
         elements = [self._get_element(i) for i in range(len(self))]
         if not elements:

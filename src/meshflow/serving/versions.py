@@ -18,6 +18,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import StrPath
 from meshflow.saved_model import contains_saved_model, load
+from meshflow.saved_model.programs.restored_signatures import RestoredSignature
 from meshflow.serving.batching import Batcher, list_batch_sizes
 from meshflow.serving.protocol import Specs
 
@@ -122,6 +123,8 @@ class Signature:
         shapes = [s.shape.as_list() for s in self.inputs.values() if s.shape.rank is not None]
         if len(shapes) != len(self.inputs) or any(None in shape[1:] for shape in shapes):
             return
+        if isinstance(self._function, RestoredSignature):
+            self._function.disable_interpreter()
         sizes = sizes if self.batcher is not None else [1]
         rng = np.random.default_rng(0)
         rows = {name: _make_sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}

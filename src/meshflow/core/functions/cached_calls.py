@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,21 @@ class _CachedCall:
         return [Tensor(outputs[i]) for i in self._results]
 
 
+class _InterpretedCall:
+    """A function that runs op by op until its compilation pays off.
+
+    Args:
+      concrete: The function.
+    """
+
+    def __init__(self, concrete: ConcreteFunction) -> None:
+        self.should_run = concrete.should_interpret
+        self._interpret = concrete.interpret
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
+        return nest.flatten(self._interpret(arrays))
+
+
 class CachedCalls:
     """The calls of a saved function without side effects.
 
@@ -81,7 +96,12 @@ class CachedCalls:
       fingerprint: Identifies the function, by the bytes of its file.
       captures: Variables and constants that the function uses.
       trace: Traces the function for tensors if the cache has no entry.
+
+    Attributes:
+      interprets: Whether the function runs op by op until its compilation pays off.
     """
+
+    interprets = True
 
     def __init__(
         self,
@@ -90,7 +110,7 @@ class CachedCalls:
         trace: Callable[[Sequence[Tensor]], ConcreteFunction],
     ) -> None:
         self._fingerprint, self._captures, self._trace = fingerprint, captures, trace
-        self._calls: dict[Any, _CachedCall | None] = {}
+        self._calls: dict[Any, _CachedCall | _InterpretedCall | None] = {}
         self._compile_lock = threading.RLock()
         self._is_supported = all(type(c) in (Variable, Tensor) for c in captures)
 
@@ -100,16 +120,9 @@ class CachedCalls:
             return None
         arrays = [t.array for t in tensors]
         key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
-        if key not in self._calls:
-            with self._compile_lock:
-                if key not in self._calls:
-                    # A function that cannot be compiled runs op by op, or raises the error.
-                    with contextlib.suppress(Exception):
-                        self._calls[key] = self._load_or_compile(tensors, arrays)
-                    self._calls.setdefault(key, None)
-                    if len(self._calls) > MAX_TRACES:
-                        self._calls.pop(next(iter(self._calls)))
-        call = self._calls.get(key)
+        call = self._calls.get(key, self)
+        if call is self or (isinstance(call, _InterpretedCall) and not call.should_run(arrays)):
+            call = self._replace_call(key, call, tensors, arrays)
         if call is None:
             return None
         if FunctionSettings.on_launch is not None:
@@ -120,9 +133,25 @@ class CachedCalls:
             # The call has no effects. The function raises the error, or accepts other devices.
             return None
 
+    def _replace_call(
+        self, key: Hashable, previous: object, tensors: Sequence[Tensor], arrays: Sequence[Array]
+    ) -> _CachedCall | _InterpretedCall | None:
+        """Load, trace or compile the function, unless another thread has done so."""
+        with self._compile_lock:
+            if self._calls.get(key, self) is previous:
+                interprets = self.interprets and previous is self
+                call = None
+                # A function that cannot be compiled runs op by op, or raises the error.
+                with contextlib.suppress(Exception):
+                    call = self._load_or_compile(tensors, arrays, interprets)
+                self._calls[key] = call
+                if len(self._calls) > MAX_TRACES:
+                    self._calls.pop(next(iter(self._calls)))
+            return self._calls.get(key)
+
     def _load_or_compile(
-        self, tensors: Sequence[Tensor], arrays: Sequence[Array]
-    ) -> _CachedCall | None:
+        self, tensors: Sequence[Tensor], arrays: Sequence[Array], interprets: bool
+    ) -> _CachedCall | _InterpretedCall | None:
         values = [*arrays, *(c._value for c in self._captures)]
         device = get_only_device(values)
         if device is None:
@@ -136,7 +165,8 @@ class CachedCalls:
             _list_source_stamps(),
         )
         key = make_key(repr(identity).encode() + self._fingerprint, device)
-        return self._load_call(key, len(arrays), device) or self._compile_call(key, tensors, device)
+        call = self._load_call(key, len(arrays), device)
+        return call or self._compile_call(key, tensors, device, interprets)
 
     def _load_call(self, key: str, count: int, device: jax.Device) -> _CachedCall | None:
         data = compilation_cache.read_entry(key + _PLAN_SUFFIX)
@@ -158,16 +188,20 @@ class CachedCalls:
         return _CachedCall(main, prepacked, [self._captures[i] for i in captures], plan["results"])
 
     def _compile_call(
-        self, key: str, tensors: Sequence[Tensor], device: jax.Device
-    ) -> _CachedCall | None:
+        self, key: str, tensors: Sequence[Tensor], device: jax.Device, interprets: bool
+    ) -> _CachedCall | _InterpretedCall | None:
         """Compile the call and store it in the cache; return None for a function with side effects."""
         concrete = self._trace(tensors)
-        parts, traced = concrete.get_pure_program(), concrete.traced
+        traced = concrete.traced
+        slots = nest.flatten(traced.structure)
+        if traced.writes or not all(isinstance(s, TensorSlot) for s in slots):
+            return None
+        if interprets and concrete.should_interpret([t.array for t in tensors]):
+            return _InterpretedCall(concrete)
+        parts = concrete.get_pure_program()
         indices = {id(c): i for i, c in enumerate(self._captures)}
         capture_indices = [indices.get(id(c)) for c in traced.captures]
-        slots = nest.flatten(traced.structure)
-        has_slots = all(isinstance(s, TensorSlot) for s in slots)
-        if parts is None or None in capture_indices or not has_slots:
+        if parts is None or None in capture_indices:
             return None
         main, prepacked = parts
         captured = traced.get_captured_arrays()

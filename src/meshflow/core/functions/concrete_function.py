@@ -63,6 +63,7 @@ from meshflow.core.tracing.trace import TracedFunction, is_array_like
 from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec, CompositeTensor, split_value
 from meshflow.core.values.convert import convert_to_tensor
+from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.core.values.tensor import Tensor
@@ -239,6 +240,7 @@ class ConcreteFunction(SignedFunction):
       structured_outputs: The result structure with `TensorSpec`s for tensors.
       retrace: Returns a function that is traced again for each call, instead of this one; or None.
       variants: This trace and others with other decisions about sizes that depend on values, or None.
+      sizes: The symbols in place of unknown sizes of the arguments, or None.
 
     Example:
       >>> import meshflow as tf
@@ -259,6 +261,7 @@ class ConcreteFunction(SignedFunction):
         self.is_stored = False
         self.retrace: Callable[[], SignedFunction] | None = None
         self.variants: SizeVariants[ConcreteFunction] | None = None
+        self.sizes: GuardedSizes | None = None
         self._parameters = parameters
         self.structured_input_signature = name_specs(signature, parameters)
         written = {id(v) for v in traced.writes}
@@ -481,7 +484,7 @@ class ConcreteFunction(SignedFunction):
             if isinstance(leaf, CompositeTensor):
                 # A value without tensors is known.
                 return type_spec_from_value(leaf) if split_value(leaf) else leaf
-            if isinstance(leaf, TensorSpec) and self.traced.has_unknown_sizes:
+            if isinstance(leaf, TensorSpec) and has_symbolic_size(leaf.shape.as_list()):
                 shape = [None if is_symbolic_dim(n) else n for n in leaf.shape]
                 return TensorSpec(shape, leaf.dtype, leaf.name)
             return TensorSpec.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf

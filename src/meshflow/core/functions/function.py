@@ -19,6 +19,7 @@ from typing import Any, overload
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from meshflow.core.autograph import convert
 from meshflow.core.dispatch.tiers import is_interpreter_enabled
@@ -38,19 +39,21 @@ from meshflow.core.runtime.context import context, emulate_graph
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
-from meshflow.core.tracing.trace import trace
-from meshflow.core.values import nest
+from meshflow.core.tracing.trace import TracedFunction, trace
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.symbolic_sizes import has_symbolic_size, make_sizes_tensor
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.trace_families import TraceFamily, vary_unknown_sizes
+from meshflow.core.values.trace_families import TraceFamily
 from meshflow.core.variables.variable import Variable
 from meshflow.core.variables.variable_creation import VariableNeedsEagerError
 from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter import SizeGuardError
+from meshflow.passes.size_specialization import can_differentiate
 
 _log = logging.getLogger("meshflow")
 
@@ -105,11 +108,7 @@ class Function:
         # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
-        leaves = nest.flatten_parts(self.input_signature or ())
-        specs = [s for s in leaves if isinstance(s, TensorSpec)]
-        self._has_unknown_sizes = reduce_retracing or any(
-            not s.shape.is_fully_defined() for s in specs
-        )
+        specs = [s for s in nest.flatten_parts(self.input_signature or ()) if _is_tensor_or_spec(s)]
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
         self._signature_sizes: list[Any] = [
@@ -194,16 +193,17 @@ class Function:
             arrays, key = self._arguments.make_key(args, kwargs)
             concrete = self._cache.get(key)
             if concrete is None:
-                general = self._find_general(args, kwargs, arrays, key)
-                if general is not None and general.should_interpret(arrays):
+                general = self._find_general(args, kwargs, key)
+                is_nested = context.trace is not None or context.tapes
+                if general is not None and not is_nested and general.should_interpret(arrays):
                     with contextlib.suppress(SizeGuardError):
                         result = general.interpret(arrays)
                         if FunctionSettings.called is not None:
                             FunctionSettings.called.setdefault(self._name, general)
                         return result
                 try:
-                    concrete = self._trace_once(args, kwargs, key, runs=True)
-                    if general is not None:
+                    concrete = self._trace_once(args, kwargs, key, general, runs=True)
+                    if general is not None and not is_nested:
                         concrete.disable_interpreter()
                 except VariableNeedsEagerError:
                     if context.trace is not None:
@@ -264,43 +264,67 @@ class Function:
             return result
 
     def _find_general(
-        self, args: Args, kwargs: Kwargs, arrays: Sequence[Array], key: Hashable
+        self,
+        args: Args,
+        kwargs: Kwargs,
+        key: Hashable,
+        declared_sizes: Sequence[Sequence[int | None]] | None = None,
     ) -> ConcreteFunction | None:
-        """Return a trace with symbolic sizes that is valid for these arguments, or None."""
-        is_nested = context.trace is not None or context.tapes
-        if is_nested or self._jit_compile or not is_interpreter_enabled():
-            return None
-        if not self._has_unknown_sizes and not any(
-            # The number of values in rows, or of elements, is always unknown.
-            isinstance(leaf, CompositeTensor)
-            for leaf in nest.flatten((args, kwargs))
-        ):
+        """Return a trace with symbolic sizes that is valid for these arguments or specs, or None.
+
+        Args:
+          args: Positional arguments or specs.
+          kwargs: Keyword arguments or specs.
+          key: Their key.
+          declared_sizes: The sizes of the tensors, with None for unknown ones, if it is not an input signature that
+            declares them.
+        """
+        if context.has_symbolic_sizes or context.exporting or context.place_output is not None:
             return None
         parts: Any = key
         family_key = parts[0], tuple(map(_omit_sizes, parts[1])), *parts[2:]
-        shapes = [a.shape for a in arrays]
         family = self._families.get(family_key)
+        leaves = [leaf for leaf in nest.flatten_parts((args, kwargs)) if _is_tensor_or_spec(leaf)]
+        shapes = [tuple(leaf.shape) for leaf in leaves]
         if family is None:
-            family = self._families[family_key] = TraceFamily()
+            known_sizes = declared_sizes or self._signature_sizes
+            ranks = [None if sizes is None else len(sizes) for sizes in known_sizes]
+            is_declared = any(sizes and None in sizes for sizes in known_sizes)
+            if not is_declared or ranks != [len(s) for s in shapes]:
+                known_sizes = None
+                # The number of values in rows, or of elements, is always unknown.
+                if not (self._reduce_retracing or is_declared) and not any(
+                    isinstance(leaf, CompositeTensor) for leaf in nest.flatten((args, kwargs))
+                ):
+                    return None
+            family = self._families[family_key] = TraceFamily(known_sizes)
             # The key contains the ids of these objects, so they must exist as long as it.
             family.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
-            ranks = [None if s is None else len(s) for s in self._signature_sizes]
-            if ranks == [len(s) for s in shapes] and any(
-                # The first axis is usually that of the batch, and often has the same size in all calls.
-                None in sizes[1:]
-                for sizes in self._signature_sizes
-            ):
-                family.add_call(vary_unknown_sizes(shapes, self._signature_sizes))
+            if known_sizes is not None and declared_sizes is None:
                 self._first_calls.append(nest.map_structure(to_spec, (args, kwargs)))
             if len(self._families) > retracing.MAX_TRACES:
                 self._families.pop(next(iter(tuple(self._families))), None)
+        if not family.is_declared:
+            # The function is traced for exact sizes, too.
+            is_nested = context.trace is not None or context.tapes
+            if is_nested or self._jit_compile or not is_interpreter_enabled():
+                return None
 
         def trace_sizes(sizes: GuardedSizes) -> ConcreteFunction:
-            specs = iter(map(TensorSpec, sizes.shapes, [a.dtype for a in arrays]))
+            specs = iter(map(TensorSpec, sizes.shapes, [leaf.dtype for leaf in leaves]))
             general_args, general_kwargs = nest.map_parts(
-                lambda leaf: next(specs) if is_tensor_argument(leaf) else leaf, (args, kwargs)
+                lambda leaf: next(specs) if _is_tensor_or_spec(leaf) else leaf, (args, kwargs)
             )
-            return self._trace(general_args, general_kwargs, None)
+            try:
+                concrete = self._trace(general_args, general_kwargs, None)
+            except VariableNeedsEagerError:
+                # A trace for exact sizes creates the variables.
+                self._families.pop(family_key, None)
+                raise
+            if concrete.resizable_variables or _captures_tracers(concrete.traced):
+                raise NotImplementedError("captures of the function differ between its calls")
+            concrete.sizes = sizes
+            return concrete
 
         with self._trace_lock:
             return family.find(shapes, trace_sizes)
@@ -308,13 +332,23 @@ class Function:
     # ---- tracing ---------------------------------------------------------------------------
 
     def _trace_once(
-        self, args: Args, kwargs: Kwargs, key: Hashable, runs: bool = False
+        self,
+        args: Args,
+        kwargs: Kwargs,
+        key: Hashable,
+        general: ConcreteFunction | None,
+        runs: bool = False,
     ) -> ConcreteFunction:
-        """Trace the function for a signature, once for all threads."""
+        """Trace the function for a signature, once for all threads, or specialize a trace with symbolic sizes."""
         with self._trace_lock:
             cached = self._cache.get(key)
             if cached is not None:
                 return cached
+            if general is not None and not general.traced.has_unknown_sizes:
+                concrete = self._specialize(general, args, kwargs)
+                if concrete is not None:
+                    self._cache_trace(key, concrete, args, kwargs)
+                    return concrete
             concrete = self._trace(args, kwargs, key, runs)
         if runs and self.input_signature is None and not self._reduce_retracing:
             owner = None if self._instance is None else self._instance()
@@ -322,6 +356,27 @@ class Function:
                 retracing.describe_function(self._python, owner),
                 lambda: self._explain_trace(concrete, args, kwargs),
             )
+        return concrete
+
+    def _specialize(
+        self, general: ConcreteFunction, args: Args, kwargs: Kwargs
+    ) -> ConcreteFunction | None:
+        """Return a trace with symbolic sizes for the sizes of arguments or specs; None if its derivatives would differ."""
+        sizes = general.sizes
+        is_differentiable = context.trace is not None or context.tapes
+        if sizes is None or (
+            is_differentiable and not can_differentiate(general.traced.closed_jaxpr)
+        ):
+            return None
+        leaves = nest.flatten_parts((args, kwargs))
+        shapes = [tuple(leaf.shape) for leaf in leaves if _is_tensor_or_spec(leaf)]
+        signature = nest.map_structure(to_spec, (args, kwargs))
+        concrete = ConcreteFunction(
+            general.traced.specialize(sizes, shapes),
+            signature,
+            self._arguments.list_parameter_names(),
+        )
+        concrete.is_stored = general.is_stored
         return concrete
 
     def _explain_trace(self, concrete: ConcreteFunction, args: Args, kwargs: Kwargs) -> str:
@@ -362,6 +417,8 @@ class Function:
         def run(*args: Any, **kwargs: Any) -> PyTree:
             copied = nest.map_structure(lambda leaf: leaf, (args, kwargs))
             result = self._call_python(converted, args, kwargs)
+            if context.has_symbolic_sizes:
+                result = nest.map_structure(_to_size_tensor, result)
             scope: Any = context.trace
             if _is_changed((args, kwargs), copied):
                 raise ValueError(
@@ -399,10 +456,11 @@ class Function:
             )
         elif traced.has_unknown_sizes:
             key = None
-        if key is None:
-            self._num_traces += 1
-        elif not traced.sets_initial_values and not any(
-            isinstance(c, Tensor) and isinstance(c.array, jax.core.Tracer) for c in traced.captures
+        self._num_traces += 1
+        if (
+            key is not None
+            and not traced.sets_initial_values
+            and not _captures_tracers(concrete.traced)
         ):
             self._cache_trace(key, concrete, args, kwargs)
         return concrete
@@ -414,7 +472,6 @@ class Function:
         concrete.last_use = self._history.calls
         concrete.identity_arguments = self._arguments.list_identity_arguments(args, kwargs)
         self._cache[key] = concrete
-        self._num_traces += 1
         if len(self._cache) > retracing.MAX_TRACES:
             # The dictionary is copied, because other threads may cache traces at the same time.
             items = list(self._cache.items())
@@ -520,7 +577,8 @@ class Function:
         concrete = self._cache.get(key)
         if concrete is None:
             try:
-                concrete = self._trace_once(args, kwargs, key)
+                general = self.find_general_for(args, kwargs)
+                concrete = self._trace_once(args, kwargs, key, general)
             except VariableNeedsEagerError:
                 zeros = nest.map_structure(_make_zeros, (args, kwargs))
                 self._run_first_call(*zeros)
@@ -531,6 +589,23 @@ class Function:
         """Trace the function for the exact sizes of its first calls, for code that saves such traces."""
         for args, kwargs in self._first_calls:
             self.get_concrete_for(args, kwargs)
+
+    def find_general_for(
+        self,
+        args: Args,
+        kwargs: Kwargs,
+        sizes: Sequence[Sequence[int | None]] | None = None,
+    ) -> ConcreteFunction | None:
+        """Return a trace with symbolic sizes that is valid for specs, or None.
+
+        Args:
+          args: Positional arguments with specs of known sizes.
+          kwargs: Keyword arguments with specs of known sizes.
+          sizes: The sizes of the tensors, with None for unknown ones; by default those of the input signature.
+        """
+        # The key of calls with tensors.
+        _, key = self._arguments.make_key(*nest.map_structure(_to_blank_tensor, (args, kwargs)))
+        return self._find_general(args, kwargs, key, sizes)
 
     def _get_polymorphic(self, args: Args, kwargs: Kwargs) -> ShapePolymorphicFunction:
         _, key = self._arguments.make_key(args, kwargs)
@@ -586,6 +661,13 @@ def warn_eager_fallback(name: str, error: BaseException) -> None:
     )
 
 
+def _to_blank_tensor(leaf: Any) -> Any:
+    """Replace a spec by a tensor without memory for its elements."""
+    if isinstance(leaf, TensorSpec) and _is_tensor_or_spec(leaf):
+        return Tensor(np.broadcast_to(np.zeros((), leaf.dtype.dtype), tuple(leaf.shape)))
+    return leaf
+
+
 def _make_zeros(leaf: Any) -> Any:
     if isinstance(leaf, TensorSpec):
         return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
@@ -598,6 +680,28 @@ def _to_known_tensor(leaf: Any) -> Any:
     if is_constant or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
         return convert_to_tensor(leaf)
     return leaf
+
+
+def _to_size_tensor(leaf: Any) -> Any:
+    """Convert symbolic sizes and shapes that a function returns to tensors."""
+    if is_symbolic_dim(leaf):
+        return make_sizes_tensor(leaf, np.int32)
+    if isinstance(leaf, TensorShape) and leaf.rank and has_symbolic_size(leaf.as_list()):
+        return make_sizes_tensor(tuple(leaf.as_list()), np.int32)
+    return leaf
+
+
+def _is_tensor_or_spec(leaf: object) -> bool:
+    if isinstance(leaf, TensorSpec):
+        return leaf.dtype is not dtypes.string
+    return is_tensor_argument(leaf)
+
+
+def _captures_tracers(traced: TracedFunction) -> bool:
+    """Check whether a function uses tensors of an outer trace, so that it cannot be called again."""
+    return any(
+        isinstance(c, Tensor) and isinstance(c.array, jax.core.Tracer) for c in traced.captures
+    )
 
 
 def _is_changed(arguments: PyTree, copied: PyTree) -> bool:

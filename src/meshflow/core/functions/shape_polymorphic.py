@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from meshflow.core.functions.call_arguments import (
@@ -13,7 +14,7 @@ from meshflow.core.functions.call_arguments import (
 from meshflow.core.functions.concrete_function import ConcreteFunction, SignedFunction
 from meshflow.core.functions.signatures import Args, Kwargs, name_specs
 from meshflow.core.tracing.trace import TracedFunction
-from meshflow.core.values import nest
+from meshflow.core.values import dtypes, nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.environment.types import PyTree
@@ -31,9 +32,20 @@ class TraceableFunction(Protocol):
     def get_concrete_for(self, args: Args, kwargs: Kwargs) -> ConcreteFunction:
         """Return the concrete function for a signature without unknown sizes."""
 
+    def find_general_for(
+        self, args: Args, kwargs: Kwargs, sizes: Sequence[Sequence[int | None]]
+    ) -> ConcreteFunction | None:
+        """Return a trace with symbolic sizes that is valid for specs, or None."""
+
+
+# The value of unknown sizes for which a function is traced with symbols: it must be larger than usual windows.
+_TYPICAL_SIZE = 32
+
 
 class ShapePolymorphicFunction(SignedFunction):
-    """A concrete function with unknown sizes in its specs, which is traced for each actual size.
+    """A concrete function with unknown sizes in its specs, which is traced once with symbolic sizes if possible.
+
+    Otherwise it is traced for each actual size.
 
     Attributes:
       structured_input_signature: (args, kwargs) with `TensorSpec`s for tensors.
@@ -48,17 +60,33 @@ class ShapePolymorphicFunction(SignedFunction):
             nest.map_structure(to_spec, (args, kwargs)), self._parameters
         )
 
+        # The function is traced now, so that its side effects and errors occur now.
+        self._general = self._trace_with_symbols()
+
+    def _trace_with_symbols(self) -> ConcreteFunction | None:
+        specs = [s for s in nest.flatten_parts(self._template) if isinstance(s, TensorSpec)]
+        if any(s.shape.rank is None for s in specs):
+            return None
+        sizes = [s.shape.as_list() for s in specs if s.dtype is not dtypes.string]
+        return self._function.find_general_for(*self._set_sizes(_TYPICAL_SIZE), sizes)
+
     @property
     def _any_traced(self) -> TracedFunction:
-        return self._trace_size(2).traced
+        return self._trace_size(2 if self._general is None else _TYPICAL_SIZE).traced
+
+    def _set_sizes(self, size: int) -> tuple[Args, Kwargs]:
+        """Return the arguments with a known size instead of all unknown ones."""
+        args, kwargs = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
+        return args, kwargs
 
     def _trace_size(self, size: int) -> ConcreteFunction:
-        args, kwargs = nest.map_parts(lambda s: _replace_unknown_sizes(s, size), self._template)
-        return self._function.get_concrete_for(args, kwargs)
+        return self._function.get_concrete_for(*self._set_sizes(size))
 
     @property
     def structured_outputs(self) -> PyTree:
         """Return the result structure, with None for sizes that depend on unknown input sizes."""
+        if self._general is not None:
+            return self._general.structured_outputs
         first, second = (
             self._trace_size(2).structured_outputs,
             self._trace_size(3).structured_outputs,

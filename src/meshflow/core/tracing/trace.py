@@ -57,9 +57,11 @@ from meshflow.environment.jax_internals import (
 from meshflow.environment.types import ClosedJaxpr, PyTree, Var
 from meshflow.passes.jaxprs import summarize_jaxpr
 from meshflow.passes.simplification_barriers import insert_simplification_barriers
+from meshflow.passes.size_specialization import SizeSpecializer
 
 if TYPE_CHECKING:
     from meshflow.core.values.shapes import TensorShape
+    from meshflow.core.values.size_guards import GuardedSizes
 
 _capture = jex_core.Primitive("capture")
 _capture.def_abstract_eval(lambda *, index, aval: aval)
@@ -391,6 +393,34 @@ class TracedFunction:
             self._rewritten_op = PassPipeline.version, op
         return self._rewritten_op[1]
 
+    def specialize(self, sizes: GuardedSizes, shapes: Sequence[tuple[int, ...]]) -> TracedFunction:
+        """Return the function for known sizes.
+
+        Args:
+          sizes: The symbols of the trace.
+          shapes: Shapes of the arguments.
+        """
+        specializer = SizeSpecializer(sizes.shapes, shapes, lambda: sizes.trace_rules(shapes))
+        traced = TracedFunction(
+            self.name,
+            specializer.specialize(self.closed_jaxpr),
+            self.captures,
+            self.writes,
+            self.structure,
+            self.num_results,
+        )
+        traced.iterator_captures, traced.infeeds = self.iterator_captures, self.infeeds
+        traced.fed_iterators = self.fed_iterators
+        traced.allows_simplification = self.allows_simplification
+        find = lambda value: specializer.atoms.get(value, value) if _is_variable(value) else value
+        traced.calls = [
+            call._replace(
+                operands=list(map(find, call.operands)), results=list(map(find, call.results))
+            )
+            for call in self.calls
+        ]
+        return traced
+
     def run_on_arrays(self, arguments: Sequence[Any], captures: Sequence[Any]) -> list[Any]:
         """Run the program on arrays.
 
@@ -493,6 +523,10 @@ class TracedFunction:
             # Every training step returns such a dictionary, so it gets a fast path.
             return {key: tensors[slot.index] for key, slot in structure.items()}
         return fill_slots(structure, tensors)
+
+
+def _is_variable(value: object) -> bool:
+    return isinstance(value, jex_core.Var)
 
 
 class TensorSlot:

@@ -143,6 +143,21 @@ class GuardedSizes(SizeScope):
         with super().record(has_symbols):
             yield
 
+    @contextlib.contextmanager
+    def trace_rules(self, shapes: Sequence[Shape]) -> Iterator[None]:
+        """Record the decisions of derivative rules, which are traced later, for a program for known sizes.
+
+        Raises:
+          NotImplementedError: If the sizes require other decisions.
+        """
+        with self.record():
+            yield
+        if self.bind(shapes) is None:
+            raise NotImplementedError(
+                "The gradient of a function with unknown sizes has other steps for these sizes than for those of its "
+                "first call. Remove the input signature, so that the function is traced for each size."
+            )
+
     def bind(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
         """Return the values of the symbols for a call, or None if the trace is not valid for it.
 

@@ -31,6 +31,10 @@ _MAX_CALLS = 4
 class TraceFamily(Generic[T]):
     """The traces of a function for arguments that differ only in their sizes.
 
+    Args:
+      known_sizes: The sizes of each argument, with None for those that vary, so that the first call is traced
+        with symbols. By default, the sizes of two calls determine which ones vary.
+
     Attributes:
       identity_arguments: Arguments that the key of the family refers to by id.
 
@@ -41,13 +45,19 @@ class TraceFamily(Generic[T]):
       [None, 'trace for [(d0, 2)]', 'trace for [(d0, 2)]']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known_sizes: Sequence[Sequence[int | None]] | None = None) -> None:
+        self._known_sizes = known_sizes
         self._calls: list[list[tuple[int, ...]]] = []
         self._traces: list[tuple[GuardedSizes, T]] = []
         self._num_attempts = 0
         # Shapes with symbols, as text, for which the function could not be traced.
         self._failures: set[str] = set()
         self.identity_arguments: list[Any] = []
+
+    @property
+    def is_declared(self) -> bool:
+        """Return whether the caller declared which sizes vary."""
+        return self._known_sizes is not None
 
     def add_call(self, shapes: Shapes) -> None:
         """Add the shapes of a call that is expected, so that the next call is traced with symbols."""
@@ -68,12 +78,16 @@ class TraceFamily(Generic[T]):
         found = self._find_valid(shapes)
         if found is not None or list(shapes) in self._calls or self._num_attempts == _MAX_TRACES:
             return found
+        hints = list(shapes)
+        if self._known_sizes is not None and not self._num_attempts:
+            hints = _raise_unknown_sizes(shapes, self._known_sizes)
+            self._calls.append(vary_unknown_sizes(hints, self._known_sizes))
         # Axes of size 1 may be broadcast, so they differ from all others.
-        similar = [call for call in self._calls if _find_ones(call) == _find_ones(shapes)]
+        similar = [call for call in self._calls if _find_ones(call) == _find_ones(hints)]
         self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
         if not similar:
             return None
-        sizes = GuardedSizes([*similar, list(shapes)])
+        sizes = GuardedSizes([*similar, hints])
         pattern = str(sizes.shapes)
         if pattern in self._failures:
             self._num_attempts = _MAX_TRACES
@@ -112,6 +126,16 @@ def vary_unknown_sizes(
     # Sizes of different axes are unlikely to be related, so they change by different amounts.
     return [
         tuple([n + axis + 1 if s[axis] is None else n for axis, n in enumerate(shape)])
+        for shape, s in zip(shapes, known_sizes, strict=True)
+    ]
+
+
+def _raise_unknown_sizes(
+    shapes: Shapes, known_sizes: Sequence[Sequence[int | None]]
+) -> list[tuple[int, ...]]:
+    """Replace unknown sizes of 0 and 1, for which many functions have special cases."""
+    return [
+        tuple([n if size is not None else max(n, 2) for n, size in zip(shape, s, strict=True)])
         for shape, s in zip(shapes, known_sizes, strict=True)
     ]
 

@@ -37,6 +37,10 @@ def compute_initial_array(
     with init_scope():
         value = initial_value() if callable(initial_value) else initial_value
     if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
+        known = getattr(value, "_known_value", None)
+        if known is not None:
+            value = Tensor(known.compute_value())
+    if isinstance(value, Tensor) and isinstance(value.array, jax.core.Tracer):
         scope = context.trace
         if scope is None or not scope.runs_immediately:
             raise VariableNeedsEagerError(

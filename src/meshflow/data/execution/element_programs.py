@@ -17,7 +17,7 @@ from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
 from meshflow.core.values.size_guards import GuardedSizes
 from meshflow.core.values.specs import TensorSpec
-from meshflow.core.values.trace_families import TraceFamily, vary_unknown_sizes
+from meshflow.core.values.trace_families import TraceFamily
 from meshflow.data import structure
 from meshflow.data.execution.cpu_programs import compile_for_cpu
 from meshflow.environment.jax_internals import dce_jaxpr
@@ -133,9 +133,8 @@ class SizedPrograms:
             family_key = tuple([(a.ndim, a.dtype.str) for a in leaves])
             family = self._families.get(family_key)
             if family is None:
-                family = self._families[family_key] = TraceFamily()
                 known_sizes = [spec.shape.as_list() for spec in nest.flatten(self._spec)]
-                family.add_call(vary_unknown_sizes(shapes, known_sizes))
+                family = self._families[family_key] = TraceFamily(known_sizes)
             program = family.find(shapes, trace_sizes)
         if program is not None:
             self._general[key] = program

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.export import is_symbolic_dim
 
 from meshflow.core.values.symbolic_sizes import has_symbolic_size
 from meshflow.environment.jax_internals import batching, jex_core, mlir
@@ -67,8 +68,17 @@ class Windows(NamedTuple):
     def is_tiling(self, shape: tuple[int, ...]) -> bool:
         """Check whether the windows cover an array without gaps, overlaps or padding."""
         divides = all(n % k == 0 for n, k in zip(shape, self.size, strict=True))
-        unpadded = all(pair == (0, 0) for pair in self.pads)
-        return divides and unpadded and self.size == self.strides and max(self.dilations) == 1
+        return (
+            divides
+            and not self.has_padding
+            and self.size == self.strides
+            and max(self.dilations) == 1
+        )
+
+    @property
+    def has_padding(self) -> bool:
+        """Return whether the array may be padded."""
+        return any(is_symbolic_dim(n) or n for pair in self.pads for n in pair)
 
     def iter_slices(
         self, shape: tuple[int, ...]
@@ -82,7 +92,7 @@ class Windows(NamedTuple):
 
 def pad_array(x: Array, windows: Windows, value: _Scalar) -> Array:
     """Pad an array with a value."""
-    if all(pair == (0, 0) for pair in windows.pads):
+    if not windows.has_padding:
         return x
     return lax.pad(x, np.asarray(value, x.dtype), [(low, high, 0) for low, high in windows.pads])
 

@@ -409,7 +409,7 @@ def make_restored_function(choice: AlternativeDispatcher) -> RestoredFunction:
     """Return a `tf.function` of the alternatives."""
     restored = RestoredFunction(choice, autograph=False)
     specs = [s for a in choice.alternatives for s in nest.flatten(a.arguments)]
-    restored._has_unknown_sizes = any(
+    restored._reduce_retracing = any(
         isinstance(s, TensorSpec) and not s.shape.is_fully_defined() for s in specs
     )
     # A compiled program cannot take or return sparse tensors.

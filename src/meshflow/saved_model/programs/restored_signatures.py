@@ -84,6 +84,11 @@ class RestoredSignature(RestoredConcreteFunction):
         self.structured_input_signature = ((), alternative.arguments[1])
         self._cached_calls = _make_cached_calls(alternative.program, self._run)
 
+    def disable_interpreter(self) -> None:
+        """Compile the function for its next run, for servers."""
+        if self._cached_calls is not None:
+            self._cached_calls.interprets = False
+
     @property
     def structured_outputs(self) -> dict[str, TensorSpec]:
         """Return the specs of the results by name."""

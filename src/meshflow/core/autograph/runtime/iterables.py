@@ -20,7 +20,7 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.symbolic_sizes import get_sizes
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.unknown_sizes import read_sizes
+from meshflow.core.values.unknown_sizes import is_unknown_size, read_sizes
 
 _item = Op(
     "getitem", lambda o, _: lax.dynamic_index_in_dim(o[0], o[1], 0, keepdims=False), heavy=True
@@ -59,14 +59,27 @@ class StagedRange(StagedIterable):
             apply(CAST, (p,), (element_dtype.dtype,)) for p in parts
         )
 
-    def __autograph_for__(self) -> LoopElements:
+    def __autograph_for__(self) -> LoopElements | LoopStream | None:
+        bounds = self._find_bounds()
+        if bounds is not None and not any(map(is_unknown_size, bounds)) and not context.exporting:
+            # The number of iterations is a symbolic size.
+            tensor = self._as_tensor()
+            if bounds[0] == 0 and bounds[2] == 1:
+                register_index_range(tensor)
+            return get_staged_elements(tensor)
         count = apply(_range_count, (self.start, self.limit, self.delta))
         return LoopElements(count, lambda i: apply(_range_item, (self.start, i, self.delta)))
 
-    def _as_tensor(self) -> Tensor:
+    def _find_bounds(self) -> list[Any] | None:
+        """Return start, limit and delta as integers and symbols, or None if they are unknown."""
         bounds = [get_sizes(t) for t in (self.start, self.limit, self.delta)]
-        if all(b is not None and b.ndim == 0 for b in bounds):
-            start, limit, delta = (b.item() for b in bounds)
+        is_known = all(b is not None and b.ndim == 0 for b in bounds)
+        return [b.item() for b in bounds] if is_known else None
+
+    def _as_tensor(self) -> Tensor:
+        bounds = self._find_bounds()
+        if bounds is not None:
+            start, limit, delta = bounds
             return Tensor(jnp.arange(start, limit, delta, dtype=self.start.dtype.dtype))
         count = apply(_range_count, (self.start, self.limit, self.delta))
         size = read_sizes(count, f"the number of elements of {self}")
