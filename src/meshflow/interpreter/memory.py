@@ -29,7 +29,7 @@ class Node(NamedTuple):
       outputs: Slots of the results.
       is_static: Whether its function is the same for all values of the symbolic sizes.
       is_multiple: Whether its function returns a list.
-      symbolic_params: Names of the parameters with symbolic sizes.
+      symbolic_params: The parameters with symbolic sizes, with symbols in place of these.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Node(NamedTuple):
     outputs: tuple[int, ...]
     is_static: bool
     is_multiple: bool
-    symbolic_params: tuple[str, ...]
+    symbolic_params: dict[str, Any]
 
 
 class MemoryPlan(NamedTuple):

@@ -48,6 +48,7 @@ MIN_RELEASED_BYTES = 1 << 14
 # Number of bindings of symbolic sizes for which a program keeps its closures.
 MAX_BINDINGS = 256
 
+_Specs: TypeAlias = Mapping[int, Spec]
 # Closure of an equation: reads and writes a list of values.
 Step: TypeAlias = Callable[[list[Any]], None]
 
@@ -96,15 +97,13 @@ class Program:
         self.is_copied = self._memory.is_copied
         self._bound: OrderedDict[tuple[Any, ...], BoundProgram] = OrderedDict()
         self._static_steps: dict[int, Step] = {}
-        self._symbolic_values = [
-            (i, v) for i, v in enumerate(self._values) if any(type(n) is Symbol for n in v.shape)
-        ]
-        # The values to release that may be large.
-        symbolic = {i for i, _ in self._symbolic_values}
-        self._released = [
-            [s for s in slots if s in symbolic or self._count_bytes(s, {}) >= MIN_RELEASED_BYTES]
-            for slots in self._memory.released
-        ]
+
+        def may_be_large(slot: int) -> bool:
+            value = self._values[slot]
+            is_symbolic = any(type(n) is Symbol for n in value.shape)
+            return is_symbolic or _count_bytes(value) >= MIN_RELEASED_BYTES
+
+        self._released = [list(filter(may_be_large, s)) for s in self._memory.released]
         for i, node in enumerate(self._nodes):
             if node.is_static:
                 self._make_step(i, {}, ())
@@ -181,10 +180,10 @@ class Program:
             self._unsupported[name] = None
             return outputs
         values = [self._values[i] for i in (*operands, *outputs)]
-        symbolic_params: tuple[str, ...] = ()
+        symbolic_params: dict[str, Any] = {}
         has_symbols = False
         if self.symbols.expressions:
-            symbolic_params = tuple(k for k, v in eqn.params.items() if has_symbolic_size(v))
+            symbolic_params = {k: v for k, v in eqn.params.items() if has_symbolic_size(v)}
             has_symbols = any(type(n) is Symbol for v in values for n in v.shape) or bool(
                 find_inner_jaxprs(eqn)
             )
@@ -229,14 +228,12 @@ class Program:
         node: Node,
         dims: Mapping[str, int],
         sizes: Sequence[int],
-        specs: Mapping[int, Spec] | None = None,
+        specs: _Specs | None = None,
     ) -> Equation:
         """Return an equation with known sizes, given the types of values with symbolic sizes."""
-
-        def get_spec(slot: int) -> Spec:
+        if specs is None:
             # Rules of static nodes do not read symbols in shapes.
-            found = specs.get(slot) if specs else None
-            return found or Spec(*self._values[slot])  # type: ignore[arg-type]
+            specs = {i: Spec(*self._values[i]) for i in (*node.inputs, *node.outputs)}  # type: ignore[arg-type]
 
         def bind(jaxpr: AnyJaxpr, donated: Iterable[int]) -> BoundProgram:
             program = self._make_inner_program(jaxpr, donated)
@@ -262,13 +259,15 @@ class Program:
             }
         params = node.params
         if node.symbolic_params:
-            replaced = {k: self.symbols.replace(params[k], sizes) for k in node.symbolic_params}
-            params = {**params, **replaced}
+            params = {
+                **params,
+                **{k: self.symbols.replace(v, sizes) for k, v in node.symbolic_params.items()},
+            }
         return Equation(
             node.name,
             params,
-            tuple(map(get_spec, node.inputs)),
-            tuple(map(get_spec, node.outputs)),
+            tuple([specs[i] for i in node.inputs]),
+            tuple([specs[i] for i in node.outputs]),
             tuple(map(self.constants.get, node.inputs)),
             bind,
             node.is_static,
@@ -298,8 +297,9 @@ class Program:
         for node in self._nodes:
             if node.is_static:
                 continue
-            for value in node.params.values():
-                self.symbols.intern_all(value)
+            for name, value in node.params.items():
+                if name in node.symbolic_params:
+                    node.symbolic_params[name] = self.symbols.intern_all(value)
                 for inner in value if isinstance(value, (tuple, list)) else (value,):
                     if isinstance(inner, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
                         self._make_inner_program(inner)
@@ -329,9 +329,7 @@ class Program:
         """Return the closures up to the first value of a size that is unknown before it is computed."""
         symbols = self.symbols
         sizes = symbols.evaluate(dims)
-        types = {
-            i: Spec(symbols.bind_shape(v.shape, sizes), v.dtype) for i, v in self._symbolic_values
-        }
+        types = _LazySpecs(symbols, self._values, sizes)
         is_open = UNBOUND in sizes
         if is_open and first < 0:
             inputs = [s for i, s in enumerate(self.inputs) if i not in skipped]
@@ -348,7 +346,7 @@ class Program:
                 break
             dead = self._released[i]
             if dead:
-                large = [s for s in dead if self._count_bytes(s, types) >= MIN_RELEASED_BYTES]
+                large = [s for s in dead if _count_bytes(types[s]) >= MIN_RELEASED_BYTES]
                 if large:
                     steps.append(_make_release(large))
         return steps
@@ -384,7 +382,7 @@ class Program:
         i: int,
         dims: Mapping[str, int],
         sizes: Sequence[int],
-        specs: Mapping[int, Spec] | None = None,
+        specs: _Specs | None = None,
     ) -> Step:
         node = self._nodes[i]
         compute = node.rule.build(self._specialize(node, dims, sizes, specs))
@@ -393,9 +391,22 @@ class Program:
             self._static_steps[i] = step
         return step
 
-    def _count_bytes(self, slot: int, specs: Mapping[int, Spec]) -> int:
-        shape, dtype = specs.get(slot, self._values[slot])
-        return math.prod(shape) * dtype.itemsize  # type: ignore[arg-type]
+
+def _count_bytes(spec: Spec | ValueType) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize  # type: ignore[arg-type]
+
+
+class _LazySpecs(dict[int, Spec]):
+    """The types of values for known sizes, computed when they are needed."""
+
+    def __init__(self, symbols: Symbols, values: Sequence[ValueType], sizes: Sequence[int]) -> None:
+        self._symbols, self._values, self._sizes = symbols, values, sizes
+
+    def __missing__(self, slot: int) -> Spec:
+        value = self._values[slot]
+        spec = Spec(self._symbols.bind_shape(value.shape, self._sizes), value.dtype)
+        self[slot] = spec
+        return spec
 
 
 class BoundProgram:

@@ -69,20 +69,17 @@ class Symbols:
             self._names.append(find_dimension(size))
         return symbol
 
-    def intern_all(self, value: Any) -> None:
-        """Intern the symbolic sizes in nested tuples and lists."""
+    def intern_all(self, value: Any) -> Any:
+        """Return nested tuples and lists with the symbols of their symbolic sizes."""
         if isinstance(value, (tuple, list)):
-            for item in value:
-                self.intern_all(item)
-        elif is_symbolic_dim(value):
-            self.intern(value)
+            return _rebuild(value, map(self.intern_all, value))
+        return self.intern(value) if is_symbolic_dim(value) else value
 
     def replace(self, value: Any, sizes: Sequence[int]) -> Any:
-        """Replace the symbolic sizes in nested tuples and lists by their values."""
+        """Replace the symbols in nested tuples and lists by their values."""
         if isinstance(value, (tuple, list)):
-            items = [self.replace(item, sizes) for item in value]
-            return getattr(value, "_make", type(value))(items)
-        return sizes[self._indices[value].index] if is_symbolic_dim(value) else value
+            return _rebuild(value, [self.replace(item, sizes) for item in value])
+        return sizes[value.index] if type(value) is Symbol else value
 
     def bind_shape(self, shape: SymbolicShape, sizes: Sequence[int]) -> tuple[int, ...]:
         """Return a shape with the values of its symbols.
@@ -148,6 +145,10 @@ class Symbols:
         if not check(*solved.values()):
             raise SizeGuardError(solved)
         return solved
+
+
+def _rebuild(value: Any, items: Iterable[Any]) -> Any:
+    return getattr(value, "_make", type(value))(items)
 
 
 def has_symbolic_size(value: Any) -> bool:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from meshflow.core.dispatch.composite import SparseTensor
+from meshflow.core.dispatch.composite import SparseTensor, sum_rows
 from meshflow.core.dispatch.dispatch import apply, op
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime.bounds_checks import is_padding
@@ -91,12 +91,9 @@ def take_elements(values: Tensor, order: Tensor) -> Tensor:
     return result
 
 
-_sum = Op("unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]))
-
-
 def sum_elements(values: Tensor, owner: Tensor, count: int) -> Tensor:
     """Sum the values with the same owner; negative owners are ignored."""
-    result: Tensor = apply(_sum, (values, owner), (count,))
+    result: Tensor = apply(sum_rows, (values, owner), (count,))
     return result
 
 
@@ -125,7 +122,7 @@ def multiply_elements(sparse: SparseTensor, b: TensorLike, is_adjoint: bool = Fa
     return _multiply_elements(indices, sparse.values, b, num_rows, is_adjoint)
 
 
-@op(same=("values", "b"), name="sparse_dense_matmul")
+@op(same=("values", "b"), name="sparse_dense_matmul", sizes=("num_rows",))
 def _multiply_elements(
     indices: TensorLike, values: TensorLike, b: TensorLike, num_rows: int, is_adjoint: bool
 ) -> Tensor:
@@ -135,7 +132,7 @@ def _multiply_elements(
     return jax.ops.segment_sum(products, rows, num_rows)
 
 
-@op(same=("values",), name="sparse_reduce")
+@op(same=("values",), name="sparse_reduce", sizes=("sizes", "shape"))
 def reduce_elements(
     indices: TensorLike,
     values: TensorLike,

@@ -19,12 +19,13 @@ from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
 from meshflow.ops import casting
-from meshflow.ops.array import gather_scatter, shaping
+from meshflow.ops.array import gather_scatter, joining, shaping
 from meshflow.ops.math import arithmetic, clipping, comparison, division
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
-_HostArrays: TypeAlias = Sequence[np.ndarray]
+# Arrays, or lists of arrays for operands that are lists.
+_HostArrays: TypeAlias = Sequence[Any]
 # Computes an op from its operands and static arguments; returns None to leave it to XLA.
 _HostFunction: TypeAlias = Callable[[_HostArrays, tuple[Any, ...]], np.ndarray | None]
 
@@ -95,6 +96,16 @@ def _expand(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     return np.expand_dims(array, axis) if is_valid else None
 
 
+def _concatenate(operands: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (arrays,), (axis,) = operands, static
+    return np.concatenate(arrays, axis) if arrays and arrays[0].ndim else None
+
+
+def _stack(operands: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (arrays,), (axis,) = operands, static
+    return np.stack(arrays, axis) if arrays else None
+
+
 def _add_bias(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     value, bias = arrays
     is_last = static[0] is None or static[0].endswith("C")
@@ -122,16 +133,23 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (gather_scatter._select, _select),
     (from_keys.sample_uniform, _draw_uniform),
     (shaping.reshape, _reshape),
+    (joining._concat, _concatenate),
+    (joining._stack, _stack),
     (shaping.expand_dims, _expand),
     (activation.bias_add, _add_bias),
 ]
 
 
+def _is_supported(value: Any) -> bool:
+    if type(value) is list:
+        return all(map(_is_supported, value))
+    return type(value) is np.ndarray and value.dtype != object and value.size <= _MAX_ELEMENTS
+
+
 def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
-        for value in values:
-            if type(value) is not np.ndarray or value.dtype == object or value.size > _MAX_ELEMENTS:
-                return None
+        if not all(map(_is_supported, values)):
+            return None
         with np.errstate(all="ignore"):
             result = function(values, static)
         return None if result is None else np.asarray(result)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -37,12 +38,16 @@ from meshflow.environment.types import PyTree
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Rows with the same index are added. Rows with a negative index are ignored.
-_sum_rows = Op("unsorted_segment_sum", lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]))
+sum_rows = Op(
+    "unsorted_segment_sum",
+    lambda o, static: jax.ops.segment_sum(o[0], o[1], static[0]),
+    sizes=[0],
+)
 _flatten_rows = Op(
     "reshape",
-    lambda o, count: (
-        jnp.reshape(o[0], (count, *o[0].shape[o[1].ndim :])),
-        jnp.reshape(o[1], (count,)),
+    lambda o, _: (
+        jnp.reshape(o[0], (math.prod(o[1].shape), *o[0].shape[o[1].ndim :])),
+        jnp.reshape(o[1], (math.prod(o[1].shape),)),
     ),
 )
 _concatenate = Op("concat", lambda o, _: jnp.concatenate(o[0]))
@@ -160,7 +165,7 @@ class IndexedSlices(CompositeTensor):
             raise ValueError("Tensor conversion requested for IndexedSlices without dense_shape.")
         rows = self.shape[0]
         indices = check_segment_ids(self._indices, rows, allows_padding=True)
-        return apply(_sum_rows, (self._values, indices), (rows,))
+        return apply(sum_rows, (self._values, indices), (rows,))
 
     def with_values(self, new_values: TensorLike) -> IndexedSlices:
         """Return the same row indices with other values."""
@@ -323,8 +328,7 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
       indices: Indices of the gathered rows, a tensor of any shape.
       gradient: Gradient of the gathered rows, of shape [*indices.shape, ...].
     """
-    count: Any = indices.shape.num_elements()
-    values, flat_indices = apply(_flatten_rows, (gradient, indices), count)
+    values, flat_indices = apply(_flatten_rows, (gradient, indices))
     # The forward pass has checked the indices.
     flat_indices._skips_bounds_check = True
     shape = table.array.shape

@@ -114,6 +114,10 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
     trace = context.trace
     recording = context.tapes
     if trace is None:
+        separation = op.separate_sizes(static) if op.sizes else None
+        if separation is not None:
+            op, empty, static = separation
+            operands = [empty, *operands]
         values = [o._value if type(o) is Tensor else _get_arrays(o) for o in operands]
         if recording:
             return _execute_with_tapes(op, operands, values, static)
@@ -325,6 +329,7 @@ def op(
     differentiable: bool = True,
     heavy: bool = False,
     strings: str | None = None,
+    sizes: Sequence[str] = (),
 ) -> F: ...
 @overload
 def op(
@@ -335,6 +340,7 @@ def op(
     differentiable: bool = True,
     heavy: bool = False,
     strings: str | None = None,
+    sizes: Sequence[str] = (),
 ) -> Callable[[F], F]: ...
 def op(
     function: F | None = None,
@@ -345,6 +351,7 @@ def op(
     differentiable: bool = True,
     heavy: bool = False,
     strings: str | None = None,
+    sizes: Sequence[str] = (),
 ) -> F | Callable[[F], F]:
     """Make a public op of a function of arrays.
 
@@ -362,6 +369,7 @@ def op(
       heavy: Whether gradient tapes keep intermediate values instead of computing the op again.
       strings: Support of strings: "moves" if the op only moves elements, "compares" if it compares
         two tensors, "joins" if it joins two tensors.
+      sizes: Names of the static parameters that are sizes or shapes of results.
 
     Returns:
       The public function.
@@ -388,6 +396,7 @@ def op(
             differentiable=differentiable,
             heavy=heavy,
             strings=strings,
+            sizes=sizes,
         )
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -423,7 +432,14 @@ def op(
             arguments[i] = value
         return function(*arguments)
 
-    the_op = Op(public_name, call, differentiable=differentiable, heavy=heavy, strings=strings)
+    the_op = Op(
+        public_name,
+        call,
+        differentiable=differentiable,
+        heavy=heavy,
+        strings=strings,
+        sizes=[k for k, i in enumerate(static_indices) if names[i] in sizes],
+    )
 
     @functools.wraps(function)
     def public(*args: Any, **kwargs: Any) -> Any:

@@ -86,7 +86,7 @@ class EagerForm:
     Args:
       function: The function of arrays, None and lists of arrays.
       donated: Indices of the operands with buffers that the function takes over.
-      host_function: Computes the function of a list of host arrays with NumPy, or returns None.
+      host_function: Computes the function of a list of its arguments as host arrays with NumPy, or returns None.
 
     Example:
       >>> form = EagerForm(lambda x: x + 1)
@@ -100,7 +100,7 @@ class EagerForm:
         self,
         function: _Call,
         donated: Sequence[int] = (),
-        host_function: Callable[[list[np.ndarray]], np.ndarray | None] | None = None,
+        host_function: Callable[[list[PyTree]], np.ndarray | None] | None = None,
     ) -> None:
         self._function, self._donated, self._host = function, tuple(donated), host_function
         self._program: _Call | None = None
@@ -140,9 +140,9 @@ class EagerForm:
         if not (is_interpreter_enabled() and are_local(leaves)):
             return self._jitted
         is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
-        if is_flat and self._host is not None and sum(v.nbytes for v in values) <= _MAX_HOST_BYTES:
+        if self._host is not None and sum(a.nbytes for a in leaves) <= _MAX_HOST_BYTES:
             try:
-                if self._host([np.asarray(v) for v in values]) is not None:
+                if self._host(_to_host_arrays(values)) is not None:
                     return self._call_host
             except Exception as error:
                 # The trace raises JAX's error.
@@ -151,11 +151,11 @@ class EagerForm:
 
     def _call_host(self, *values: Any) -> Array:
         assert self._host is not None
-        result = self._host([np.asarray(v) for v in values])
+        result = self._host(_to_host_arrays(values))
         if result is None:
             # The function may reject values.
             leaves, tree = jax.tree.flatten(values)
-            return self._choose_plan(leaves, tree, True)(*values)
+            return self._choose_plan(leaves, tree, False)(*values)
         check_outputs([result])
         return _to_tensor_value(result if result.base is None else result.copy())
 
@@ -182,6 +182,17 @@ class EagerForm:
                 self._families[key] = None
             return self._jitted
         return form.bind(shapes, is_flat) or self._jitted
+
+
+def _to_host_arrays(values: Sequence[Any]) -> list[PyTree]:
+    return [
+        np.asarray(v)
+        if isinstance(v, jax.Array)
+        else _to_host_arrays(v)
+        if isinstance(v, (list, tuple))
+        else v
+        for v in values
+    ]
 
 
 class UncompiledForm(EagerForm):

@@ -7,17 +7,18 @@ one, so gradients of any order are recorded like every other op.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import numpy as np
 
 from meshflow.core.dispatch.eager_forms import EagerForm
 from meshflow.core.runtime.context import context
-from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE
+from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
 from meshflow.environment.types import PyTree
 
 T = TypeVar("T")
@@ -25,6 +26,11 @@ T = TypeVar("T")
 # An op caches at most this number of forms of each kind, so programs that never repeat static
 # arguments do not fill the memory.
 MAX_CACHED_FORMS = 1024
+# NumPy 1 supports arrays of 32 axes.
+_MAX_SIZES = 31
+
+# An op, its first operand, and its static arguments.
+_Separation: TypeAlias = "tuple[Op, Tensor, tuple[Any, ...]]"
 
 
 # All existing ops, for `clear_op_caches`. The lock is needed because one thread may create ops
@@ -50,6 +56,8 @@ class Op:
         again.
       is_opaque: Whether the op is a function or a loop, so its gradient is assumed to depend on all
         of its operands.
+      sizes: Indices of the static arguments that are sizes or shapes, so that eager calls with different ones use
+        the same form, see `separate_sizes`.
       is_foldable: Whether constant operands make the result a constant. False for ops with side
         effects, ops that communicate with other replicas, and ops that set the layout of a value.
     """
@@ -64,8 +72,10 @@ class Op:
         strings: str | None = None,
         is_foldable: bool = True,
         is_opaque: bool = False,
+        sizes: Sequence[int] = (),
     ) -> None:
         self.name = name
+        self.sizes = tuple(sizes)
         self.is_opaque = is_opaque
         self.call = call
         self.differentiable = differentiable
@@ -79,6 +89,8 @@ class Op:
         self._residual_functions: dict[Any, Callable[..., Any]] = {}
         self._donating_functions: dict[Any, Callable[..., Any]] = {}
         self._forward_ops: dict[Any, Op] = {}
+        self._separations: dict[Any, _Separation | None] = {}
+        self._op_of_sizes: Op | None = None
         with _ops_lock:
             _ops.add(self)
 
@@ -140,8 +152,68 @@ class Op:
             self._residual_functions,
             self._donating_functions,
             self._forward_ops,
+            self._separations,
         ):
             forms.clear()
+
+    def separate_sizes(self, static: tuple[Any, ...]) -> _Separation | None:
+        """Return an op with the sizes among the static arguments as an operand; None if they are not positive.
+
+        Args:
+          static: Static arguments.
+
+        Returns:
+          The op, its first operand (an empty array, so that the sizes may be symbols of a trace), and its static
+          arguments.
+        """
+        found = self._separations.get(static, False)
+        if found is False:
+            found = cache_form(self._separations, static, self._separate_sizes(static))
+        return found
+
+    def _separate_sizes(self, static: tuple[Any, ...]) -> _Separation | None:
+        template, sizes = list(static), []
+        for i in self.sizes:
+            if isinstance(static[i], tuple):
+                template[i] = len(static[i])
+                sizes.extend(static[i])
+            else:
+                template[i] = None
+                sizes.append(static[i])
+        if (
+            not all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes)
+            or len(sizes) > _MAX_SIZES
+        ):
+            return None
+        if self._op_of_sizes is None:
+            self._op_of_sizes = Op(
+                self.name,
+                self._call_with_sizes,
+                differentiable=self.differentiable,
+                heavy=self.heavy,
+                strings=self.strings,
+            )
+            if self.host_function is not None:
+                self._op_of_sizes.host_function = self._call_host_with_sizes
+        try:
+            empty = np.empty((*sizes, 0), np.int8)
+        except ValueError:  # The product of the sizes is too large for NumPy.
+            return None
+        return self._op_of_sizes, Tensor(empty), tuple(template)
+
+    def _call_with_sizes(self, operands: Sequence[Any], template: tuple[Any, ...]) -> Any:
+        return self.call(operands[1:], self._insert_sizes(operands[0], template))
+
+    def _call_host_with_sizes(self, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
+        assert self.host_function is not None
+        return self.host_function(operands[1:], self._insert_sizes(operands[0], static))
+
+    def _insert_sizes(self, empty: Any, template: tuple[Any, ...]) -> tuple[Any, ...]:
+        sizes, static = iter(empty.shape), list(template)
+        for i in self.sizes:
+            rank = template[i]
+            static[i] = next(sizes) if rank is None else tuple(itertools.islice(sizes, rank))
+        return tuple(static)
 
     def get_residual_function(
         self, static: tuple[Any, ...], requested: tuple[bool, ...]

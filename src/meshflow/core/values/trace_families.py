@@ -9,6 +9,7 @@ certain sizes are frequent, the function is traced and compiled for these sizes.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +22,8 @@ _log = logging.getLogger("meshflow")
 T = TypeVar("T")
 Shapes = Sequence[tuple[int, ...]]
 
-# A family has at most this number of traces with symbols. If new sizes still differ in other axes or
-# fail the guards, each of them is traced separately.
+# A family has at most this number of traces with symbols for arguments with the same axes of size 1. If new sizes
+# still differ in other axes or fail the guards, each of them is traced separately.
 _MAX_TRACES = 4
 # Sizes of this number of calls determine which axes vary, and which of them have equal sizes.
 _MAX_CALLS = 4
@@ -49,7 +50,7 @@ class TraceFamily(Generic[T]):
         self._known_sizes = known_sizes
         self._calls: list[list[tuple[int, ...]]] = []
         self._traces: list[tuple[GuardedSizes, T]] = []
-        self._num_attempts = 0
+        self._num_attempts: Counter[tuple[bool, ...]] = Counter()
         # Shapes with symbols, as text, for which the function could not be traced.
         self._failures: set[str] = set()
         self.identity_arguments: list[Any] = []
@@ -76,23 +77,26 @@ class TraceFamily(Generic[T]):
           the first call.
         """
         found = self._find_valid(shapes)
-        if found is not None or list(shapes) in self._calls or self._num_attempts == _MAX_TRACES:
+        if found is not None or list(shapes) in self._calls:
             return found
         hints = list(shapes)
         if self._known_sizes is not None and not self._num_attempts:
             hints = _raise_unknown_sizes(shapes, self._known_sizes)
             self._calls.append(vary_unknown_sizes(hints, self._known_sizes))
         # Axes of size 1 may be broadcast, so they differ from all others.
-        similar = [call for call in self._calls if _find_ones(call) == _find_ones(hints)]
+        ones = _find_ones(hints)
+        if self._num_attempts[ones] == _MAX_TRACES:
+            return None
+        similar = [call for call in self._calls if _find_ones(call) == ones]
         self._calls = [*self._calls[: _MAX_CALLS - 1], list(shapes)]
         if not similar:
             return None
         sizes = GuardedSizes([*similar, hints])
         pattern = str(sizes.shapes)
         if pattern in self._failures:
-            self._num_attempts = _MAX_TRACES
+            self._num_attempts[ones] = _MAX_TRACES
             return None
-        self._num_attempts += 1
+        self._num_attempts[ones] += 1
         try:
             with sizes.record():
                 self._traces.insert(0, (sizes, trace(sizes)))
@@ -140,5 +144,5 @@ def _raise_unknown_sizes(
     ]
 
 
-def _find_ones(shapes: Shapes) -> list[bool]:
-    return [size == 1 for shape in shapes for size in shape]
+def _find_ones(shapes: Shapes) -> tuple[bool, ...]:
+    return tuple([size == 1 for shape in shapes for size in shape])

@@ -92,10 +92,6 @@ class TimeDistributed(Wrapper):
         super().__init__(layer, **kwargs)
         self.supports_masking = True
 
-    def build(self, input_shape: PyTree = None) -> None:
-        """Mark the layer as built; `_maybe_build` builds the wrapped one for a step."""
-        super(Wrapper, self).build(input_shape)
-
     def call(
         self, inputs: TensorLike, training: bool | Tensor | None = None, mask: Tensor | None = None
     ) -> PyTree:

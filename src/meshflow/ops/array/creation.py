@@ -158,7 +158,7 @@ def fill(
     return _apply_layout(_fill(value, as_sizes(dims, "dims")), layout)
 
 
-@op(same=(), name="fill", strings="moves")
+@op(same=(), name="fill", strings="moves", sizes=("sizes",))
 def _fill(value: TensorLike, sizes: tuple[int, ...]) -> Tensor:
     if value.size != 1:
         raise ValueError(f"value must be a scalar, got shape {list(value.shape)}.")
@@ -400,7 +400,7 @@ def _meshgrid(tensors: list[Tensor], indexing: str) -> Sequence[Tensor]:
     return apply(_MESHGRID, (tensors,), (indexing,))
 
 
-@op(same=("on_value", "off_value"), name="one_hot", strings="moves")
+@op(same=("on_value", "off_value"), name="one_hot", strings="moves", sizes=("depth",))
 def _one_hot(
     indices: TensorLike, on_value: TensorLike, off_value: TensorLike, depth: int, axis: int
 ) -> Tensor:
@@ -502,6 +502,6 @@ def sequence_mask(
     return _sequence_mask(lengths, to_static_value(maxlen, "maxlen"), as_dtype(dtype))
 
 
-@op(same=(), differentiable=False, name="sequence_mask")
+@op(same=(), differentiable=False, name="sequence_mask", sizes=("maxlen",))
 def _sequence_mask(lengths: TensorLike, maxlen: int, dtype: DType) -> Tensor:
     return (jnp.arange(maxlen, dtype=lengths.dtype) < lengths[..., None]).astype(dtype.dtype)

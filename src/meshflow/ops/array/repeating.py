@@ -285,7 +285,7 @@ def reverse_sequence(
     return jnp.moveaxis(result, (0, 1), (batch_axis, seq_axis))
 
 
-@op(same=(), name="broadcast_to", strings="moves")
+@op(same=(), name="broadcast_to", strings="moves", sizes=("shape",))
 def broadcast_to(input: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Broadcast a tensor to a larger shape.
 

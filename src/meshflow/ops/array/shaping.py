@@ -37,7 +37,7 @@ def normalize_axis(axis: int, rank: int, op_name: str) -> int:
     return axis % rank
 
 
-@op(same=(), name="reshape", strings="moves")
+@op(same=(), name="reshape", strings="moves", sizes=("shape",))
 def reshape(tensor: TensorLike, shape: Any, name: str | None = None) -> Tensor:
     """Return the same elements in another shape.
 

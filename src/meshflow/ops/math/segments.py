@@ -99,7 +99,7 @@ def _find_segment_extreme_backward(
 _find_segment_extreme.defvjp(_find_segment_extreme_forward, _find_segment_extreme_backward)
 
 
-@op(same=("data",), name="segment_reduction")
+@op(same=("data",), name="segment_reduction", sizes=("num_segments",))
 def _reduce_segments(
     data: TensorLike, segment_ids: TensorLike, num_segments: int, kind: str
 ) -> Tensor:
@@ -170,7 +170,7 @@ def _define_sorted_op(kind: str, fill_empty: bool, example_output: str) -> Segme
     return dispatch_composites(segment)
 
 
-@op(same=("result",), name="segment_mask")
+@op(same=("result",), name="segment_mask", sizes=("count",))
 def _zero_empty_segments(result: TensorLike, ids: TensorLike, count: int) -> Tensor:
     is_used = jnp.zeros((count,), bool).at[ids].set(True)
     return jnp.where(
