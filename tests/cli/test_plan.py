@@ -57,6 +57,11 @@ def test_candidates_reasons_and_lines_to_paste(script):
     assert "trained" not in text
 
 
+def test_memory_and_speeds_of_a_type_of_devices(script):
+    found = json.loads(planned(script, "--kind", "v5p", "--link", "1e9", "--json"))["hardware"]
+    assert (found["memory"], found["link"], found["products"]) == (95 * 10**9, 1e9, 459e12)
+
+
 def test_as_json_with_arguments_of_the_script(script):
     options = ["--json", "--devices", 4, "--memory", "1MB", "--objective", "memory", "--compile", 1]
     text = planned(script, *options, "--width", 128)
@@ -136,6 +141,7 @@ def test_what_cannot_be_planned(script, arguments, expected):
         (["SCRIPT", "--memory", "80 bananas"], "such as 80GB"),
         (["SCRIPT", "--devices", "0"], "--devices"),
         (["SCRIPT", "--link", "0"], "link must be a positive number"),
+        (["SCRIPT", "--kind", "abacus"], "kind must be one of h100, h200, v5p"),
         (["SCRIPT", "--objective", "beauty"], "objective must be one of 'time', 'bytes', 'memory'"),
         (["SCRIPT", "--batch", "0"], "--batch"),
         (["SCRIPT", "--compile", "-1"], "--compile"),

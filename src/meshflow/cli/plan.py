@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import runpy
@@ -59,7 +60,13 @@ def plan(
         list[str] | None, typer.Argument(help="Arguments of the script.", metavar="ARGS")
     ] = None,
     devices: Annotated[int, typer.Option(help="Number of devices.", min=1)] = 8,
-    memory: Annotated[str, typer.Option(help="Memory of each device, such as 80GB.")] = "16GB",
+    memory: Annotated[
+        str | None,
+        typer.Option(help="Memory of each device, such as 80GB. Default: that of --kind, or 16GB."),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Type of the devices: h100, h200 or v5p.")
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(help="Global batch size. Default: the batch size of the script.", min=1),
@@ -110,14 +117,17 @@ def plan(
         explicit: dict[str, Any] = {
             name: speed for name, speed in speeds.items() if speed is not None
         }
-        hardware = Hardware(devices, memory, margin=margin, **explicit)
+        if memory is not None or kind is None:
+            explicit["memory"] = memory or "16GB"
+        make = Hardware if kind is None else functools.partial(Hardware.from_kind, kind)
+        hardware = make(devices, margin=margin, **explicit)
     except InvalidValueError as error:
         raise typer.BadParameter(str(error)) from None
     if not Path(script).is_file():
         raise typer.BadParameter(f"there is no script {script!r}.")
     _create_virtual_devices(devices, compiled)
     if measure:
-        measured = measure_hardware(devices, memory, margin)
+        measured = measure_hardware(devices, hardware.memory, margin)
         hardware = dataclasses.replace(measured, **explicit)
         _print_speeds(hardware)
     try:

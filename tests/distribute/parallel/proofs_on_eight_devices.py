@@ -131,11 +131,25 @@ CHOICES = {
 }
 
 
+# Those that are drawn with seeds of 40 and more.
+OF_EXPERTS_AND_STAGES = [
+    (DATA, "batch:data, experts:data", {}),
+    ({"data": 4, "expert": 2}, "batch:data+expert, experts:expert", {}),
+    (STAGES, "batch:data, experts:data", {"pipeline": "stage"}),
+    (STAGES, "batch:data", {"pipeline": pipeline("1f1b", "residuals")}),
+    (STAGES, "batch:data", {"pipeline": pipeline("zero_bubble")}),
+    ({"stage": 2, "data": 4}, "batch:data", {"pipeline": pipeline("interleaved:2")}),
+    (ALL, SEQUENCE, {"pipeline": "stage", "sequence": "ulysses"}),
+]
+
+
 def draw(seed):
     """A mesh, rules and options that go together."""
     chance = random.Random(seed)
     sizes, rules, options = chance.choice(
-        [
+        OF_EXPERTS_AND_STAGES
+        if seed >= 40
+        else [
             (DATA, "batch:data", {}),
             ({"node": 2, "data": 4}, "batch:node+data", {}),
             (MODEL, TENSORS, {}),

@@ -200,3 +200,21 @@ def test_keys_of_layouts_that_match_nothing_in_models_of_ones_own_class():
         layouts[name] = dtensor.Layout([dtensor.UNSHARDED, "model"], over)
     with pytest.warns(UserWarning, match=r"no weight of a model matches \['frist.bias'\]"):
         trained(Masked, STRATEGY(over, layouts), steps=2)
+
+
+def test_weights_made_in_eager_mode_have_layouts():
+    class Late(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = LAYERS.Dense(32, "tanh"), LAYERS.Dense(8)
+
+        def call(self, x):
+            return self.last(self.first(x))
+
+    strategy = STRATEGY(mesh(data=2, model=2), "batch:data, hidden:model", zero=3)
+    model, found = trained(Late, strategy, steps=2, run_eagerly=True)
+    kernel = model.first.kernel
+    assert kernel.layout.num_shards(0) * kernel.layout.num_shards(1) == 4
+    slot = next(v for v in model.optimizer.variables if v.shape == kernel.shape)
+    assert slot.layout == kernel.layout
+    np.testing.assert_allclose(found["loss"], trained(Late, steps=2)[1]["loss"], atol=1e-6)

@@ -71,7 +71,7 @@ def test_losses_of_twenty_steps_are_those_of_one_device(curves, name):
 
 @pytest.mark.parametrize(
     "numbers",
-    ["3:4", *(pytest.param(f"{n}:{n + 10}", marks=pytest.mark.soak) for n in (0, 10, 20, 30))],
+    ["3:4", *(pytest.param(f"{n}:{n + 10}", marks=pytest.mark.soak) for n in (0, 10, 20, 30, 40))],
 )
 def test_losses_of_random_combinations_are_those_of_one_device(numbers):
     found = lines_of("proofs_on_eight_devices.py", "random", numbers)

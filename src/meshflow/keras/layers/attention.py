@@ -22,7 +22,11 @@ from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer, build_sublayer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product, project_sharded
+from meshflow.keras.engine.layer.sharded_layer_products import (
+    make_sharded_product,
+    project_sharded,
+    read_for_positions,
+)
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.layers.activation import Softmax
 from meshflow.keras.layers.blockwise_attention import (
@@ -91,7 +95,10 @@ class _Projection(Layer):
 
     def add_bias(self, outputs: Tensor) -> Tensor:
         """Add the bias, if there is one."""
-        return outputs if self.bias is None else outputs + self.bias
+        if self.bias is None:
+            return outputs
+        bias = read_for_positions(self.bias, outputs)
+        return outputs + (self.bias if bias is None else bias)
 
 
 class _Equations(NamedTuple):

@@ -16,7 +16,10 @@ from meshflow.keras import activations, constraints, initializers, regularizers,
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.float8_products import compute_product
 from meshflow.keras.engine.layer.helpers import Identifier
-from meshflow.keras.engine.layer.sharded_layer_products import make_sharded_product
+from meshflow.keras.engine.layer.sharded_layer_products import (
+    make_sharded_product,
+    read_for_positions,
+)
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.keyword_arguments import (
     KernelArguments,
@@ -146,7 +149,8 @@ class Dense(Layer):
     def _activate(self, outputs: Tensor) -> Tensor:
         """Add the bias and apply the activation function."""
         if self.bias is not None:
-            outputs = nn.bias_add(outputs, self.bias)
+            bias = read_for_positions(self.bias, outputs)
+            outputs = nn.bias_add(outputs, self.bias) if bias is None else outputs + bias
         # Users remove the softmax of a finished model by `model.layers[-1].activation = None`.
         return outputs if self.activation is None else self.activation(outputs)
 

@@ -19,6 +19,7 @@ from meshflow.keras import constraints, initializers, regularizers
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.helpers import Identifier
 from meshflow.keras.engine.layer.layer_arguments import RegularizedArguments
+from meshflow.keras.engine.layer.sharded_layer_products import read_for_positions
 from meshflow.keras.engine.symbolic.input_spec import InputSpec
 from meshflow.keras.layers.core import make_weight_config
 from meshflow.keras.layers.keyword_arguments import (
@@ -455,10 +456,17 @@ class LayerNormalization(_ScaleAndShiftLayer):
         x = self._widen(inputs)
         mean, variance = nn.moments(x, list(axes), keepdims=True)
         broadcast = [x.shape[i] if i in axes else 1 for i in range(len(x.shape))]
-        beta, gamma = (
-            None if v is None else math.cast(array.reshape(v, broadcast), x.dtype)
-            for v in (self.beta, self.gamma)
-        )
+        is_last = list(axes) == list(range(2, len(x.shape)))
+
+        def read(weight: Variable | None) -> Tensor | None:
+            if weight is None:
+                return None
+            by_position = read_for_positions(weight, x) if is_last else None
+            if by_position is not None:
+                return by_position
+            return math.cast(array.reshape(weight, broadcast), x.dtype)
+
+        beta, gamma = read(self.beta), read(self.gamma)
         return math.cast(
             nn.batch_normalization(x, mean, variance, beta, gamma, self.epsilon), inputs.dtype
         )

@@ -1,7 +1,7 @@
 """Compiles plans of a small language model for virtual devices; prints what theory and programs say as JSON.
 
 Arguments: how many plans for eight devices, and "experts" for a model with some; or an objective and how many devices
-the best is for.
+the best is for; or "models" and names of models, for the best plan of each with little memory.
 
 A program of its own, because the number of devices of a process is fixed. Run by test_compiled_plans.py.
 """
@@ -21,9 +21,9 @@ MANY = len(sys.argv) > 2 and sys.argv[2].isdigit()
 jax.config.update("jax_num_cpu_devices", int(sys.argv[2]) if MANY else 8)
 
 import meshflow as tf
-from distribute.parallel.planner.models import gpt, tokens
+from distribute.parallel.planner.models import TWELVE, gpt, tokens
 from meshflow.core.variables.variable_creation import shapes_only
-from meshflow.distribute.parallel.planner.choices import enumerate_choices, find_refusal
+from meshflow.distribute.parallel.planner.choices import PlanChoice, enumerate_choices, find_refusal
 from meshflow.distribute.parallel.planner.costs import CostModel
 from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.model_profile import profile_model
@@ -86,8 +86,29 @@ def best_of_many(devices, objective):
     return {"choice": str(best.choice), **pairs}
 
 
+def best_of_models(names):
+    """The planner's choice for each model, compiled, where a device has 60 % of what copies need."""
+    for name in names or TWELVE:
+        tf.keras.backend.clear_session()
+        with shapes_only():
+            model, batch = TWELVE[name]()
+            profile = profile_model(model._make_loss_program(), (*batch, None), model.optimizer)
+            copies = CostModel(profile, Hardware(DEVICES, "1TB")).estimate(PlanChoice(DEVICES))
+            hardware = Hardware(
+                DEVICES, int(0.6 * copies.memory), margin=0, products=1e10, link=1e9
+            )
+            plan = estimate_plan(profile, hardware)
+            # What is offloaded stays in the memory of CPUs, which is the host's.
+            best = next(c for c in plan.candidates if not c.choice.offload)
+            trial = compile_trial(model, (*batch, None), create_strategy(best.choice))
+        pairs = {"memory": [best.memory, trial.memory], "sent": [best.bytes, trial.sent]}
+        print(json.dumps([name, str(best.choice), pairs]), flush=True)
+
+
 if __name__ == "__main__":
-    if MANY:
+    if sys.argv[1] == "models":
+        best_of_models(sys.argv[2:])
+    elif MANY:
         print(json.dumps(best_of_many(int(sys.argv[2]), sys.argv[1])))
     else:
         print(json.dumps(compare(int(sys.argv[1]), 8 if "experts" in sys.argv else 0)))

@@ -43,3 +43,104 @@ def gpt(layers, width, heads, tokens, words, experts=0):
 def tokens(batch, length):
     """Specs of a batch of tokens and the tokens that follow."""
     return tf.TensorSpec([batch, length], "int32"), tf.TensorSpec([batch, length], "int32")
+
+
+def _compiled(inputs, outputs, loss):
+    model = tf.keras.Model(inputs, outputs)
+    model.compile("adam", loss)
+    return model
+
+
+def _entropy():
+    return tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _vectors(units, width=256):
+    inputs = x = tf.keras.Input([width])
+    for n in units:
+        x = LAYERS.Dense(n, "relu")(x)
+    rows = tf.TensorSpec([64, width])
+    return _compiled(inputs, LAYERS.Dense(width)(x), "mse"), (rows, rows)
+
+
+def _images(residual):
+    inputs = x = tf.keras.Input([16, 16, 8])
+    for width in (32, 64):
+        x = LAYERS.Conv2D(width, 3, padding="same")(x)
+        y = LAYERS.ReLU()(LAYERS.BatchNormalization()(x)) if residual else LAYERS.ReLU()(x)
+        y = LAYERS.Conv2D(width, 3, padding="same", activation="relu")(y)
+        x = LAYERS.MaxPool2D()(x + y if residual else y)
+    x = LAYERS.Dense(256, "relu")(LAYERS.Flatten()(x))
+    batch = tf.TensorSpec([64, 16, 16, 8]), tf.TensorSpec([64], "int32")
+    return _compiled(inputs, LAYERS.Dense(100)(x), _entropy()), batch
+
+
+def _masks():
+    """A small U-Net."""
+    inputs = tf.keras.Input([16, 16, 8])
+    fine = LAYERS.Conv2D(32, 3, padding="same", activation="relu")(inputs)
+    x = LAYERS.Conv2D(64, 3, padding="same", activation="relu")(LAYERS.MaxPool2D()(fine))
+    x = LAYERS.Conv2DTranspose(32, 2, 2, activation="relu")(x)
+    x = LAYERS.Conv2D(32, 3, padding="same", activation="relu")(LAYERS.Concatenate()([x, fine]))
+    batch = tf.TensorSpec([64, 16, 16, 8]), tf.TensorSpec([64, 16, 16, 1])
+    return _compiled(inputs, LAYERS.Conv2D(1, 1)(x), "mse"), batch
+
+
+def _recurrent(layer):
+    inputs = tf.keras.Input([16], dtype="int32")
+    x = layer(LAYERS.Embedding(512, 128)(inputs))
+    batch = tf.TensorSpec([64, 16], "int32"), tf.TensorSpec([64], "int32")
+    return _compiled(inputs, LAYERS.Dense(64)(x), _entropy()), batch
+
+
+def _llama():
+    inputs = tf.keras.Input([32], dtype="int32")
+    x = LAYERS.Embedding(256, 128)(inputs)
+    for _ in range(2):
+        y = LAYERS.LayerNormalization(center=False)(x)
+        x = x + LAYERS.MultiHeadAttention(4, 32, use_bias=False)(y, y, use_causal_mask=True)
+        y = LAYERS.LayerNormalization(center=False)(x)
+        gate = LAYERS.Dense(384, "silu", use_bias=False)(y)
+        x = x + LAYERS.Dense(128, use_bias=False)(gate * LAYERS.Dense(384, use_bias=False)(y))
+    return _compiled(inputs, LAYERS.Dense(256, dims="out:vocab")(x), _entropy()), tokens(64, 32)
+
+
+def _classifier():
+    """An encoder of sentences, with a class of each."""
+    inputs = tf.keras.Input([32], dtype="int32")
+    x = LAYERS.Embedding(512, 128)(inputs)
+    for _ in range(2):
+        x = LAYERS.LayerNormalization()(x + LAYERS.MultiHeadAttention(4, 32)(x, x))
+        y = LAYERS.Dense(128)(LAYERS.Dense(512, "gelu")(x))
+        x = LAYERS.LayerNormalization()(x + y)
+    x = LAYERS.GlobalAveragePooling1D()(x)
+    batch = tf.TensorSpec([64, 32], "int32"), tf.TensorSpec([64], "int32")
+    return _compiled(inputs, LAYERS.Dense(8)(x), _entropy()), batch
+
+
+def _recommender():
+    """Two towers over tables of users and things."""
+    inputs = [tf.keras.Input([1], dtype="int32"), tf.keras.Input([8], dtype="int32")]
+    user = LAYERS.Flatten()(LAYERS.Embedding(4096, 64)(inputs[0]))
+    things = LAYERS.GlobalAveragePooling1D()(LAYERS.Embedding(8192, 64)(inputs[1]))
+    x = LAYERS.Dense(256, "relu")(LAYERS.Concatenate()([user, things]))
+    x = LAYERS.Dense(128, "relu")(x)
+    ids = [tf.TensorSpec([512, 1], "int32"), tf.TensorSpec([512, 8], "int32")]
+    return _compiled(inputs, LAYERS.Dense(1)(x), "mse"), (ids, tf.TensorSpec([512, 1]))
+
+
+# Functions that return a compiled model and the specs of a batch.
+TWELVE = {
+    "dense layers": lambda: _vectors([512] * 4),
+    "autoencoder": lambda: _vectors([1024, 32, 1024]),
+    "CNN": lambda: _images(residual=False),
+    "residual CNN with batch normalization": lambda: _images(residual=True),
+    "U-Net": _masks,
+    "LSTM": lambda: _recurrent(LAYERS.LSTM(128)),
+    "bidirectional GRU": lambda: _recurrent(LAYERS.Bidirectional(LAYERS.GRU(128))),
+    "GPT": lambda: (gpt(4, 128, 4, 32, 512), tokens(64, 32)),
+    "Llama": _llama,
+    "sentence classifier": _classifier,
+    "mixture of experts": lambda: (gpt(2, 128, 4, 32, 512, 8), tokens(64, 32)),
+    "recommender": _recommender,
+}

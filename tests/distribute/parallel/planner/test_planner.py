@@ -135,6 +135,49 @@ def test_formulas_of_divided_products():
     assert found.held["weights"] == 4 * KERNEL + 2 * BIAS + 2 * BIAS
 
 
+@pytest.mark.parametrize(
+    ("span", "inner", "link"),
+    [(8, 1, 450), (16, 1, 400), (16, 2, 200), (64, 8, 50), (16, None, 50)],
+)
+def test_links_of_nodes(span, inner, link):
+    """Rings leave a node over the links of all of its devices that take part."""
+    assert Hardware.from_kind("h100", 64).get_link(span, inner) == link * 1e9
+    assert Hardware.from_kind("v5p", 64).get_link(span, inner) == 180e9
+
+
+def test_half_a_description_of_nodes_is_refused():
+    with pytest.raises(ValueError, match="node and node_link together"):
+        Hardware(8, "1GB", node=4)
+
+
+def test_experts_over_some_of_the_devices_of_a_batch():
+    model, batch = gpt(2, 64, 4, 16, 128, 8), tokens(64, 16)
+    with shapes_only():
+        profile = profile_of(model, *batch)
+    found = {c.experts for c in enumerate_choices(profile, 32) if c.data == 32 and c.model == 1}
+    assert found == {0, 8}
+    choice = PlanChoice(32, experts=8)
+    assert choice.mesh == {"data": 4, "expert": 8}
+    assert choice.rules == "batch:data+expert, experts:expert"
+    sizes = [w.bytes for w in profile.weights if w.find_named_axis(("experts",)) is not None]
+    one, copies = (costs(profile, n).estimate(PlanChoice(n, experts=8)) for n in (8, 32))
+    assert one.held["weights"] == copies.held["weights"]
+    rest = profile.bytes - sum(sizes)
+    assert one.sent["gradients"] == 2 * part(rest, 8)
+    assert copies.sent["gradients"] == pytest.approx(2 * part(rest, 32) + 2 * part(sum(sizes) // 8))
+
+
+def test_two_products_of_one_input_sum_its_gradient_twice():
+    inputs = tf.keras.Input([WIDTH])
+    y = LAYERS.Dense(WIDTH)(inputs)
+    gate = LAYERS.Dense(4 * WIDTH, "silu")(y) * LAYERS.Dense(4 * WIDTH)(y)
+    model = tf.keras.Model(inputs, LAYERS.Dense(WIDTH)(gate))
+    model.compile("adam", "mse")
+    rows = tf.TensorSpec([BATCH, WIDTH])
+    sums = profile_of(model, rows, rows).split_weights(("hidden",), 2).total
+    assert (sums.forward, sums.backward) == (4 * WIDTH, 2 * 4 * WIDTH)
+
+
 def test_a_language_model_in_parts(words):
     _, _, profile = words
     sums = profile.split_weights(("heads", "hidden", "vocab"), 4).total

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from pathlib import Path
 
@@ -156,6 +157,26 @@ def test_formulas_are_what_programs_send(sizes, rules, options, sent):
     assert {one.purpose: one.sent for one in found} == sent
     counted = compare_traffic(found, [(c.kind, c.axes, c.sent * c.times) for c in step.collectives])
     check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
+
+
+def test_gradients_of_an_own_step_are_summed_whole():
+    class Taped(tf.keras.Sequential):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(data[0]) - data[1]) ** 2)
+            self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
+            return {"loss": loss}
+
+    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=1, micro_batches=2)
+    with strategy.scope(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = Taped([tf.keras.Input([64]), LAYERS.Dense(128, "tanh"), LAYERS.Dense(64)])
+        model.compile("adam", "mse")
+        batch = tf.ones([32, 64]), tf.ones([32, 64])
+        step = dtensor.explain(model, *batch)
+    sent = {one.purpose: one.sent for one in compute_expected_traffic(strategy, model, *batch)}
+    assert sent == {"gradients": 2 * ALL * 3 // 4, "weights": ALL * 3 // 4}
+    assert step.sent() == pytest.approx(sum(sent.values()), abs=NUMBERS)
 
 
 def test_who_is_asked_and_who_is_not_kept():

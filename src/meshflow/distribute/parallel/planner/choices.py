@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,9 @@ from meshflow.placement.mesh import Mesh
 
 __all__ = ["SEQUENCE_PARALLEL_MODES", "PlanChoice", "enumerate_choices", "find_refusal"]
 
-# Named dimensions that tensor parallelism splits.
-TENSOR_DIMENSIONS = ("heads", "hidden", "vocab", "gates")
+# Named dimensions that tensor parallelism splits. Parts of the concatenated gates of recurrent layers are exchanged in each step,
+# for which there is no formula.
+TENSOR_DIMENSIONS = ("heads", "hidden", "vocab")
 # Largest number of micro-batches in the search.
 _MAX_MICRO_BATCHES = 64
 # Modes in which devices hold parts of the sequences in all layers, instead of parts of products.
@@ -49,7 +51,7 @@ class PlanChoice:
       offload: As in `ParallelOptions`.
       names: Named dimensions that are split over `model`; empty with `sequence` "ring" and
         "ulysses", which split only sequences.
-      experts: Whether experts are split over the devices that share a batch.
+      experts: Number of the devices of a batch that experts are split over; 0 if they are not split.
       keeps_weights: Whether `zero=3` keeps gathered weights from the forward to the backward pass.
       keep: As in `Pipeline`.
       precision: Name of the Keras policy, or None for the model's own.
@@ -64,7 +66,7 @@ class PlanChoice:
     sequence: str | None = None
     offload: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
-    experts: bool = False
+    experts: int = 0
     keeps_weights: bool = False
     keep: str = "inputs"
     precision: str | None = None
@@ -77,9 +79,19 @@ class PlanChoice:
     @property
     def mesh(self) -> dict[str, int]:
         """Return the sizes of the mesh dimensions."""
-        sizes = {"stage": self.stage, "data": self.data, "model": self.model}
+        experts = self.experts if self._has_copies_of_experts else 1
+        sizes = {
+            "stage": self.stage,
+            "data": self.data // experts,
+            "expert": experts,
+            "model": self.model,
+        }
         used = {name: size for name, size in sizes.items() if size > 1}
         return used or {"data": 1}
+
+    @property
+    def _has_copies_of_experts(self) -> bool:
+        return 0 < self.experts < self.data
 
     @property
     def token_exchanges(self) -> int:
@@ -92,12 +104,13 @@ class PlanChoice:
     @property
     def rules(self) -> str:
         """Return the rules as text."""
-        rules = ["batch:data"] if "data" in self.mesh else []
+        copied = self._has_copies_of_experts
+        rules = ["batch:data+expert" if copied else "batch:data"] if "data" in self.mesh else []
         rules += [f"{name}:model" for name in self.names if self.model > 1]
         if self.sequence:
             rules.append("sequence:model")
         if self.experts:
-            rules.append("experts:data")
+            rules.append("experts:expert" if copied else "experts:data")
         return ", ".join(rules)
 
     @property
@@ -186,7 +199,7 @@ def _vary_options(base: PlanChoice, profile: ModelProfile) -> Iterator[PlanChoic
         # Layouts, of steps with their own gradients, keep weights in any case.
         can_keep = base.zero == 3 and base.stage == 1 and not profile.own_step
         for recompute, keeps in ((None, False), ("layer", False), *[(None, True)] * can_keep):
-            for experts in (False, True) if _can_split_experts(base, profile) else (False,):
+            for experts in _list_expert_splits(base, profile):
                 for offload in _OFFLOADS:
                     is_fixed = base.stage == 1 or "activations" in offload
                     for keep in ("inputs",) if is_fixed else ("inputs", "residuals"):
@@ -216,9 +229,13 @@ def _list_sequence_modes(
     return modes + ([*SEQUENCE_PARALLEL_MODES] if is_possible else [])
 
 
-def _can_split_experts(base: PlanChoice, profile: ModelProfile) -> bool:
+def _list_expert_splits(base: PlanChoice, profile: ModelProfile) -> list[int]:
+    """Return the numbers of devices to split experts over: none, and the largest possible one."""
     # The planner does not combine split experts with pipelines or tensor parallelism.
-    return bool(profile.experts) and base.data > 1 and base.model == base.stage == 1
+    if not profile.experts or base.model * base.stage > 1:
+        return [0]
+    count = math.gcd(base.data, *(e.router.experts for e in profile.experts))
+    return [0, count] if count > 1 else [0]
 
 
 def _list_divisors(number: int) -> list[int]:
@@ -281,7 +298,7 @@ def _check_options(choice: PlanChoice) -> str | None:
         choice.recompute,
         choice.keeps_weights,
         choice.sequence,
-        choice.experts,
+        (choice.experts > 0, choice._has_copies_of_experts),
         choice.offload,
     )
     if kind not in _refusals:
@@ -297,7 +314,7 @@ def _validate_options(choice: PlanChoice) -> str | None:
     try:
         options = ParallelOptions(**choice.options)
         over = {"sequence": ("model",)} if choice.sequence else {}
-        options.check_mesh(mesh, ("data",) if "data" in names else (), over)
+        options.check_mesh(mesh, tuple(n for n in ("data", "expert") if n in names), over)
         if isinstance(options.pipeline, Pipeline):
             check_pipeline(options, mesh)
     except (ValueError, NotImplementedError) as error:

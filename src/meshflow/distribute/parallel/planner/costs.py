@@ -34,6 +34,8 @@ _ALL_REDUCE_COPIES = 2
 # At the end of a loop over micro-batches the largest layer has its kernels and their gradients. With the measurement
 # below: 1.3 % with 1, 5.3 % with 2 (2 plans).
 _KERNELS_AND_GRADIENTS = 2
+# Before the gradient of a kernel is scattered, that of the next one is computed.
+_PENDING_KERNELS = 2
 # A tick sends an activation to the next stage and a gradient to the previous one.
 _SENDS_PER_TICK = 2
 # An all-reduce is a reduce-scatter and an all-gather.
@@ -50,6 +52,9 @@ _TENSOR_EXCHANGES = 4
 _PIPELINE_GRADIENTS = 3
 # An offloaded value moves to the device and back in each step.
 _HOST_TRANSFERS = 2
+
+# Purposes of exchanges over the devices of tensor or sequence parallelism, which are neighbors.
+_MODEL_PURPOSES = ("products", "attention", "parts")
 
 # ---- FITTED: shares that depend on XLA's buffer assignment -------------------------------------
 
@@ -169,6 +174,7 @@ class CostModel:
         self._cached_sizes = functools.cache(self._compute_sizes)
         self._cached_stages = functools.cache(self._compute_stages)
         self._cached_weights = functools.cache(self._compute_weight_bytes)
+        self._cached_units = functools.cache(self._compute_largest_unit)
         self._cached_later_weights = functools.cache(self._compute_later_weights)
 
     def estimate(self, choice: PlanChoice) -> CostEstimate:
@@ -203,7 +209,7 @@ class CostModel:
         data: int,
         model: int,
         stage: int,
-        experts: bool,
+        experts: int,
         recompute: str | None,
         budget: int | None,
         is_offloaded: bool,
@@ -219,9 +225,9 @@ class CostModel:
             zip(self.profile.weights, axes, strict=True)
         ):
             if expert is not None:
-                own += w.bytes / data
-                weights += w.bytes / data
-                slots += w.slots / data
+                own += w.bytes / experts
+                weights += w.bytes / experts
+                slots += w.slots / experts
                 continue
             split_axes = [split if model > 1 else None]
             parts = model if split_axes[0] is not None else 1
@@ -322,7 +328,7 @@ class CostModel:
 
     def _get_split_key(self, choice: PlanChoice) -> tuple[tuple[str, ...], int, int]:
         """Return the parts of a choice that determine how rules split weights."""
-        return choice.names, choice.model, choice.data if choice.experts else 1
+        return choice.names, choice.model, choice.experts or 1
 
     def _sum_weight_bytes(self, weights: Sequence[int], choice: PlanChoice) -> int:
         """Return the bytes of some weights on a device."""
@@ -345,63 +351,103 @@ class CostModel:
         if choice.recompute == "layer":
             overlap = largest // _STAGE_OVERLAP_DIVISOR
             return rows * (between + sum(edges) + largest + overlap)
-        inner_gradients = largest // _INNER_GRADIENT_DIVISOR
-        return rows * ((0 if is_split else between) + sum(residuals) + inner_gradients)
+        copies = 0 if is_split else _BOUNDARY_COPIES
+        # In the backward pass of a layer, the residuals of earlier layers are held.
+        largest = max(
+            total + copies * split.edges[u] + kept // _INNER_GRADIENT_DIVISOR
+            for u, kept, total in zip(
+                layers, residuals, itertools.accumulate(residuals), strict=True
+            )
+        )
+        return max(rows * largest, rows * sum(residuals) + self._compute_head(choice, layers, rows))
+
+    def _compute_head(self, choice: PlanChoice, layers: range, rows: int) -> int:
+        """Return the bytes of the gradients of the last product, before which nothing is freed.
+
+        ZeRO 3 has released the kernel before it computes the gradient of the kernel.
+        """
+        last = self.profile.products[-1] if self.profile.products else None
+        if last is None or last.weight not in self.profile.uses[layers[-1]]:
+            return 0
+        parts = self._cached_weights(*self._get_split_key(choice))[last.weight]
+        split = max(self.profile.weights[last.weight].bytes // max(parts, 1), 1)
+        return rows * last.output_bytes // split + (0 if choice.zero == 3 else parts)
 
     def _list_edges(self, choice: PlanChoice, split: SplitProfile, layers: range) -> list[int]:
         """Return the bytes of an example that each layer passes to others on a device."""
-        parts = choice.model if choice.sequence == "split" else 1
-        return [split.edges[u] // parts for u in layers]
+        if choice.sequence == "split":
+            edges = self.profile.split_weights((), 1).edges
+            return [edges[u] // choice.model for u in layers]
+        return [split.edges[u] for u in layers]
 
     def _compute_boundary(self, choice: PlanChoice, split: SplitProfile, layers: range) -> int:
         """Return the bytes of an example at the boundary between layers."""
         return _BOUNDARY_COPIES * max((split.edges[u] for u in layers), default=0)
 
-    def _compute_recomputed(self, choice: PlanChoice, split: SplitProfile, rows: int) -> int:
+    def _compute_recomputed(
+        self, choice: PlanChoice, split: SplitProfile, rows: int
+    ) -> tuple[int, int]:
         """Return the largest bytes in the backward pass of recomputed layers, without a pipeline.
 
-        During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held.
+        During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held. ZeRO 3
+        gathers its kernels, and the gradient of an only kernel is computed while the kernel is gathered. In a loop over
+        micro-batches, the kernels are counted elsewhere.
+
+        Returns:
+          The bytes of activations, and of gathered kernels.
         """
         layers = range(len(self.profile.layers))
         is_split = choice.sequence == "split"
         edges = self._list_edges(choice, split, layers)
         # A sequence that is split between layers is gathered for the layer.
-        gathered = max(split.edges, default=0)
+        gathered = choice.model * max(edges, default=0)
         boundary = gathered if is_split else self._compute_boundary(choice, split, layers)
         # Gradients wait to be sent together, unless they are accumulated or each layer has its own exchange.
         waits = choice.micro_batches == 1 and choice.zero != 3
         later_weights = self._cached_later_weights(*self._get_split_key(choice))
         divisor = _RECOMPUTED_SPLIT_DIVISOR if is_split else _RECOMPUTED_INNER_DIVISOR
-        largest = 0
+        weights = self._cached_weights(*self._get_split_key(choice))
+        in_products = {p.weight for p in self.profile.products}
+        gathers = choice.zero == 3 and choice.micro_batches == 1
+        largest = 0, 0
         for u, inputs in enumerate(itertools.accumulate(edges)):
             residuals = (split.shared if is_split else split.kept)[u]
             residuals += residuals // divisor
             gradients = later_weights[u] if waits else 0
-            largest = max(largest, rows * (inputs + residuals + boundary) + gradients)
+            kernel = max((weights[n] for n in self.profile.uses[u] if n in in_products), default=0)
+            kernels = self._sum_weight_bytes(self.profile.uses[u], choice)
+            sizes = (
+                rows * (inputs + residuals + boundary) + gradients,
+                max(kernels, _KERNELS_AND_GRADIENTS * kernel) * gathers,
+            )
+            largest = max(largest, sizes, key=sum)
         return largest
 
     def _compute_step_bytes(self, choice: PlanChoice, split: SplitProfile) -> dict[str, int]:
         sizes, d, rows = self.get_sizes(choice), choice.data, self._count_rows(choice)
         layers = range(len(self.profile.layers))
         recomputes = choice.recompute == "layer" and "activations" not in choice.offload
-        activations = (
-            self._compute_recomputed(choice, split, rows)
-            if recomputes
-            else self._compute_activations(choice, split, layers, rows)
-        )
+        gathered_layer = 0
+        if recomputes:
+            activations, gathered_layer = self._compute_recomputed(choice, split, rows)
+        else:
+            activations = self._compute_activations(choice, split, layers, rows)
         full, parts = sizes.weights, sizes.weights - sizes.divisible * (d - 1) // d
         largest = max((self._sum_weight_bytes(u, choice) for u in self.profile.uses), default=0)
+        weights = self._cached_weights(*self._get_split_key(choice))
+        largest_product = max((weights[p.weight] for p in self.profile.products), default=0)
         has_loop = choice.micro_batches > 1
         gathered = 0
         if choice.zero == 3:
-            gathered_layer = largest
             if has_loop and recomputes:
                 # At the end of the loop the kernels and gradients of a layer use the space of its residuals.
                 residuals = rows * max(split.shared if choice.sequence == "split" else split.kept)
                 at_end = _KERNELS_AND_GRADIENTS * largest - residuals
                 gathered_layer = max(largest // _LOOP_KERNEL_DIVISOR, at_end)
             # A layer that keeps its activations releases its weights before it computes their gradients.
-            unit = gathered_layer if recomputes else self._compute_largest_unit(choice)
+            unit = (
+                gathered_layer if recomputes else self._cached_units(*self._get_split_key(choice))
+            )
             gathered = sizes.divisible - sizes.released + min(sizes.released, unit)
         own_step = self.profile.own_step
         if own_step and choice.zero and not (choice.zero == 3 and recomputes):
@@ -415,17 +461,15 @@ class CostModel:
             sums = parts if choice.zero >= 2 else full
             gradients = sums + max(pending, max(sums, largest) - activations)
         else:
-            at_end = (
-                parts
-                if choice.zero and not own_step
-                else full * (_ALL_REDUCE_COPIES if d > 1 else 1)
-            )
+            at_end = full * (_ALL_REDUCE_COPIES if d > 1 else 1)
+            if choice.zero and not own_step:
+                at_end = max(parts, _PENDING_KERNELS * largest_product)
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             # One all-reduce sums the gradients of all weights, so operands and results are live, unless the layers of a
             # micro-batch are recomputed one after the other. ZeRO 2 scatters the gradients only after this all-reduce.
             # Looked up rows of tables are gathered, too.
-            summed, looked_up = self._count_sequence_gradients(choice)
+            summed, looked_up = self.count_sequence_gradients(choice)
             by_layer = choice.recompute == "layer" and (
                 choice.zero == 3 or (has_loop and choice.zero != 2)
             )
@@ -434,13 +478,15 @@ class CostModel:
                 gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
 
-    def _compute_largest_unit(self, choice: PlanChoice) -> int:
+    def _compute_largest_unit(self, names: tuple[str, ...], model: int, over: int) -> int:
         """Return the bytes of the weights of the layer that gathers most; blocks are several layers."""
-        units: dict[str, list[int]] = {}
-        for n, w in enumerate(self.profile.weights):
+        units: dict[str, int] = {}
+        sizes = self._cached_weights(names, model, over)
+        for w, size in zip(self.profile.weights, sizes, strict=True):
             is_attention = any("heads" in axis for axis in w.dims or ())
-            units.setdefault(w.name.rsplit("/", 1 + is_attention)[0], []).append(n)
-        return max(self._sum_weight_bytes(unit, choice) for unit in units.values())
+            unit = w.name.rsplit("/", 1 + is_attention)[0]
+            units[unit] = units.get(unit, 0) + size
+        return max(units.values())
 
     def _compute_stages(
         self, count: int, names: tuple[str, ...], model: int, is_offloaded: bool
@@ -512,21 +558,25 @@ class CostModel:
             return self._add_product_sums(choice, self._count_pipeline_bytes(choice, sizes))
         if choice.experts:
             sent["tokens"] = sum(
-                e.count_sent_bytes(self.profile.batch, d, m, choice.token_exchanges)
+                e.count_sent_bytes(self.profile.batch, d, m, choice.token_exchanges, choice.experts)
                 for e in self.profile.experts
             )
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
             sent |= self._count_sequence_bytes(choice)
         rest = sizes.weights - sizes.divisible - sizes.own
+        # Each expert has copies if there are more devices than it is split over.
+        copies = d // choice.experts if choice.experts else 1
+        own_sums = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.own, copies)
         own_step = self.profile.own_step
         if not choice.zero or own_step:
             # By layouts, XLA sums gradients whole.
-            sent["gradients"] = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.weights - sizes.own, d)
+            sums = _ALL_REDUCE_HALVES * count_ring_bytes(sizes.weights - sizes.own, d)
+            sent["gradients"] = sums + own_sums
         else:
             turns = m if choice.zero >= 2 else 1
             scattered = count_ring_bytes(sizes.divisible, d)
             summed = _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
-            sent["gradients"] = turns * (scattered + summed)
+            sent["gradients"] = turns * (scattered + summed + own_sums)
         if choice.zero:
             sent["weights"] = count_ring_bytes(sizes.divisible, d)
         if choice.zero == 3 and (choice.recompute or not own_step):
@@ -541,29 +591,27 @@ class CostModel:
         forward, backward = attention.count_sent_bytes(choice.sequence, t)
         if choice.recompute == "layer":
             forward *= 2
-        summed, looked_up = self._count_sequence_gradients(choice)
-        kernels = self.kernel_bytes
+        summed, looked_up = self.count_sequence_gradients(choice)
         turns = choice.micro_batches
-        kernel_turns = turns if choice.zero >= 2 else 1
-        # Gradients of kernels are summed over the batch and sequences together, or are scattered
-        # over the batch first. Those of other weights are summed over sequences at once.
+        sums = turns if choice.zero >= 2 else 1
+        # Gradients are summed over the batch and sequences together, or are scattered over the batch first.
         return {
             "attention": (forward + backward) * turns * self._count_rows(choice),
-            "parts": kernel_turns * _ALL_REDUCE_HALVES * count_ring_bytes(kernels // choice.data, t)
-            + turns * _ALL_REDUCE_HALVES * count_ring_bytes(summed - kernels, t)
+            "parts": sums * _ALL_REDUCE_HALVES * count_ring_bytes(summed // choice.data, t)
             + turns * count_ring_bytes(looked_up, t),
         }
 
-    @functools.cached_property
-    def kernel_bytes(self) -> int:
-        """Return the bytes of the weights in products."""
-        return sum(self.profile.weights[n].bytes for n in {p.weight for p in self.profile.products})
-
-    def _count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
+    def count_sequence_gradients(self, choice: PlanChoice) -> tuple[int, int]:
         """Return the bytes of gradients summed over parts of sequences, and of gathered rows.
 
         The gradient of a table is computed from its looked up rows, which are gathered to full
         sequences.
+
+        Args:
+          choice: The choice.
+
+        Returns:
+          The bytes of both.
         """
         summed, looked_up = self._table_sizes
         return summed, looked_up * self._count_rows(choice)
@@ -673,9 +721,17 @@ class CostModel:
         moved = self._count_host_bytes(choice)
         return {
             "compute": compute,
-            "exchange": sum(sent.values()) / self.hardware.link + exchanges * self.hardware.wait,
+            "exchange": sum(n / self._get_link(name, choice) for name, n in sent.items())
+            + exchanges * self.hardware.wait,
             "host": moved / self.hardware.host,
         }, bubble
+
+    def _get_link(self, purpose: str, choice: PlanChoice) -> float:
+        """Return the bytes per second that a device sends for a purpose."""
+        if purpose in _MODEL_PURPOSES:
+            return self.hardware.get_link(choice.model)
+        is_ring = purpose in ("gradients", "weights") and choice.stage == 1
+        return self.hardware.get_link(choice.devices, choice.model if is_ring else None)
 
     def _count_exchanges(self, choice: PlanChoice) -> int:
         """Estimate the number of exchanges that wait for each other."""

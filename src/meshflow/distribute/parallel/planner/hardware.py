@@ -94,6 +94,31 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} µs"
 
 
+_H100: dict[str, Any] = {
+    "memory": "80GB",
+    "products": 495e12,
+    "bfloat16_products": 989e12,
+    "link": 50e9,
+    "host": 64e9,
+    "node": 8,
+    "node_link": 450e9,
+}
+# Peak values of vendors, without sparsity, by type of device. Products of float32 use TF32 or, on TPUs, bfloat16. H100 and H200
+# have nodes of eight with NVLink, and one link of 400 Gbit/s of each device to other nodes; v5p has a torus, whose links in one
+# dimension send 90 GB/s in each direction.
+_KINDS: dict[str, dict[str, Any]] = {
+    "h100": _H100,
+    "h200": {**_H100, "memory": "141GB"},
+    "v5p": {
+        "memory": "95GB",
+        "products": 459e12,
+        "bfloat16_products": 459e12,
+        "link": 180e9,
+        "host": 16e9,
+    },
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Hardware:
     """Equal devices with equal links.
@@ -109,6 +134,8 @@ class Hardware:
       margin: Part of the memory that a plan leaves free, such as "10%" or 0.1, for fragmentation
         and for the error of the estimate.
       bfloat16_products: Speed of matrix products of bfloat16 values. Default: `products`.
+      node: Number of devices of a node, between which links are faster. Default: all.
+      node_link: Bytes per second that each device sends to devices of its node. Default: `link`.
 
     Raises:
       ValueError: If a size or speed is not positive, if the latency is negative, if the margin is
@@ -130,6 +157,53 @@ class Hardware:
     wait: float = 1e-5
     margin: float | str = 0.1
     bfloat16_products: float | None = None
+    node: int | None = None
+    node_link: float | None = None
+
+    @classmethod
+    def from_kind(cls, kind: str, devices: int, **values: Any) -> Hardware:
+        """Create the description of a known type of device from its vendor's peak values.
+
+        Args:
+          kind: "h100", "h200" or "v5p".
+          devices: Number of devices.
+          **values: Fields that differ.
+
+        Returns:
+          The hardware.
+
+        Raises:
+          ValueError: If the type is unknown.
+
+        Example:
+          >>> import meshflow as tf
+          >>> tf.distribute.Hardware.from_kind("h200", 64).memory
+          141000000000
+        """
+        if kind.lower() not in _KINDS:
+            raise InvalidValueError(
+                f"Hardware: kind must be one of {', '.join(_KINDS)}, got {kind!r}. For other devices, pass memory, products "
+                "and link."
+            )
+        return cls(devices, **{**_KINDS[kind.lower()], **values})
+
+    def get_link(self, span: int, inner: int | None = 1) -> float:
+        """Return the bytes per second that each device sends in an exchange.
+
+        Args:
+          span: Number of consecutive devices among which an exchange takes place.
+          inner: Number of consecutive devices of which only one takes part in a ring; the other
+            devices of a node share its links to other nodes. None if each device sends on its own.
+
+        Returns:
+          The speed.
+        """
+        if self.node is None or self.node_link is None:
+            return self.link
+        if span <= self.node:
+            return self.node_link
+        rings = 1 if inner is None else max(self.node // inner, 1)
+        return min(self.node_link, rings * self.link)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", parse_bytes(self.memory))
@@ -141,8 +215,14 @@ class Hardware:
             raise InvalidValueError(
                 f"Hardware: devices must be an integer of at least 1, got {self.devices!r}."
             )
-        for name in ("products", "link", "host", "bfloat16_products"):
+        if (self.node is None) != (self.node_link is None):
+            raise InvalidValueError(
+                f"Hardware: pass node and node_link together, got {self.node!r} and {self.node_link!r}."
+            )
+        for name in ("products", "link", "host", "bfloat16_products", "node", "node_link"):
             speed = getattr(self, name)
+            if name.startswith("node") and speed is None:
+                continue
             if not (isinstance(speed, (int, float)) and speed > 0):
                 raise InvalidValueError(
                     f"Hardware: {name} must be a positive number a second, got {speed!r}."

@@ -105,8 +105,6 @@ class ExpertLayer:
         """Return the reason why the experts cannot be split over devices, or None."""
         if self.router.capacity is None:
             return "experts without a capacity are not planned for"
-        if self.router.experts % devices:
-            return f"{self.router.experts} experts do not divide over {devices} devices"
         if self.groups and self.groups % (devices * micro_batches):
             return f"{self.groups} groups do not divide over {devices} devices and {micro_batches} micro-batches"
         return None

@@ -507,7 +507,7 @@ class _TracedLoss:
             tuple(c * factor for c in self.costs),
             tuple(sizes),
             tuple(shared),
-            self._edges,
+            self._compute_edges(weights, names, parts),
             tuple(get_layer_sums(u) for u in range(units)),
         )
 
@@ -521,15 +521,23 @@ class _TracedLoss:
                 # by block.
                 if v.aval.shape.count(length) < 2:
                     sizes[unit_of[v]] += count_bytes(v.aval) // TRACED_ROWS // parts
-            edges = tuple(n // parts for n in self._edges)
+            edges = tuple(n // parts for n in self._compute_edges((), (), 1))
             work = tuple(c / parts for c in self.costs)
             no_sums = (LayerSums(),) * self.cut.units
             self._splits[key] = SplitProfile(work, tuple(sizes), tuple(sizes), edges, no_sums)
         return self._splits[key]
 
-    @functools.cached_property
-    def _edges(self) -> tuple[int, ...]:
-        """Return the bytes that each layer passes to other layers."""
+    def _compute_edges(
+        self, weights: Sequence[WeightProfile], names: tuple[str, ...], parts: int
+    ) -> tuple[int, ...]:
+        """Return the bytes that each layer passes to other layers, if the axes with some names are split."""
+        axes = {
+            self.cut.captured[i]: axis
+            for i, n in self.weights.items()
+            if names and (axis := weights[n].find_named_axis(names)) is not None
+        }
+        jaxpr = self.traced.closed_jaxpr.jaxpr
+        split_axes = propagate_splits(jaxpr, axes).axes if axes else {}
         sizes = [0] * self.cut.units
         units, producers = self.cut.equation_units, {}
         for n, eqn in enumerate(self.cut.eqns):
@@ -542,5 +550,6 @@ class _TracedLoss:
                     continue
                 if producers[v] != units[n]:
                     counted.add(v)
-                    sizes[producers[v]] += count_bytes(v.aval) // TRACED_ROWS
+                    size = count_bytes(v.aval) // TRACED_ROWS
+                    sizes[producers[v]] += size // parts if v in split_axes else size
         return tuple(sizes)

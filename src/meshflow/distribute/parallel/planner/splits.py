@@ -31,7 +31,7 @@ class PropagatedSplits:
       divided: Multiplications and additions of products that are split over the devices.
       forward: (value, bytes) of the sums over devices in the forward pass, in order.
       backward: (value, bytes) of the sums for gradients of the inputs of these products, if the
-        gradients of several products of one input are added first.
+        gradients of several projections of one input to heads are added first.
       each: The same if they are not added first.
       unsplit_inputs: Values that enter split products without being split.
     """
@@ -105,14 +105,15 @@ class _EquationPropagation:
         for v in self.eqn.outvars:
             self.splits.forward.append((v, self.times * count_bytes(v.aval)))
 
-    def _record_input_gradient(self, operand: Atom) -> None:
+    def _record_input_gradient(self, operand: Atom, kernel: Atom) -> None:
         """Record a sum of an operand's gradient, of which every device has only a term."""
         if isinstance(operand, jex_core.Literal) or operand not in self.has_gradient:
             return
         size = self.times * count_bytes(operand.aval)
         owed = self.eqn.outvars[0], size
         self.splits.each.append(owed)
-        if operand not in self.splits.unsplit_inputs:
+        # Only the gradients by projections to heads are added first; XLA sums those by other products separately.
+        if operand not in self.splits.unsplit_inputs or kernel.aval.ndim == 2:
             self.splits.unsplit_inputs.add(operand)
             self.splits.backward.append(owed)
 
@@ -127,10 +128,10 @@ class _EquationPropagation:
             return self._set_axis(lb.index(a) if a in lb else rb.index(b))
         if a is not None:
             free = [i for i in range(left.aval.ndim) if i not in (*lc, *lb)]
-            self._record_input_gradient(right)
+            self._record_input_gradient(right, left)
             return self._set_axis(len(lb) + free.index(a))
         free = [i for i in range(right.aval.ndim) if i not in (*rc, *rb)]
-        self._record_input_gradient(left)
+        self._record_input_gradient(left, right)
         assert b is not None
         return self._set_axis(
             len(lb) + left.aval.ndim - len(lc) - len(lb) + free.index(b),

@@ -72,6 +72,7 @@ def compute_expected_traffic(
     _check_formula_exists(strategy, model, updates)
     with suspend_layouts(model):
         profile = profile_model(model._make_loss_program(), rows, model.optimizer)
+    profile = dataclasses.replace(profile, own_step=not model._delegates_gradients(rows))
     grids = _find_grid_products(strategy, profile, layouts)
     if grids:
         sent = {"grid": _count_grid_bytes(profile, grids)}
@@ -85,19 +86,18 @@ def compute_expected_traffic(
         known = dataclasses.replace(profile, weights=_name_split_axes(profile, strategy, layouts))
         model_costs = CostModel(known, Hardware(choice.devices, "1GB"))
         sent = model_costs.count_sent_bytes(choice)
-        if choice.experts:
-            sent["tokens"] = _count_token_bytes(strategy, profile, layouts, choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
     options = strategy.options
     recompute = options.recompute if isinstance(options.recompute, str) else None
     regathered = profile.list_regathered(recompute, options.max_live_parameters)
     pairs = list(zip(weights, layouts, strict=True))
-    sent |= count_weight_traffic(strategy, pairs, regathered, updates)
+    sent |= count_weight_traffic(strategy, pairs, regathered, updates, profile.own_step)
     if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
-        # One all-reduce over all devices sums the gradients of kernels.
-        over_batch = 2 * count_ring_bytes(model_costs.kernel_bytes, choice.data)
-        over_parts = 2 * count_ring_bytes(model_costs.kernel_bytes // choice.data, choice.model)
+        # One all-reduce over all devices sums the gradients of all weights but tables.
+        summed, _ = model_costs.count_sequence_gradients(choice)
+        over_batch = 2 * count_ring_bytes(summed, choice.data)
+        over_parts = 2 * count_ring_bytes(summed // choice.data, choice.model)
         sent["joint"] = over_batch + over_parts
         sent["gradients"] -= over_batch
         sent["parts"] -= over_parts
@@ -214,22 +214,6 @@ def _name_split_axes(
     return tuple(weights)
 
 
-def _count_token_bytes(
-    strategy: MeshStrategy,
-    profile: ModelProfile,
-    layouts: Sequence[WeightLayout],
-    choice: PlanChoice,
-) -> int:
-    over = _find_expert_dimensions(profile, layouts)
-    devices = math.prod(strategy.mesh.dim_size(n) for n in over)
-    return sum(
-        e.count_sent_bytes(
-            profile.batch, choice.data, choice.micro_batches, choice.token_exchanges, devices
-        )
-        for e in profile.experts
-    )
-
-
 def _find_expert_dimensions(profile: ModelProfile, layouts: Sequence[WeightLayout]) -> set[str]:
     """Return the mesh dimensions that experts are split over."""
     dimensions = set[str]()
@@ -296,7 +280,7 @@ def convert_to_choice(
         sequence=options.sequence,
         offload=tuple(options.offload_patterns),
         names=(_SPLIT_AXIS,) if over - {*data} else (),
-        experts=bool(experts),
+        experts=math.prod(sizes[d] for d in experts) if experts else 0,
         keeps_weights=options.max_live_parameters is not None
         and options.max_live_parameters >= profile.parameters,
         keep=options.pipeline_options.keep if pipelined else "inputs",

@@ -76,6 +76,10 @@ class WeightLayout:
         """Return the bytes of a reduce-scatter of the gradient, or of an all-gather."""
         return count_ring_bytes(self.bytes, self.count_devices(self.parts))
 
+    def count_whole_sum_bytes(self) -> int:
+        """Return the bytes that a device sends to sum the gradient without scattering it."""
+        return 2 * count_ring_bytes(self.bytes, self.count_devices((*self.parts, *self.copies)))
+
     def count_sum_bytes(self) -> int:
         """Return the bytes that a device sends to sum gradients, or parts of them, over copies."""
         return 2 * count_ring_bytes(
@@ -88,6 +92,7 @@ def count_weight_traffic(
     layouts: Sequence[tuple[Variable, WeightLayout]],
     regathered: Sequence[tuple[bool, bool]],
     updates: int,
+    own_step: bool = False,
 ) -> dict[str, int]:
     """Return the bytes that each device sends in a step for weights, without a pipeline.
 
@@ -97,19 +102,27 @@ def count_weight_traffic(
       regathered: For each weight whether ZeRO 3 releases it, and whether it gathers it again; see
         `ModelProfile.list_regathered`.
       updates: Number of steps per update; new weights are sent once per update.
+      own_step: Whether the model's `train_step` computes gradients itself. XLA then sums them whole,
+        without micro-batches and compression.
 
     Returns:
       Bytes by purpose: "gradients", "weights" and "coded" (compressed gradients).
     """
     options = strategy.options
-    turns = options.micro_batches if options.zero >= 2 and not options.compress else 1
-    releases = options.zero == 3 and not (options.compress and not options.recompute)
+    compresses, micro_batches = options.compress and not own_step, options.micro_batches
+    if own_step:
+        micro_batches = 1
+    turns = micro_batches if options.zero >= 2 and not compresses else 1
+    releases = options.zero == 3 and bool(options.recompute or not (compresses or own_step))
     gradients = weights = coded = 0
     for (variable, layout), (is_released, again) in zip(layouts, regathered, strict=True):
-        gathers = (1 + again) * options.micro_batches if releases and is_released else 1
+        gathers = (1 + again) * micro_batches if releases and is_released else 1
         weights += gathers * layout.count_scatter_bytes()
+        if own_step:
+            gradients += layout.count_whole_sum_bytes()
+            continue
         plan = None
-        if options.compress:
+        if compresses:
             sharding = resolve_region_sharding(strategy, variable)
             plan = CompressedSum.from_sharding(sharding, variable.shape.as_list(), strategy)
         if plan is None:

@@ -1,7 +1,7 @@
 """Products of layers that need explicit collectives under the rules of a `MeshStrategy`.
 
-* `sequence="ring"` or `"ulysses"`: the gradients of kernels are summed over sequences and batch
-  together.
+* `sequence="ring"` or `"ulysses"`: the gradients of kernels, biases and scales are summed over
+  sequences and batch together.
 * `sequence="split"` with rules such as "sequence:model, hidden:model, heads:model": the activations
   between pairs of feature-sharded products are sharded over the sequence axis.
 * A kernel with the first axis sharded over a mesh dimension of the batch and the second over
@@ -24,11 +24,11 @@ from meshflow.distribute.parallel import sharded_products
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.weight_reads import find_shard_map_mesh
 from meshflow.distribute.replicas.shares import current_shares
-from meshflow.ops import math
+from meshflow.ops import array, math
 from meshflow.ops.linalg import einsum
 from meshflow.placement.layout import Layout, list_spec_dimensions
 
-__all__ = ["make_sharded_product", "project_sharded"]
+__all__ = ["make_sharded_product", "project_sharded", "read_for_positions"]
 
 
 def make_sharded_product(
@@ -79,6 +79,34 @@ def project_sharded(layers: Sequence[Any], inputs: Tensor, equation: str) -> lis
     return list(apply(_products_op, (inputs, [layer.kernel.value() for layer in layers]), (plan,)))
 
 
+def read_for_positions(weight: Variable, inputs: Tensor) -> Tensor | None:
+    """Read a bias or a scale of the last axes of values [batch, sequence, ...], for each position.
+
+    Each device has a copy for its positions of a split sequence, so that one collective sums the
+    gradients over sequences and batch.
+
+    Args:
+      weight: The weight.
+      inputs: The values.
+
+    Returns:
+      The weight [sequence, ...], or None if no sequence is split.
+    """
+    shares, strategy = current_shares(), getattr(weight, "_distribute_strategy", None)
+    if shares is None or not hasattr(strategy, "rules") or weight.layout is None:
+        return None
+    shape, axes = inputs.shape.as_list(), _list_ruled_dimensions(strategy, weight)
+    plan = _plan_sequence_product(strategy, axes, len(shape), "positions")
+    if plan is None or plan.mesh is not None or shape[2:] != weight.shape.as_list():
+        return None
+    if None in shape or not plan.can_split(tuple(shape)):
+        return None
+    copies = shares.get_weight_copies(weight, plan.over)
+    if copies is None:
+        return None
+    return array.repeat(math.cast(copies, inputs.dtype), shape[1] // copies.shape[0], axis=0)
+
+
 def _plan_layer_product(layer: Any, inputs: Tensor, equation: str | None) -> ShardedProduct | None:
     strategy = getattr(layer.kernel, "_distribute_strategy", None)
     if not hasattr(strategy, "rules") or layer.kernel.layout is None:
@@ -94,12 +122,7 @@ def _plan_product(
     strategy: Any, kernel: Variable, rank: int, equation: str | None
 ) -> ShardedProduct | None:
     mesh, batch, shares = strategy.mesh, strategy.batch_dimensions, current_shares()
-    # ZeRO splits kernels further, but products read them gathered.
-    layout: Layout = getattr(kernel, "_ruled_layout", None) or kernel.layout
-    axes = [
-        tuple(n for n in list_spec_dimensions(spec, mesh) if mesh.dim_size(n) > 1)
-        for spec in layout.sharding_specs
-    ]
+    axes = _list_ruled_dimensions(strategy, kernel)
     sequence_dims = strategy.rules.dimensions("sequence")
     if strategy.options.sequence == "split" and sequence_dims and (equation or rank == 3):
         split = [i for i, names in enumerate(axes) if names == sequence_dims]
@@ -119,11 +142,28 @@ def _plan_product(
     return ShardedProduct.from_kernel_split(axes, mesh.jax_mesh, batch)
 
 
+def _list_ruled_dimensions(strategy: Any, weight: Variable) -> list[tuple[str, ...]]:
+    """Return the mesh dimensions that rules split each axis of a weight over."""
+    # ZeRO splits weights further, but layers read them gathered.
+    mesh = strategy.mesh
+    layout: Layout = getattr(weight, "_ruled_layout", None) or weight.layout
+    return [
+        tuple(n for n in list_spec_dimensions(spec, mesh) if mesh.dim_size(n) > 1)
+        for spec in layout.sharding_specs
+    ]
+
+
 def _plan_sequence_product(
     strategy: Any, axes: Sequence[tuple[str, ...]], rank: int, equation: str | None
 ) -> ShardedProduct | None:
     """Plan a product of split sequences with a kernel that no rule splits."""
-    if any(axes) or rank < 3 or not (equation or rank == 3) or strategy.options.pipeline:
+    if (
+        strategy.options.sequence not in ("ring", "ulysses")
+        or any(axes)
+        or rank < 3
+        or not (equation or rank == 3)
+        or strategy.options.pipeline
+    ):
         return None
     mesh, over = find_shard_map_mesh(strategy), strategy.rules.dimensions("sequence")
     batch = () if mesh is None else strategy.batch_dimensions

@@ -9,7 +9,7 @@ every device computes the full batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.runtime.context import context
@@ -36,6 +36,7 @@ __all__ = [
     "model_scope",
     "place_step",
     "warn_about_unused_layouts",
+    "weight_creation_scope",
 ]
 
 
@@ -67,6 +68,21 @@ def place_step(model: Any, step: CompiledStep) -> CompiledStep:
         )
         warn_about_unused_layouts(model)
     return step
+
+
+def weight_creation_scope(model: Any) -> AbstractContextManager[None]:
+    """Return the context in which a step in eager mode runs, so that it creates weights with layouts.
+
+    Args:
+      model: The model.
+
+    Returns:
+      The scope of the model's strategy; an empty context for a built model, or without a mesh.
+    """
+    strategy = None if model.built else find_strategy(model)
+    if strategy is None or not strategy.needs_placement:
+        return nullcontext()
+    return _single_replica_scope(strategy)
 
 
 def warn_about_unused_layouts(model: Any) -> None:

@@ -22,6 +22,7 @@ from meshflow.keras.engine.training.data_adapter import unpack_x_y_sample_weight
 from meshflow.keras.engine.training.global_batch import (
     place_step,
     warn_about_unused_layouts,
+    weight_creation_scope,
 )
 from meshflow.keras.engine.training.host_preprocessing import HostPreprocessingStep, needs_host
 from meshflow.keras.engine.training.pure_steps import bind_state, takes_state
@@ -251,7 +252,7 @@ class TrainingSteps(StepCounterMethods):
             function = self._get_step_function(kind)
 
             def run(batch: PyTree) -> Any:
-                with self._compiled_trainable_scope(kind):
+                with weight_creation_scope(self), self._compiled_trainable_scope(kind):
                     return function(_unpack_single_input(as_tensors(batch)))
 
             return run
