@@ -548,8 +548,12 @@ def make_gan(tf, generator, critic, latent, penalty=None):
         def call(self, z):
             return self.generator(z)
 
+        def compute(self, network, x):
+            # The output may have 16 bits.
+            return tf.cast(network(x, training=True), tf.float32)
+
         def judge(self, real, fake):
-            true, false = self.critic(real, training=True), self.critic(fake, training=True)
+            true, false = self.compute(self.critic, real), self.compute(self.critic, fake)
             if penalty is None:
                 ones, zeros = tf.ones_like(true), tf.zeros_like(false)
                 return self.cross_entropy(ones, true) + self.cross_entropy(zeros, false)
@@ -557,7 +561,7 @@ def make_gan(tf, generator, critic, latent, penalty=None):
             between = real + share * (fake - real)
             with tf.GradientTape() as tape:
                 tape.watch(between)
-                judged = self.critic(between, training=True)
+                judged = self.compute(self.critic, between)
             slopes = tape.gradient(judged, between)
             axes = list(range(1, len(slopes.shape)))
             norms = tf.sqrt(tf.reduce_sum(tf.square(slopes), axes) + 1e-12)
@@ -567,15 +571,15 @@ def make_gan(tf, generator, critic, latent, penalty=None):
         def train_step(self, real):
             count = tf.shape(real)[0]
             for _ in range(1 if penalty is None else 2):
-                fake = self.generator(tf.random.normal([count, latent]), training=True)
+                fake = self.compute(self.generator, tf.random.normal([count, latent]))
                 with tf.GradientTape() as tape:
                     critic_loss = self.judge(real, fake)
                 weights = self.critic.trainable_weights
                 gradients = tape.gradient(critic_loss, weights)
                 self.critic_optimizer.apply_gradients(zip(gradients, weights, strict=True))
             with tf.GradientTape() as tape:
-                fake = self.generator(tf.random.normal([count, latent]), training=True)
-                judged = self.critic(fake, training=True)
+                fake = self.compute(self.generator, tf.random.normal([count, latent]))
+                judged = self.compute(self.critic, fake)
                 if penalty is None:
                     loss = self.cross_entropy(tf.ones_like(judged), judged)
                 else:

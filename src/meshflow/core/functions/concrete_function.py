@@ -93,7 +93,7 @@ class FunctionSettings:
 
 
 _compile_lock = threading.RLock()
-# Equations of a program whose compilation takes so much memory and time that the heap is trimmed.
+# Number of equations from which the heap is trimmed: compiling them takes more memory and time.
 _MANY_EQUATIONS = 100
 
 

@@ -110,9 +110,12 @@ class Adam(RuleOptimizer):
         values: Scalars,
         epsilon: float,
     ) -> list[Array]:
+        mean, square = slots
         first, second = 1 - values["beta_1"], 1 - values["beta_2"]
         rate = _correct_rate(values)
-        return kernel.update_variable(var, grad, *slots, first, second, rate, epsilon, indices)
+        return kernel.update_variable(
+            var, grad, mean, square, first, second, rate, epsilon, indices
+        )
 
     @classmethod
     def _update_some_rows(
