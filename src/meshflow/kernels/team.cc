@@ -25,8 +25,9 @@ namespace meshflow {
 
 namespace {
 
-// Longer than the pauses between the kernels of most steps.
-constexpr int64_t kPollNanoseconds = 50'000;
+// Longer than the pauses between the kernels of most steps; threads of other OpenMP libraries poll for longer.
+constexpr int64_t kPollNanoseconds = 500'000;
+constexpr std::chrono::microseconds kExclusive{20};
 
 using Word = std::atomic<uint32_t>;
 
@@ -39,18 +40,21 @@ void wake(Word& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
 }
 
-// Polls for a limited time; returns whether the condition became true.
+// Polls for a limited time; returns whether the condition became true. Other threads of the processor take precedence
+// when their wake-up would have taken as long.
 template <typename Condition>
 bool poll(int64_t nanoseconds, Condition condition) {
   using Clock = std::chrono::steady_clock;
-  auto end = Clock::now() + std::chrono::nanoseconds(nanoseconds);
-  do {
+  const auto start = Clock::now();
+  for (;;) {
     for (int i = 0; i < 32; ++i) {
       if (condition()) return true;
       pause();
     }
-  } while (Clock::now() < end);
-  return condition();
+    auto waited = Clock::now() - start;
+    if (waited > std::chrono::nanoseconds(nanoseconds)) return false;
+    if (waited > kExclusive) sched_yield();
+  }
 }
 
 // What the calling thread knows of its team.
@@ -110,7 +114,6 @@ class Team::Helper {
       uint32_t running = kRunning;
       if (state_.compare_exchange_strong(running, kAwaited)) running = kAwaited;
       if (running == kAwaited) sleep_while(state_, kAwaited);
-      if (running == kCalled) sched_yield();
     }
   }
 
