@@ -105,7 +105,7 @@ def get_compile_command() -> list[str]:
         raise CannotBuildError("the build environment has no jaxlib")
     headers = Path(jaxlib.origin).parent / "include"
     return [
-        *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp", "-w"),
+        *(found, "-O3", "-std=c++17", "-fPIC", "-fopenmp-simd", "-pthread", "-w"),
         # Errors of math functions are never read; without errno, loops over square roots vectorize.
         "-fno-math-errno",
         *(*machine_options, f"-isystem{headers}"),

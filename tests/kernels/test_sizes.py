@@ -169,16 +169,3 @@ def test_numbers_that_are_none_stay(rng, dtype):
         result = np.asarray(jax.jit(jnp.matmul)(left, b), "f4")
     assert np.isnan(result[3]).all() and np.isinf(result[7]).all()
     assert np.isfinite(np.delete(result, [3, 7], axis=0)).all()
-
-
-def test_threads_keep_their_team(rng):
-    """What the calling thread does alone leaves its other OpenMP code as it was."""
-    import ctypes
-
-    openmp = ctypes.CDLL("libgomp.so.1")
-    before = openmp.omp_get_max_threads()
-    openmp.omp_set_num_threads(3)
-    a = array(rng, 64, 64)
-    np.asarray(jax.jit(jnp.matmul)(a, a))
-    assert openmp.omp_get_max_threads() == 3
-    openmp.omp_set_num_threads(before)

@@ -345,7 +345,7 @@ def status() -> Library | KernelsUnavailableError:
     if os.environ.get("MESHFLOW_HUGE_PAGES", "1") != "0":
         library.enable_huge_pages()
     # NPROC determines the size of XLA's thread pool, which may exceed the number of cores.
-    if os.environ.get("NPROC", "").isdigit() and not os.environ.get("MF_NOSET"):
+    if os.environ.get("NPROC", "").isdigit():
         library.set_threads(max(1, min(int(os.environ["NPROC"]), os.cpu_count() or 1)))
     return library
 

@@ -144,13 +144,17 @@ class Team::Helper {
   alignas(64) Word state_{kIdle};
 };
 
-Team::Turn::Turn(Team& team) : team_(team), outer_(!here().has_team) {
+Team::Turn::Turn(Team& team, bool waits) : team_(team) {
+  if (here().has_team) return;
+  if (waits) team.turn_.lock();
+  outer_ = waits || team.turn_.try_lock();
   if (!outer_) return;
-  team.turn_.lock();
   here().has_team = true;
   std::fegetenv(&floats_);
   std::fesetenv(FE_DFL_ENV);
 }
+
+Team::Turn::operator bool() const { return here().has_team; }
 
 Team::Turn::~Turn() {
   if (!outer_) return;
@@ -176,15 +180,17 @@ Team& Team::get() {
 Team::Team() : threads_(count_processors()) {
   const char *count = std::getenv("OMP_NUM_THREADS"), *policy = std::getenv("OMP_WAIT_POLICY");
   if (count && std::atoi(count) > 0) threads_ = std::atoi(count);
-  const char* ns = std::getenv("MF_SPIN");
-  polls_ = ns ? std::atoll(ns) : policy && !strcasecmp(policy, "passive") ? 0 : kPollNanoseconds;
+  polls_ = policy && !strcasecmp(policy, "passive") ? 0 : kPollNanoseconds;
 }
 
 int max_threads() { return here().is_alone || here().place.threads > 1 ? 1 : Team::get().threads(); }
 
 void Team::begin(void (*body)(void*), void* data, int threads) {
-  int64_t polls = threads > count_processors() ? 0 : polls_;
-  while (static_cast<int>(helpers_.size()) < threads - 1) helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls));
+  while (static_cast<int>(helpers_.size()) < threads - 1) {
+    // Without a processor for each thread, the others would wait for the one that polls.
+    int64_t polls = threads > count_processors() ? 0 : polls_;
+    helpers_.push_back(new Helper(*this, helpers_.size() + 1, polls));
+  }
   body_ = body, data_ = data, threads_here_ = threads;
   here().place = {0, threads};
   for (int i = 0; i < threads - 1; ++i) helpers_[i]->call();

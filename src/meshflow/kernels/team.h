@@ -106,18 +106,22 @@ class Team {
   // Waits until all threads of the region are here.
   void meet();
 
- private:
+  // The right of the calling thread to the team, until the end of the outermost turn.
   class Turn {
    public:
-    explicit Turn(Team& team);
+    explicit Turn(Team& team, bool waits = true);
     Turn(const Turn&) = delete;
     ~Turn();
+    // Whether the calling thread has the team.
+    explicit operator bool() const;
 
    private:
     Team& team_;
-    const bool outer_;
+    bool outer_ = false;
     std::fenv_t floats_;
   };
+
+ private:
   class Helper;
 
   Team();
@@ -134,16 +138,16 @@ class Team {
   std::atomic<uint32_t> arrived_{0}, meetings_{0};
 };
 
-// Computes body(thread) in every thread of a region of at most so many. If they wait for each other, all run at once.
+// Computes body() in so many threads, or alone if another task has the team. If they wait for each other, all run at once.
 template <typename Body>
 void in_team(int threads, Body&& body, bool waits = false) {
   if (threads <= 1 || place().threads > 1) return body();
   Team& team = Team::get();
-  team.run([&] {
-    team.begin([](void* data) { (*static_cast<std::remove_reference_t<Body>*>(data))(); }, &body, threads);
-    body();
-    team.end(waits);
-  });
+  Team::Turn turn(team, false);
+  if (!turn) return body();
+  team.begin([](void* data) { (*static_cast<std::remove_reference_t<Body>*>(data))(); }, &body, threads);
+  body();
+  team.end(waits);
 }
 
 // Computes body(i) for all i < count, in equal parts.
