@@ -24,7 +24,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 CASES = ("audio", "wavenet", "mobilenet", "resnet", "lstm", "mnist", "mlp", "cnn")
-ROUND_SECONDS = 0.5
+ROUND_SECONDS = 0.4
 
 
 def make_wavenet(tf, tiny):
@@ -257,7 +257,9 @@ def main():
         for c in options.columns.split(",")
         if (options.peers or "torch" not in c) and (options.base or c != "base")
     ]
-    print("| case | " + " | ".join(f"{c}: {k}" for c in columns for k in ("step", "predict")) + " |")
+    print(
+        "| case | " + " | ".join(f"{c}: {k}" for c in columns for k in ("step", "predict")) + " |"
+    )
     print("|---" * (1 + 2 * len(columns)) + "|")
     for name in options.cases.split(","):
         for dtype in options.dtypes.split(","):

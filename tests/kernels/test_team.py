@@ -4,13 +4,9 @@ import os
 import subprocess
 import sys
 
-import pytest
+from capabilities import needs
 
-from meshflow.kernels import library
-
-pytestmark = pytest.mark.skipif(
-    library.load() is None or library.load().read_version() is None, reason="needs oneDNN"
-)
+pytestmark = needs("oneDNN")
 
 # Prints a digest of results, computed by the process, by several of its threads at once, and by its child.
 PROGRAM = """
@@ -24,13 +20,11 @@ view = lambda shape: descriptors.make_view(shape, range(len(shape)))
 left, right = (rng.normal(size=(256, 256)).astype("float32") for _ in range(2))
 product = descriptors.describe_matmul(view(left.shape), view(right.shape), view((256, 256)))
 image, kernel = (rng.normal(size=shape).astype("float32") for shape in ((8, 32, 32, 32), (3, 3, 32, 32)))
-settings = {"strides": (1, 1), "dilations": (1, 1), "low": (1, 1), "high": (1, 1)}
 images = descriptors.make_view(image.shape, (0, 3, 1, 2))
 kernels = descriptors.make_view(kernel.shape, (3, 2, 0, 1))
-convolution = [
-    descriptors.FORWARD, 2, 1, *images.to_integers(), *kernels.to_integers(), *images.to_integers(),
-    *(1, 1), *(0, 0), *(1, 1), *(1, 1), 0, 0,
-]
+convolution = descriptors.describe_convolution(
+    descriptors.FORWARD, 1, images, kernels, images, (1, 1), (1, 1), (1, 1)
+)
 tasks = [(product, left, right, left), (convolution, image, kernel, image)]
 
 def compute():

@@ -121,18 +121,18 @@ void pack_kernel(const Convolution& s, const Division& d, const void* kernel, ch
   in_parts(
       d.panels * d.channels,
       [&](int64_t part) {
-      int64_t k = part / d.channels, c = part % d.channels;
-      for (int64_t y = 0; y < s.taps[0]; ++y)
-        for (int64_t x = 0; x < s.taps[1]; ++x) {
-          int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
-          char* to = packed + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
-          int64_t channels = s.channels - c * 32, features = s.features - k * 32;
-          if (s.wide_kernel) {
-            pack_tap<Tiles>(s, static_cast<const float*>(kernel) + at, channels, features, to);
-          } else {
-            pack_tap<Tiles>(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
+        int64_t k = part / d.channels, c = part % d.channels;
+        for (int64_t y = 0; y < s.taps[0]; ++y)
+          for (int64_t x = 0; x < s.taps[1]; ++x) {
+            int64_t at = y * s.kernel[0] + x * s.kernel[1] + c * 32 * s.kernel[2] + k * 32 * s.kernel[3];
+            char* to = packed + k * d.panel_bytes(s) + ((c * s.taps[0] + y) * s.taps[1] + x) * kPair;
+            int64_t channels = s.channels - c * 32, features = s.features - k * 32;
+            if (s.wide_kernel) {
+              pack_tap<Tiles>(s, static_cast<const float*>(kernel) + at, channels, features, to);
+            } else {
+              pack_tap<Tiles>(s, static_cast<const bfloat16*>(kernel) + at, channels, features, to);
+            }
           }
-        }
       },
       threads);
 }
@@ -337,13 +337,13 @@ void run(const Convolution& s, const void* image, const void* kernel, const char
     in_turns<typename Tiles::State>(
         d.groups * d.bands,
         [&](int64_t number) {
-        int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
-        char* own = bands + d.band_bytes() * place().thread;
-        Task<Tiles>{s, d, panels, epilogue, result, first, std::min(d.images, s.batch - first), row,
-                    std::min(d.rows, s.rows - row), own, own + d.together * kSums}
-            .run(static_cast<const bfloat16*>(image));
-      },
-      threads);
+          int64_t first = number / d.bands * d.images, row = number % d.bands * d.rows;
+          char* own = bands + d.band_bytes() * place().thread;
+          Task<Tiles>{s, d, panels, epilogue, result, first, std::min(d.images, s.batch - first), row,
+                      std::min(d.rows, s.rows - row), own, own + d.together * kSums}
+              .run(static_cast<const bfloat16*>(image));
+        },
+        threads);
   });
 }
 

@@ -108,21 +108,21 @@ Blocked in_blocks(const Sum& sum, int threads) {
       dnnl::stream& stream = streams[place().thread];
       float* mine = reinterpret_cast<float*>(scratch + packed + own * place().thread);
       char* pad = reinterpret_cast<char*>(mine) + sums;
-        int64_t first = number * size, count = std::min(size, sum.count - first);
-        const Sum::Block& block = count < size ? rest : main;
-        try {
-          block.primitive.execute(
-              stream,
-              {{DNNL_ARG_SRC, memory_of(block.left, static_cast<const char*>(left) + first * sum.row_bytes)},
-               {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
-               {DNNL_ARG_DST, memory_of(block.result, mine)},
-               {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
-        } catch (...) {
-          std::lock_guard<std::mutex> lock(errors);
-          error = std::current_exception();
-          return;
-        }
-        apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
+      int64_t first = number * size, count = std::min(size, sum.count - first);
+      const Sum::Block& block = count < size ? rest : main;
+      try {
+        block.primitive.execute(
+            stream,
+            {{DNNL_ARG_SRC, memory_of(block.left, static_cast<const char*>(left) + first * sum.row_bytes)},
+             {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
+             {DNNL_ARG_DST, memory_of(block.result, mine)},
+             {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
+      } catch (...) {
+        std::lock_guard<std::mutex> lock(errors);
+        error = std::current_exception();
+        return;
+      }
+      apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
     };
     in_turns(blocks, compute, threads);
     if (error) std::rethrow_exception(error);

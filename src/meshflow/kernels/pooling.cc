@@ -141,14 +141,14 @@ void maximum(const Geometry& g, const T* x, T* y) {
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
   ForThreads<float> bests(n);
   in_parts(rows, [&](int64_t row) {
-      float* best = bests.mine();
-      int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], b = row / g.out[1] / g.out[0];
-      const T* image = x + b * g.image * n;
-      for (int64_t w = 0; w < g.out[2]; ++w) {
-        std::fill_n(best, n, -std::numeric_limits<float>::infinity());
-        g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best, n); });
-        store<T>(best, y + (row * g.out[2] + w) * n, n);
-      }
+    float* best = bests.mine();
+    int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], b = row / g.out[1] / g.out[0];
+    const T* image = x + b * g.image * n;
+    for (int64_t w = 0; w < g.out[2]; ++w) {
+      std::fill_n(best, n, -std::numeric_limits<float>::infinity());
+      g.elements(d, h, w, [&](int64_t place) { take_maximum<T>(image + place, best, n); });
+      store<T>(best, y + (row * g.out[2] + w) * n, n);
+    }
   });
 }
 
@@ -158,15 +158,15 @@ void gradient_of_tiles(const Geometry& g, const T* x, const T* y, const T* dy, T
   int64_t rows = g.batch * g.out[0] * g.out[1], n = g.channels;
   ForThreads<uint32_t> all_taken(n);
   in_parts(rows, [&](int64_t row) {
-      uint32_t* taken = all_taken.mine();
-      int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], image = row / g.out[1] / g.out[0] * g.image * n;
-      for (int64_t w = 0; w < g.out[2]; ++w) {
-        int64_t place = (row * g.out[2] + w) * n;
-        std::fill_n(taken, n, 0u);
-        g.elements(d, h, w, [&](int64_t inside) {
-          give_to_first<T>(x + image + inside, y + place, dy + place, taken, dx + image + inside, n, !g.gated);
-        });
-      }
+    uint32_t* taken = all_taken.mine();
+    int64_t h = row % g.out[1], d = row / g.out[1] % g.out[0], image = row / g.out[1] / g.out[0] * g.image * n;
+    for (int64_t w = 0; w < g.out[2]; ++w) {
+      int64_t place = (row * g.out[2] + w) * n;
+      std::fill_n(taken, n, 0u);
+      g.elements(d, h, w, [&](int64_t inside) {
+        give_to_first<T>(x + image + inside, y + place, dy + place, taken, dx + image + inside, n, !g.gated);
+      });
+    }
   });
 }
 
@@ -177,19 +177,19 @@ void gradient(const Geometry& g, const T* x, const T* y, const T* dy, T* dx) {
   ForThreads<float> totals(size);
   ForThreads<uint32_t> all_taken(n);
   in_parts(g.batch, [&](int64_t b) {
-      float* total = totals.mine();
-      uint32_t* taken = all_taken.mine();
-      std::fill_n(total, size, 0.0f);
-      for (int64_t at = 0; at < g.results; ++at) {
-        int64_t w = at % g.out[2], h = at / g.out[2] % g.out[1], d = at / g.out[2] / g.out[1];
-        int64_t place = (b * g.results + at) * n;
-        std::fill_n(taken, n, 0u);
-        g.elements(d, h, w, [&](int64_t inside) {
-          add_to_first<T>(x + b * size + inside, y + place, dy + place, taken,
-                          total + inside, n, !g.gated);
-        });
-      }
-      store<T>(total, dx + b * size, size);
+    float* total = totals.mine();
+    uint32_t* taken = all_taken.mine();
+    std::fill_n(total, size, 0.0f);
+    for (int64_t at = 0; at < g.results; ++at) {
+      int64_t w = at % g.out[2], h = at / g.out[2] % g.out[1], d = at / g.out[2] / g.out[1];
+      int64_t place = (b * g.results + at) * n;
+      std::fill_n(taken, n, 0u);
+      g.elements(d, h, w, [&](int64_t inside) {
+        add_to_first<T>(x + b * size + inside, y + place, dy + place, taken,
+                        total + inside, n, !g.gated);
+      });
+    }
+    store<T>(total, dx + b * size, size);
   });
 }
 

@@ -40,16 +40,16 @@ void running_sums(const T* x, T* y, int64_t outer, int64_t length, int64_t inner
   int64_t first = reverse ? (length - 1) * inner : 0, step = reverse ? -inner : inner;
   int64_t rows = inner == 1 ? kRows : 1, blocks = (inner + kColumns - 1) / kColumns;
   in_parts((outer + rows - 1) / rows * blocks, [&](int64_t part) {
-      int64_t row = part / blocks * rows, block = part % blocks;
-      int64_t at = row * length * inner + block * kColumns + first;
-      int64_t columns = std::min(kColumns, inner - block * kColumns);
-      if (inner == 1 && outer - row >= kRows) {
-        lines<T, kRows>(x + at, y + at, kRows, length, length, step);
-      } else if (inner == 1) {
-        for (int64_t r = 0; r < outer - row; ++r) lines<T, 1>(x + at + r * length, y + at + r * length, 1, 1, length, step);
-      } else {
-        lines<T, kColumns>(x + at, y + at, columns, 1, length, step);
-      }
+    int64_t row = part / blocks * rows, block = part % blocks;
+    int64_t at = row * length * inner + block * kColumns + first;
+    int64_t columns = std::min(kColumns, inner - block * kColumns);
+    if (inner == 1 && outer - row >= kRows) {
+      lines<T, kRows>(x + at, y + at, kRows, length, length, step);
+    } else if (inner == 1) {
+      for (int64_t r = 0; r < outer - row; ++r) lines<T, 1>(x + at + r * length, y + at + r * length, 1, 1, length, step);
+    } else {
+      lines<T, kColumns>(x + at, y + at, columns, 1, length, step);
+    }
   });
 }
 
