@@ -132,3 +132,29 @@ def test_merge_functions():
     inputs = [keras.Input((2,)), keras.Input((2,))]
     model = keras.Model(inputs, Average()(inputs))
     assert model([tf.ones((4, 2)), tf.ones((4, 2))]).numpy() == pytest.approx(1.0)
+
+
+def test_clones_of_unregistered_layers():
+    class Scaled(layers.Layer):
+        def __init__(self, units, **kwargs):
+            super().__init__(**kwargs)
+            self.units, self.dense = units, layers.Dense(units)
+
+        def call(self, inputs, scale=1.0):
+            return self.dense(inputs) * scale
+
+        def get_config(self):
+            return {**super().get_config(), "units": self.units}
+
+    inputs = keras.Input((3,))
+    functional = keras.Model(inputs, Scaled(4)(inputs, scale=2.0))
+    sequential = keras.Sequential([keras.Input((3,)), functional, Scaled(2)])
+    for model in (functional, sequential):
+        clone = keras.models.clone_model(model)
+        clone.set_weights(model.get_weights())
+        x = np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(clone(x), model(x))
+        assert type(clone.layers[-1]) is Scaled and clone.layers[-1] is not model.layers[-1]
+    lines: list[str] = []
+    functional.summary(line_length=60, positions=[0.5, 0.7, 0.9, 1.0], print_fn=lines.append)
+    assert any(line.startswith(" scaled") for line in lines)

@@ -100,6 +100,20 @@ def clone_model(
         raise ValueError(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
         )
+    # Layers have the classes of the originals, even if these are not registered.
+    classes = {
+        type(layer).__name__: type(layer)
+        for layer in model._flatten_layers(include_self=False)
+        if not type(layer).__module__.startswith("meshflow.")
+    }
+    with registry.custom_object_scope(classes):
+        return _clone_graph(model, input_tensors, clone_function)
+
+
+def _clone_graph(
+    model: Sequential | Functional, input_tensors: PyTree, clone_function: Callable[[Layer], Layer] | None
+) -> Model:  # fmt: skip
+    """Clone a Sequential or Functional model."""
     config = model.get_config()
     originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
     if clone_function is None:

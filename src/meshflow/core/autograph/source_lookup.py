@@ -46,7 +46,7 @@ class _ParsedFile:
 
     @functools.cached_property
     def imports(self) -> frozenset[str]:
-        """Return the names of the file's global imports, whose methods Python calls in another way."""
+        """Return the names of the global imports; Python 3.11 calls their methods in another way."""
         symbols = symtable.symtable("".join(self.lines), "<source>", "exec").get_symbols()
         return frozenset(symbol.get_name() for symbol in symbols if symbol.is_imported())
 

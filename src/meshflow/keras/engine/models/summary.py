@@ -213,6 +213,7 @@ def _format_connections(layer: Layer, graph: Graph | None) -> str:
 
 def _format_row(fields: list[str], columns: list[int], depth: int = 0) -> str:
     """Format a row: several lines if a field is wider than its column or contains several items."""
+    columns = columns[: len(fields)]
     starts, remaining, lines = [0, *columns[:-1]], list(fields), []
     bars = "|" * depth
     while any(remaining):
