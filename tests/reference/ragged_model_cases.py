@@ -798,6 +798,50 @@ def define(tf, folder):
         return [str(t.shape) + str(t.type_spec).split("(")[0] for t in (i, d, g, r, s, c)]
 
     @case
+    def ds_ragged_batch_of_rows():
+        d = tf.data.Dataset.from_tensor_slices(X).ragged_batch(3)
+        return [show(e) for e in d] + [str(d.element_spec)]
+
+    @case
+    def parse_sorted():
+        lists = {
+            "i": tf.train.Feature(int64_list=tf.train.Int64List(value=[3, 1])),
+            "v": tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0])),
+        }
+        e = tf.train.Example(features=tf.train.Features(feature=lists)).SerializeToString()
+        return [
+            show(tf.io.parse_example([e], {"s": tf.io.SparseFeature("i", "v", tf.float32, 5, s)}))
+            for s in (False, True)
+        ]
+
+    @case
+    def encode_empty_text():
+        points = tf.strings.unicode_decode([b"", b""], "UTF-8")
+        return show(tf.strings.unicode_encode(points, "UTF-8"))
+
+    @case
+    def subclassed_saved():
+        class Sum(K.Model):
+            def __init__(self):
+                super().__init__()
+                self.embedding = L.Embedding(10, 2)
+                self.dense = L.Dense(2)
+
+            def call(self, inputs):
+                rows = tf.reduce_sum(self.embedding(inputs["ids"]), 1)
+                return rows + self.dense(inputs["features"])
+
+        def make(rows):
+            features = tf.sparse.from_dense(np.eye(len(rows), 5, dtype="float32"))
+            return {"ids": rt(rows, dtype=tf.int32), "features": features}
+
+        m = Sum()
+        m(make([[1, 2], [3]]))
+        seed(m)
+        m.save(folder + "/subclassed", save_format="tf")
+        return show(K.models.load_model(folder + "/subclassed")(make([[], [4, 5, 6], [1]])))
+
+    @case
     def batch5():
         i = K.Input([None], ragged=True, batch_size=3)
         return str(i.type_spec)

@@ -95,7 +95,7 @@ class SparseFeature(NamedTuple):
       value_key: Name of the feature with the values.
       dtype: Dtype of the values.
       size: Size of the tensor; a list for several dimensions.
-      already_sorted: Ignored; the indices are always sorted.
+      already_sorted: Whether the indices are sorted, or their order does not matter; then it does not change.
 
     Example:
       >>> import meshflow as tf

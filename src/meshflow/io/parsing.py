@@ -290,7 +290,7 @@ def _parse_sparse(
                 raise InvalidArgumentError(
                     f"Feature {key!r}: an index in {name!r} is outside of [0, {size})."
                 )
-        order = np.lexsort(coordinates[::-1])
+        order: Any = slice(None) if feature.already_sorted else np.lexsort(coordinates[::-1])
         columns = [c[order] for c in coordinates]
         if not single:
             columns.insert(0, np.full(len(row_values), row, np.int64))

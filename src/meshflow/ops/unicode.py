@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -115,7 +117,7 @@ def unicode_encode(
       'thé'
     """
     array = get_host_array(input)
-    rows = array.reshape(-1, array.shape[-1])
+    rows = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     texts = ["".join(_to_character(int(p), errors, replacement_char) for p in row) for row in rows]
     return make_string_tensor([_encode_string(t, output_encoding) for t in texts], array.shape[:-1])
 

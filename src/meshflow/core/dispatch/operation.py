@@ -166,10 +166,9 @@ class Op:
           The op, its first operand (an empty array, so that the sizes may be symbols of a trace), and its static
           arguments.
         """
-        found = self._separations.get(static, False)
-        if found is False:
-            found = cache_form(self._separations, static, self._separate_sizes(static))
-        return found
+        if static not in self._separations:
+            return cache_form(self._separations, static, self._separate_sizes(static))
+        return self._separations.get(static)
 
     def _separate_sizes(self, static: tuple[Any, ...]) -> _Separation | None:
         template, sizes = list(static), []

@@ -21,7 +21,7 @@ from meshflow.data.methods import constructors
 from meshflow.data.node import DatasetNode
 from meshflow.environment.types import PyTree
 from meshflow.ops import math
-from meshflow.ops.ragged import RaggedRow, RaggedTensor
+from meshflow.ops.ragged import RaggedRow, RaggedTensor, RaggedTensorSpec
 
 if TYPE_CHECKING:
     from meshflow.data.methods.constructors import Dataset
@@ -116,7 +116,10 @@ class GroupingMethods(DatasetNode, Generic[Element]):
         """
 
         def to_row(spec: TypeSpec, value: Any) -> Any:
-            if not isinstance(spec, TensorSpec) or spec.shape.rank is None:
+            is_dense = isinstance(spec, TensorSpec) or (
+                isinstance(spec, RaggedTensorSpec) and not spec.ragged_rank
+            )
+            if not is_dense or spec.shape.rank is None:
                 return value
             ragged_axes = [a for a, size in enumerate(spec.shape) if size is None]
             if not ragged_axes:

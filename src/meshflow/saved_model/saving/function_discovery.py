@@ -12,11 +12,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshflow.checkpoint.object_graph import Trackable
+from meshflow.core.dispatch.composite import SparseTensorSpec
 from meshflow.core.functions.concrete_function import SignedFunction
 from meshflow.core.functions.function import Function
 from meshflow.core.tracing.trace import TracedFunction
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.composite import (
+    CompositeTensor,
+    get_batch_encoder,
+    is_extension_spec,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec, type_spec_from_value
@@ -25,6 +30,7 @@ from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
 from meshflow.ops.deferred_host_values import DeferredValue
+from meshflow.ops.ragged import RaggedTensorSpec
 from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import (
     UnsavableError,
@@ -169,10 +175,15 @@ def is_symbolic(signature: tuple[PyTree, PyTree]) -> bool:
 
 
 def relax_batch_size(spec: PyTree, name: str | None = None) -> PyTree:
-    """Return a `TensorSpec` with an unknown first size, and optionally another name.
+    """Return a spec with an unknown first size; a `TensorSpec` optionally with another name.
 
-    Other values are unchanged.
+    Other values are unchanged, also specs of extension types that cannot be batched.
     """
+    if is_extension_spec(spec) and hasattr(spec.value_type, "__batch_encoder__"):
+        encoder = get_batch_encoder(spec)
+        return encoder.batch(encoder.unbatch(spec), None)
+    if isinstance(spec, (RaggedTensorSpec, SparseTensorSpec)):
+        return spec.to_row_spec().to_batch_spec(None)
     if not isinstance(spec, TensorSpec):
         return spec
     sizes = spec.shape.as_list()

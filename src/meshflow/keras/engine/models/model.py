@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods, is_filtering
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeTensor
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
 from meshflow.distribute.strategy import get_strategy, has_strategy
@@ -561,21 +562,25 @@ def _contains_layer(value: object) -> bool:
 
 def _get_input_specs(inputs: PyTree) -> PyTree:
     """Return the specs of the first argument of a call, or None if not all are tensors."""
-    leaves = nest.flatten(inputs)
-    if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
-        return None
-    return nest.map_structure(lambda x: TensorSpec(x.shape, x.dtype), inputs)
+    specs = nest.map_structure(_find_spec, inputs)
+    return None if None in nest.flatten(specs) else specs
 
 
 def _get_argument_specs(args: tuple, kwargs: dict) -> tuple[PyTree, PyTree]:
     """Return the specs of the further arguments of a call; keywords without tensors are omitted."""
-
-    def spec(x: Any) -> TensorSpec | None:
-        return TensorSpec(x.shape, x.dtype) if hasattr(x, "shape") and hasattr(x, "dtype") else None
-
-    named = {key: nest.map_structure(spec, value) for key, value in kwargs.items()}
+    named = {key: nest.map_structure(_find_spec, value) for key, value in kwargs.items()}
     tensor_specs = {key: value for key, value in named.items() if None not in nest.flatten(value)}
-    return nest.map_structure(spec, args), tensor_specs
+    return nest.map_structure(_find_spec, args), tensor_specs
+
+
+def _find_spec(value: Any) -> TypeSpec | None:
+    """Return the spec of a tensor, a composite tensor or a Keras tensor, otherwise None."""
+    if isinstance(value, CompositeTensor):
+        return value._type_spec
+    if isinstance(value, KerasTensor):
+        return value.type_spec
+    has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
+    return TensorSpec(value.shape, value.dtype) if has_spec else None
 
 
 def _make_spec(shape: TensorShape) -> TensorSpec:

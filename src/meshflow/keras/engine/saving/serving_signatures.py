@@ -80,11 +80,7 @@ def find_input_specs(model: Any) -> PyTree:
     if graph is not None:
         specs = nest.map_structure(_make_input_spec, graph.inputs)
         is_inferred = not getattr(model, "_is_input_declared", True)
-        return (
-            nest.map_structure(lambda s: relax_batch_size(s, s.name), specs)
-            if is_inferred
-            else specs
-        )
+        return nest.map_structure(relax_batch_size, specs) if is_inferred else specs
     specs = model.__dict__.get("_save_spec")
     if specs is None and model._build_input_shape is not None:
         dtype = as_dtype(model.compute_dtype or "float32")
@@ -113,7 +109,7 @@ def find_call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | N
     if first is None:
         return None
     args, kwargs = model.__dict__.get("_more_specs", ((), {}))
-    args, kwargs = nest.map_structure(_clear_batch_size, (args, kwargs))
+    args, kwargs = nest.map_structure(relax_batch_size, (args, kwargs))
     return (first, *args), kwargs
 
 
@@ -128,13 +124,9 @@ def get_save_spec(model: Any, dynamic_batch: bool) -> tuple[list[Any], dict[str,
         return list(args), kwargs
     first = model._save_spec
     names = _make_input_names(first)
-    fixed = nest.map_structure(lambda s, n: TensorSpec(s.shape, s.dtype, n), first, names)
+    fixed = nest.map_structure(_rename_spec, first, names)
     rest, kwargs = model.__dict__.get("_more_specs", ((), {}))
     return [fixed, *rest], kwargs
-
-
-def _clear_batch_size(spec: TensorSpec | None) -> TensorSpec | None:
-    return None if spec is None else relax_batch_size(spec, spec.name)
 
 
 def _make_input_names(specs: PyTree) -> PyTree:
@@ -155,12 +147,17 @@ def _make_input_names(specs: PyTree) -> PyTree:
     return nest.pack_sequence_as(specs, nest.flatten(names))
 
 
+def _rename_spec(spec: TypeSpec, name: str | None) -> TypeSpec:
+    is_named = isinstance(spec, TensorSpec)
+    return TensorSpec(spec.shape, spec.dtype, name) if is_named else spec
+
+
 def _add_names(specs: tuple[PyTree, ...], inputs: PyTree) -> tuple[PyTree, ...]:
     """Give unnamed specs of the first argument the names of the model's inputs."""
     named_specs = iter(nest.flatten(inputs))
     first = nest.map_structure(
-        lambda s: TensorSpec(
-            s.shape, s.dtype, s.name or getattr(next(named_specs, None), "name", None)
+        lambda s: _rename_spec(
+            s, getattr(s, "name", None) or getattr(next(named_specs, None), "name", None)
         ),
         specs[0],
     )

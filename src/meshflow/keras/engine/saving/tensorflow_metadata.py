@@ -9,6 +9,8 @@ from typing import Any
 
 from meshflow.checkpoint.bundle_messages import ObjectNode
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec, is_extension_spec
+from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Config, Json, PyTree
@@ -213,6 +215,14 @@ def _serialize_value(value: PyTree) -> Json:
             "type_spec": "tf.TensorSpec",
             "serialized": [shape, value.dtype.name, value.name],
         }
+    if isinstance(value, CompositeSpec):
+        if is_extension_spec(value):
+            return None
+        parts = [
+            p.name if isinstance(p, DType) else _serialize_value(p) for p in value._serialize()
+        ]
+        name = f"tf.{type(value).__name__}"
+        return {"class_name": "TypeSpec", "type_spec": name, "serialized": parts}
     if isinstance(value, TensorShape):
         return _serialize_shapes(value)
     if isinstance(value, tuple):
