@@ -401,7 +401,7 @@ class TensorArray(ElementLeaf):
 
     def _get_element(self, position: int) -> Tensor:
         if self._elements is None:
-            return self._to_buffer()[position]
+            return (self._to_buffer() if self._buffer is None else self._buffer)[position]
         element = self._elements[position]
         return self._make_zeros() if element is None else element
 

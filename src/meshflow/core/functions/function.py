@@ -105,7 +105,6 @@ class Function:
         self._jit_compile = jit_compile
         self._runs_op_by_op = False
         self._converted_function: Callable[..., Any] | None = None
-        # XLA compiles each shape separately. A request for fewer traces only disables the warning.
         self._reduce_retracing = reduce_retracing
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         specs = [s for s in nest.flatten_parts(self.input_signature or ()) if _is_tensor_or_spec(s)]
@@ -775,9 +774,9 @@ def function(
     The function is traced when it is called with a new signature: the shapes and dtypes of its
     tensor arguments and the values of all others. Later calls run the traced program: op by op until
     compiling it with XLA pays off, then compiled. A function caches its 512 most recently used
-    traces; an older one is traced again when it is called. With None sizes in the `input_signature`,
-    with ragged or other composite arguments, or with `reduce_retracing`, the second size is traced for any
-    size. A program with sizes that depend on values (`tf.boolean_mask`, `tf.where` with one argument, slices
+    traces; an older one is traced again when it is called. With None sizes in the `input_signature`, the
+    function is traced once, for any size; `x.shape` then has unknown sizes. With ragged or other composite arguments, or
+    with `reduce_retracing`, the second size is traced for any size. A program with sizes that depend on values (`tf.boolean_mask`, `tf.where` with one argument, slices
     up to a computed end) always runs op by op, unless `jit_compile` is True.
 
     Args:
