@@ -491,7 +491,9 @@ class MultiHeadAttention(Layer):
 
 
 def _clear_batch_size(shape: TensorShape | None) -> list[int | None] | None:
-    return shape and [None, *(n if isinstance(n, int) else None for n in shape[1:])]
+    return (
+        None if shape is None else [None, *(n if isinstance(n, int) else None for n in shape[1:])]
+    )
 
 
 class _ShapeOnly:

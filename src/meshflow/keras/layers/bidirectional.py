@@ -136,7 +136,7 @@ class Bidirectional(Wrapper):
         """Return whether the layer returns the states as well."""
         return self.forward_layer.return_state
 
-    def build(self, input_shape: PyTree) -> None:
+    def build(self, input_shape: PyTree = None) -> None:
         """Build both layers."""
         shape = get_sequence_shape(input_shape)
         for layer in (self.forward_layer, self.backward_layer):

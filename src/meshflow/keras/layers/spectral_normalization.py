@@ -55,7 +55,7 @@ class SpectralNormalization(Wrapper):
             )
         self.power_iterations = power_iterations
 
-    def build(self, input_shape: ShapeLike) -> None:
+    def build(self, input_shape: ShapeLike = None) -> None:
         """Build the layer, and create the vector of the power iteration."""
         if not self.layer.built:
             self.layer.build(input_shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from meshflow.core.values import nest
 from meshflow.core.values.convert import constant
@@ -27,12 +27,8 @@ from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.keras.error_context import prefix_errors
 
 
-class GraphMembers:
-    """Mix-in of models of symbolic tensors with private members that tools for Keras read."""
-
-    if TYPE_CHECKING:
-
-        def _require_graph(self, attribute: str) -> Graph: ...
+class GraphMembers(Model):
+    """Base class of models of symbolic tensors, with private members that tools for Keras read."""
 
     @property
     def _nodes_by_depth(self) -> dict[int, list[Node]]:
@@ -61,7 +57,7 @@ class GraphMembers:
         return self._require_graph("outputs").outputs
 
 
-class Functional(GraphMembers, Model):
+class Functional(GraphMembers):
     """Model that is defined by a graph; `tf.keras.Model(inputs, outputs)` creates one.
 
     Args:

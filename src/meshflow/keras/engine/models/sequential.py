@@ -25,7 +25,6 @@ from meshflow.keras.engine.models.functional import (
     build_graph_from_config,
     make_graph_config,
 )
-from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @hide_frames_of_methods
-class Sequential(GraphMembers, Model):
+class Sequential(GraphMembers):
     """Linear stack of layers with one input and one output each.
 
     Args:
