@@ -185,7 +185,7 @@ def run(*arguments):
 def extend(sizes, blocks):
     """Sizes of all blocks from those of two numbers of blocks."""
     (few, more), (a, b) = sizes, BLOCKS
-    return [x + (blocks - a) * (y - x) // (b - a) for x, y in zip(few, more, strict=True)]
+    return [x + (blocks - a) * (y - x) / (b - a) for x, y in zip(few, more, strict=True)]
 
 
 @functools.cache
@@ -247,17 +247,20 @@ def format_published():
     from meshflow.distribute.parallel.planner.costs import CostModel
     from meshflow.distribute.parallel.planner.hardware import Hardware
 
-    known = make_profile(make_model(*MODELS["8 B"]), count_rows(8), "mixed_bfloat16")
-    hardware = Hardware.from_kind("h100", 8)
+    rows, hardware = count_rows(8), Hardware.from_kind("h100", 8)
+    profiles = [
+        make_profile(make_model(n, *MODELS["8 B"][1:]), rows, "mixed_bfloat16") for n in BLOCKS
+    ]
     lines = [
         "| Configuration of torchtitan | Tokens/s per GPU | of the bound with stored activations | with recomputation |",
         "| --- | --- | --- | --- |",
     ]
     bounds = []
     for recompute in (None, "layer"):
-        found = CostModel(known, hardware).estimate(PlanChoice(8, zero=3, recompute=recompute))
-        seconds = max(found.seconds["compute"], found.seconds["exchange"])
-        bounds.append([known.batch * LENGTH / t / 8 for t in (found.time, seconds)])
+        choice = PlanChoice(8, zero=3, recompute=recompute)
+        found = [CostModel(known, hardware).estimate(choice).seconds for known in profiles]
+        parts = extend([[f["compute"], f["exchange"]] for f in found], MODELS["8 B"][0])
+        bounds.append([rows * LENGTH / t / 8 for t in (sum(parts), max(parts))])
     for name, speed in PUBLISHED.items():
         shares = " | ".join(f"{speed / serial:.0%}" for serial, _ in bounds)
         lines.append(f"| {name} | {speed:,} | {shares} |")
