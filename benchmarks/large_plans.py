@@ -18,7 +18,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "large_models" / "scale.md"
 NUMBERS = DOCUMENT.with_suffix(".json")
 COUNTS = (8, 64, 256, 1024, 4096)
 COMPILED_COUNTS = (64, 256, 1024)
-KINDS = ("h100", "h200", "v5p")
+KIND_NAMES = {"h100": "H100", "h200": "H200", "v5p": "v5p"}
+KINDS = tuple(KIND_NAMES)
 WORDS, LENGTH = 128256, 8192
 # Sequences of a step on each device, and a largest number of them on all devices.
 ROWS_PER_DEVICE, MAX_ROWS = 2, 2048
@@ -216,7 +217,11 @@ def format_compiled(rows):
         compiled = extend(row["sizes"], MODELS[name][0])
         cells = [name, f"{devices:,}", str(make_choice(fields))]
         for a, b in zip(planned, compiled, strict=True):
-            cells += [f"{a / 1e9:.1f} GB", f"{b / 1e9:.1f} GB", f"{a / b - 1:+.1%}"]
+            cells += [
+                f"{a / 1e9:.1f} GB",
+                f"{b / 1e9:.1f} GB",
+                f"{a / b - 1:+.1%}".replace("-0.0%", "0.0%"),
+            ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -227,9 +232,7 @@ def format_plans(rows):
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        start = (
-            f"| {row['model']} | {row['devices']:,} | {row['kind'].upper().replace('V', 'v')} | "
-        )
+        start = f"| {row['model']} | {row['devices']:,} | {KIND_NAMES[row['kind']]} | "
         if "refused" in row:
             lines.append(start + "none fits | | | | | |")
             continue
