@@ -18,7 +18,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "large_models" / "scale.md"
 NUMBERS = DOCUMENT.with_suffix(".json")
 COUNTS = (8, 64, 256, 1024, 4096)
 COMPILED_COUNTS = (64, 256, 1024)
-KINDS = ("h100", "h200", "v5p")
+KIND_NAMES = {"h100": "H100", "h200": "H200", "v5p": "v5p"}
+KINDS = tuple(KIND_NAMES)
 WORDS, LENGTH = 128256, 8192
 # Sequences of a step on each device, and a largest number of them on all devices.
 ROWS_PER_DEVICE, MAX_ROWS = 2, 2048
@@ -185,7 +186,7 @@ def run(*arguments):
 def extend(sizes, blocks):
     """Sizes of all blocks from those of two numbers of blocks."""
     (few, more), (a, b) = sizes, BLOCKS
-    return [x + (blocks - a) * (y - x) // (b - a) for x, y in zip(few, more, strict=True)]
+    return [x + (blocks - a) * (y - x) / (b - a) for x, y in zip(few, more, strict=True)]
 
 
 @functools.cache
@@ -216,7 +217,11 @@ def format_compiled(rows):
         compiled = extend(row["sizes"], MODELS[name][0])
         cells = [name, f"{devices:,}", str(make_choice(fields))]
         for a, b in zip(planned, compiled, strict=True):
-            cells += [f"{a / 1e9:.1f} GB", f"{b / 1e9:.1f} GB", f"{a / b - 1:+.1%}"]
+            cells += [
+                f"{a / 1e9:.1f} GB",
+                f"{b / 1e9:.1f} GB",
+                f"{a / b - 1:+.1%}".replace("-0.0%", "0.0%"),
+            ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -227,9 +232,7 @@ def format_plans(rows):
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        start = (
-            f"| {row['model']} | {row['devices']:,} | {row['kind'].upper().replace('V', 'v')} | "
-        )
+        start = f"| {row['model']} | {row['devices']:,} | {KIND_NAMES[row['kind']]} | "
         if "refused" in row:
             lines.append(start + "none fits | | | | | |")
             continue
@@ -247,17 +250,20 @@ def format_published():
     from meshflow.distribute.parallel.planner.costs import CostModel
     from meshflow.distribute.parallel.planner.hardware import Hardware
 
-    known = make_profile(make_model(*MODELS["8 B"]), count_rows(8), "mixed_bfloat16")
-    hardware = Hardware.from_kind("h100", 8)
+    rows, hardware = count_rows(8), Hardware.from_kind("h100", 8)
+    profiles = [
+        make_profile(make_model(n, *MODELS["8 B"][1:]), rows, "mixed_bfloat16") for n in BLOCKS
+    ]
     lines = [
         "| Configuration of torchtitan | Tokens/s per GPU | of the bound with stored activations | with recomputation |",
         "| --- | --- | --- | --- |",
     ]
     bounds = []
     for recompute in (None, "layer"):
-        found = CostModel(known, hardware).estimate(PlanChoice(8, zero=3, recompute=recompute))
-        seconds = max(found.seconds["compute"], found.seconds["exchange"])
-        bounds.append([known.batch * LENGTH / t / 8 for t in (found.time, seconds)])
+        choice = PlanChoice(8, zero=3, recompute=recompute)
+        found = [CostModel(known, hardware).estimate(choice).seconds for known in profiles]
+        parts = extend([[f["compute"], f["exchange"]] for f in found], MODELS["8 B"][0])
+        bounds.append([rows * LENGTH / t / 8 for t in (sum(parts), max(parts))])
     for name, speed in PUBLISHED.items():
         shares = " | ".join(f"{speed / serial:.0%}" for serial, _ in bounds)
         lines.append(f"| {name} | {speed:,} | {shares} |")

@@ -391,7 +391,7 @@ class CostModel:
 
         During the backward pass of a layer, the inputs of earlier layers and the gradients of later layers are held. ZeRO 3
         gathers its kernels, and the gradient of an only kernel is computed while the kernel is gathered. In a loop over
-        micro-batches, the kernels are counted elsewhere.
+        micro-batches, `_compute_step_bytes` counts the kernels.
 
         Returns:
           The bytes of activations, and of gathered kernels.

@@ -104,7 +104,7 @@ _H100: dict[str, Any] = {
     "node_link": 450e9,
 }
 # Peak values of vendors, without sparsity, by type of device. Products of float32 use TF32 or, on TPUs, bfloat16. H100 and H200
-# have nodes of eight with NVLink, and one link of 400 Gbit/s of each device to other nodes; v5p has a torus, whose links in one
+# have nodes of eight with NVLink, and one link of 400 Gbit/s of each device to other nodes; v5p has a torus, and the links in one
 # dimension send 90 GB/s in each direction.
 _KINDS: dict[str, dict[str, Any]] = {
     "h100": _H100,

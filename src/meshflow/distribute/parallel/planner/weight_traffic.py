@@ -76,7 +76,7 @@ class WeightLayout:
         """Return the bytes of a reduce-scatter of the gradient, or of an all-gather."""
         return count_ring_bytes(self.bytes, self.count_devices(self.parts))
 
-    def count_whole_sum_bytes(self) -> int:
+    def count_unscattered_bytes(self) -> int:
         """Return the bytes that a device sends to sum the gradient without scattering it."""
         return 2 * count_ring_bytes(self.bytes, self.count_devices((*self.parts, *self.copies)))
 
@@ -102,8 +102,8 @@ def count_weight_traffic(
       regathered: For each weight whether ZeRO 3 releases it, and whether it gathers it again; see
         `ModelProfile.list_regathered`.
       updates: Number of steps per update; new weights are sent once per update.
-      own_step: Whether the model's `train_step` computes gradients itself. XLA then sums them whole,
-        without micro-batches and compression.
+      own_step: Whether the model's `train_step` computes gradients itself. XLA then sums them without
+        scattering, micro-batches and compression.
 
     Returns:
       Bytes by purpose: "gradients", "weights" and "coded" (compressed gradients).
@@ -119,7 +119,7 @@ def count_weight_traffic(
         gathers = (1 + again) * micro_batches if releases and is_released else 1
         weights += gathers * layout.count_scatter_bytes()
         if own_step:
-            gradients += layout.count_whole_sum_bytes()
+            gradients += layout.count_unscattered_bytes()
             continue
         plan = None
         if compresses:
