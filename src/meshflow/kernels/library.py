@@ -154,8 +154,8 @@ class Library:
             raise KernelsUnavailableError(f"oneDNN does not load ({error}); {remedy}") from None
         try:
             self.compiled = ctypes.CDLL(str(path))
-            file = str(onednn or installation.ONEDNN_FILE)
-            if has_onednn and self.compiled.meshflow_use_team(file.encode()):
+            loaded = str(onednn or installation.ONEDNN_FILE)
+            if has_onednn and self.compiled.meshflow_use_team(loaded.encode()):
                 raise OSError("oneDNN's calls of OpenMP cannot be replaced")
             # A library from an older version may lack some handlers.
             handlers = {name: getattr(self.compiled, name, None) for name in HANDLERS}

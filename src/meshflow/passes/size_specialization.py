@@ -21,7 +21,7 @@ from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_op
 from meshflow.environment.jax_internals import ad, jex_core, linear_util
 from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
 from meshflow.interpreter.symbolic_sizes import InputSizes
-from meshflow.interpreter.table import RULES, Equation, Spec
+from meshflow.interpreter.table import RULES, Equation, Spec, Writer
 from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["SizeSpecializer", "can_differentiate"]
@@ -88,15 +88,16 @@ class SizeSpecializer:
             return getattr(value, "_make", type(value))(items)
         if is_symbolic_dim(value):
             if (size := self._sizes.get(value)) is None:
-                size = self._sizes[value] = int(value._evaluate(self._dims))
+                size = self._sizes[value] = int(value._evaluate(self._dims))  # type: ignore[arg-type]
             return size
         if isinstance(value, (jax.core.ShapedArray, jax.ShapeDtypeStruct)):
             return value.update(shape=self.replace(value.shape))
         if isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
             if id(value) not in self._inner:
-                inner, _ = self._rewrite(to_open_jaxpr(value))
-                is_closed = isinstance(value, jex_core.ClosedJaxpr)
-                result = jex_core.ClosedJaxpr(inner, value.consts) if is_closed else inner
+                result: AnyJaxpr
+                result, _ = self._rewrite(to_open_jaxpr(value))
+                if isinstance(value, jex_core.ClosedJaxpr):
+                    result = jex_core.ClosedJaxpr(result, value.consts)
                 self._inner[id(value)] = value, result
             return self._inner[id(value)][1]
         return value
@@ -124,7 +125,7 @@ class SizeSpecializer:
         """Append the equations of a program for known sizes, and map its variables."""
         for eqn in jaxpr.eqns:
             operands = [_read(atoms, a) for a in eqn.invars]
-            results = self._fold(eqn, operands, eqns)
+            results: Any = self._fold(eqn, operands, eqns)
             if results is None:
                 results = list(map(self._make_variable, eqn.outvars))
                 params = {name: self.replace(value) for name, value in eqn.params.items()}
@@ -164,7 +165,8 @@ class SizeSpecializer:
         outputs = (Spec((), get_aval(eqn.outvars[0]).dtype),)
         equation = Equation(name, eqn.params, inputs, outputs, tuple(arrays), _refuse, True)
         compute = RULES[name].build(equation)
-        return [_make_literal(getattr(compute, "run", compute)(*arrays), eqn.outvars[0])]
+        run = compute.run if isinstance(compute, Writer) else compute
+        return [_make_literal(run(*arrays), eqn.outvars[0])]
 
     def _inline(
         self, program: AnyJaxpr, operands: Sequence[Atom], eqns: list[JaxprEqn]

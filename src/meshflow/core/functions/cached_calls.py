@@ -121,7 +121,9 @@ class CachedCalls:
         arrays = [t.array for t in tensors]
         key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
         call = self._calls.get(key, self)
-        if call is self or (isinstance(call, _InterpretedCall) and not call.should_run(arrays)):
+        if isinstance(call, CachedCalls) or (
+            isinstance(call, _InterpretedCall) and not call.should_run(arrays)
+        ):
             call = self._replace_call(key, call, tensors, arrays)
         if call is None:
             return None

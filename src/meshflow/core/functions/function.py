@@ -286,6 +286,7 @@ class Function:
         leaves = [leaf for leaf in nest.flatten_parts((args, kwargs)) if _is_tensor_or_spec(leaf)]
         shapes = [tuple(leaf.shape) for leaf in leaves]
         if family is None:
+            known_sizes: Sequence[Sequence[int | None]] | None
             known_sizes = declared_sizes or self._signature_sizes
             ranks = [None if sizes is None else len(sizes) for sizes in known_sizes]
             is_declared = any(sizes and None in sizes for sizes in known_sizes)

@@ -16,6 +16,7 @@ from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_op
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
+from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["PropagatedSplits", "propagate_splits"]
 
@@ -113,7 +114,7 @@ class _EquationPropagation:
         owed = self.eqn.outvars[0], size
         self.splits.each.append(owed)
         # Only the gradients by projections to heads are added first; XLA sums those by other products separately.
-        if operand not in self.splits.unsplit_inputs or kernel.aval.ndim == 2:
+        if operand not in self.splits.unsplit_inputs or get_aval(kernel).ndim == 2:
             self.splits.unsplit_inputs.add(operand)
             self.splits.backward.append(owed)
 
