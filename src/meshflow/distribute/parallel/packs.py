@@ -24,6 +24,7 @@ __all__ = [
     "UnpackedBuffers",
     "constrain_sharding",
     "is_float",
+    "separate_equal_arrays",
     "sum_buffers",
     "switch_on_index",
 ]
@@ -197,6 +198,33 @@ class UnpackedBuffers:
         """Return the buffers with a stage's arrays, and zeros in those of other stages."""
         own = {name: arrays[index] for index, name in self._buffer_names[stage].items()}
         return self.make_zeros() | own
+
+
+def separate_equal_arrays(
+    stages: Sequence[Mapping[int, AbstractArray]],
+) -> list[list[dict[int, AbstractArray]]]:
+    """Separate arrays that have a counterpart of equal size in each stage.
+
+    Buffers of counterparts alone need no more memory than buffers of all arrays, and programs use
+    them without slices.
+
+    Args:
+      stages: For each stage the shapes and dtypes of its arrays by index, in order.
+
+    Returns:
+      The arrays of each stage: first one of each stage, several times, and then the others.
+    """
+    queues: list[dict[Any, list[int]]] = []
+    for arrays in stages:
+        queue: dict[Any, list[int]] = {}
+        for index, aval in arrays.items():
+            queue.setdefault((np.dtype(aval.dtype), math.prod(aval.shape)), []).append(index)
+        queues.append(queue)
+    parts, rest = [], [dict(arrays) for arrays in stages]
+    for key in queues[0]:
+        for indices in zip(*(queue.get(key, []) for queue in queues), strict=False):
+            parts.append([{i: r.pop(i)} for i, r in zip(indices, rest, strict=True)])
+    return [*parts, rest] if any(rest) else parts
 
 
 def constrain_sharding(
