@@ -29,6 +29,7 @@ from meshflow.distribute.parallel.packs import (
     UnpackedBuffers,
     constrain_sharding,
     is_float,
+    separate_equal_arrays,
     switch_on_index,
 )
 from meshflow.distribute.parallel.schedule import Schedule
@@ -160,12 +161,14 @@ class PipelineLoop:
             by_kind: dict[Any, dict[int, WeightCut]] = {}
             for i, cut in cuts.items():
                 by_kind.setdefault(cut.kind, {})[i] = cut
-            return [
-                (WeightPack if next(iter(of_kind.values())).group is None else ResidentPack)(
-                    select(of_kind.keys()), of_kind, sizes, over, axes, divided
-                )
-                for of_kind in by_kind.values()
-            ]
+            packs: list[WeightPack] = []
+            for of_kind in by_kind.values():
+                stages, cut = select(of_kind.keys()), next(iter(of_kind.values()))
+                pack_type = WeightPack if cut.group is None else ResidentPack
+                for part in [stages] if cut.group is None else separate_equal_arrays(stages):
+                    own = {i: of_kind[i] for arrays in part for i in arrays}
+                    packs.append(pack_type(part, own, sizes, over, axes, divided))
+            return packs
 
         self.weights, self.frozen = pack_by_kind(kinds.trained), pack_by_kind(kinds.frozen)
         fixed = set(range(len(captures))) - kinds.trained.keys() - kinds.frozen.keys()
@@ -587,7 +590,8 @@ class PipelineLoop:
 
         scalars = [jnp.zeros((), jnp.float32) for _, rows in self.results if not rows]
         rows = [jnp.zeros((m, *a.shape), a.dtype) for a, rows in self.results if rows]
-        return LoopCarry([zeros(pack) for pack in self.weights], _stack_trees(first), scalars, rows)
+        weights = [zeros(pack) for pack in self.weights if self.trains]
+        return LoopCarry(weights, _stack_trees(first), scalars, rows)
 
     def run(
         self,
@@ -747,7 +751,12 @@ class PipelineLoop:
                 return ((zeros, self._residuals.make_zeros()) if name == "B" else ()), carry
             return zeros, carry
 
-        return lax.cond(work.micro_batch >= 0, run, skip, carry)
+        # Forward passes do not change gradients of weights, which a conditional would copy.
+        kept = carry.weights if name == "F" else None
+        if kept is not None:
+            carry = dataclasses.replace(carry, weights=[])
+        outputs, carry = lax.cond(work.micro_batch >= 0, run, skip, carry)
+        return outputs, carry if kept is None else dataclasses.replace(carry, weights=kept)
 
     def _exchange(
         self, buffers: Buffers, pairs: list[tuple[int, int]], direction: int, sends: jax.Array
@@ -779,6 +788,8 @@ def _stack_trees(trees: Sequence[PyTree]) -> PyTree:
 
 
 def _update_chunk(tree: PyTree, part: PyTree, chunk: Array | int) -> PyTree:
+    if isinstance(chunk, int):
+        return jax.tree.map(lambda v: v[None], part)
     return jax.tree.map(lambda b, v: b.at[chunk].set(v), tree, part)
 
 

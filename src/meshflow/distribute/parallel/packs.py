@@ -22,8 +22,10 @@ __all__ = [
     "Buffers",
     "StagePack",
     "UnpackedBuffers",
+    "concatenate_rows",
     "constrain_sharding",
     "is_float",
+    "separate_equal_arrays",
     "sum_buffers",
     "switch_on_index",
 ]
@@ -124,7 +126,8 @@ class StagePack:
 
     def _concatenate(self, name: str, rows: list[jax.Array]) -> jax.Array:
         rest = self.lengths[name] - sum(row.size for row in rows)
-        return self._replicate(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
+        padding = [jnp.zeros(rest, name)] if rest else []
+        return self._replicate(concatenate_rows([*rows, *padding]))
 
     def pack_own_stage(self, arrays: Mapping[int, jax.Array], stage: jax.Array) -> Buffers:
         """Pack the arrays of a stage with an index that is a value of the program."""
@@ -197,6 +200,41 @@ class UnpackedBuffers:
         """Return the buffers with a stage's arrays, and zeros in those of other stages."""
         own = {name: arrays[index] for index, name in self._buffer_names[stage].items()}
         return self.make_zeros() | own
+
+
+def separate_equal_arrays(
+    stages: Sequence[Mapping[int, AbstractArray]],
+) -> list[list[dict[int, AbstractArray]]]:
+    """Separate arrays that have a counterpart of equal size in each stage.
+
+    Counterparts can share a buffer without padding, and programs use it without slices.
+
+    Args:
+      stages: For each stage the shapes and dtypes of its arrays by index, in order.
+
+    Returns:
+      Lists of the arrays of each stage: some with one array of each stage, and one with the rest.
+    """
+    queues: list[dict[Any, list[int]]] = []
+    for arrays in stages:
+        queue: dict[Any, list[int]] = {}
+        for index, aval in arrays.items():
+            queue.setdefault((np.dtype(aval.dtype), math.prod(aval.shape)), []).append(index)
+        queues.append(queue)
+    parts, rest = [], [dict(arrays) for arrays in stages]
+    for key in queues[0]:
+        for indices in zip(*(queue.get(key, []) for queue in queues), strict=False):
+            parts.append([{i: r.pop(i)} for i, r in zip(indices, rest, strict=True)])
+    return [*parts, rest] if any(rest) else parts
+
+
+def concatenate_rows(arrays: Sequence[jax.Array]) -> jax.Array:
+    """Concatenate arrays along their last axis."""
+    if arrays[0].ndim > 1:
+        return jnp.concatenate(arrays, axis=-1)
+    # XLA would fuse a concatenation of vectors with the operation that reads it: on CPUs, the
+    # program would choose an operand for each element instead of copying whole operands.
+    return jnp.concatenate([array[None] for array in arrays], axis=-1)[0]
 
 
 def constrain_sharding(
