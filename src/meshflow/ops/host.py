@@ -140,16 +140,12 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
 ]
 
 
-def _is_supported(value: Any) -> bool:
-    if type(value) is list:
-        return all(map(_is_supported, value))
-    return type(value) is np.ndarray and value.dtype != object and value.size <= _MAX_ELEMENTS
-
-
 def _restrict_to_host_arrays(function: _HostFunction) -> _HostFunction:
     def compute(values: Sequence[Any], static: tuple[Any, ...]) -> np.ndarray | None:
-        if not all(map(_is_supported, values)):
-            return None
+        for value in values:
+            for v in value if type(value) is list else (value,):
+                if type(v) is not np.ndarray or v.dtype == object or v.size > _MAX_ELEMENTS:
+                    return None
         with np.errstate(all="ignore"):
             result = function(values, static)
         return None if result is None else np.asarray(result)

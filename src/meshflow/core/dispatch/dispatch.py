@@ -114,10 +114,6 @@ def _execute(op: Op, operands: Sequence[Any], static: tuple[Any, ...]) -> PyTree
     trace = context.trace
     recording = context.tapes
     if trace is None:
-        separation = op.separate_sizes(static) if op.sizes else None
-        if separation is not None:
-            op, empty, static = separation
-            operands = [empty, *operands]
         values = [o._value if type(o) is Tensor else _get_arrays(o) for o in operands]
         if recording:
             return _execute_with_tapes(op, operands, values, static)
@@ -283,19 +279,24 @@ def _execute_with_tapes(
         if in_trace:
             return _inline(op, operands, values, static)
         return wrap_outputs(op.get_eager(static)(*values))
+    form = op.get_eager(static)
+    separation = None if in_trace else op.separate_sizes(static)
+    if separation is not None:
+        op, empty, static = separation
+        operands, inputs = [empty, *operands], [empty, *inputs]
     watched = {id(t) for t in inputs if any(tape.watches(t) for tape in watching)}
     requested = tuple(id(t) in watched and is_inexact(t._value) for t in inputs)
     pullback = None
-    keeps_residuals = in_trace or (op.heavy and not op.get_eager(static).is_interpreted(values))
+    keeps_residuals = in_trace or (op.heavy and not form.is_interpreted(values))
     if any(requested) and keeps_residuals and len(watching) == 1 and not context.outer_tapes:
         run = (
             op.get_residual_function(static, requested)
             if in_trace
             else op.get_compiled_residual_function(static, requested)
         )
-        outputs, pullback = run(*values)
+        outputs, pullback = run(*([] if separation is None else [empty._value]), *values)
     else:
-        outputs = op.call(values, static) if in_trace else op.get_eager(static)(*values)
+        outputs = op.call(values, static) if in_trace else form(*values)
     result = wrap_outputs(outputs)
     if context.trace is not None:
         context.trace.record_call(op, values, result)

@@ -6,6 +6,7 @@ same bits in each run.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -87,6 +88,7 @@ class EagerForm:
       function: The function of arrays, None and lists of arrays.
       donated: Indices of the operands with buffers that the function takes over.
       host_function: Computes the function of a list of its arguments as host arrays with NumPy, or returns None.
+      general: A form that computes the same, so that this one is not traced, with its first operand; or None.
 
     Example:
       >>> form = EagerForm(lambda x: x + 1)
@@ -94,14 +96,25 @@ class EagerForm:
       [1.0, 2.0, 3.0]
     """
 
-    __slots__ = ("__weakref__", "_calls", "_donated", "_families", "_function", "_host", "_program")
+    __slots__ = (
+        "__weakref__",
+        "_calls",
+        "_donated",
+        "_families",
+        "_function",
+        "_general",
+        "_host",
+        "_program",
+    )
 
     def __init__(
         self,
         function: _Call,
         donated: Sequence[int] = (),
         host_function: Callable[[list[PyTree]], np.ndarray | None] | None = None,
+        general: tuple[EagerForm, np.ndarray] | None = None,
     ) -> None:
+        self._general = general
         self._function, self._donated, self._host = function, tuple(donated), host_function
         self._program: _Call | None = None
         self._calls: dict[Hashable, _Call] = {}
@@ -114,6 +127,9 @@ class EagerForm:
 
     def is_interpreted(self, values: Sequence[Any]) -> bool:
         """Check whether a call with these operands uses the interpreter."""
+        if self._general is not None:
+            form, first = self._general
+            return form.is_interpreted([first, *values])
         return self._find(values) is not self._program
 
     @property
@@ -136,10 +152,9 @@ class EagerForm:
 
     def _choose(self, values: Sequence[Any]) -> _Call:
         _Devices.count()
-        leaves, tree = jax.tree.flatten(values)
+        leaves = jax.tree.leaves(values)
         if not (is_interpreter_enabled() and are_local(leaves)):
             return self._jitted
-        is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
         if self._host is not None and sum(a.nbytes for a in leaves) <= _MAX_HOST_BYTES:
             try:
                 if self._host(_to_host_arrays(values)) is not None:
@@ -147,20 +162,24 @@ class EagerForm:
             except Exception as error:
                 # The trace raises JAX's error.
                 _log.debug("The op is traced: %r", error)
-        return self._choose_plan(leaves, tree, is_flat)
+        return self._choose_plan(values)
 
     def _call_host(self, *values: Any) -> Array:
         assert self._host is not None
         result = self._host(_to_host_arrays(values))
         if result is None:
             # The function may reject values.
-            leaves, tree = jax.tree.flatten(values)
-            return self._choose_plan(leaves, tree, False)(*values)
+            return self._choose_plan(values)(*values)
         check_outputs([result])
         return _to_tensor_value(result if result.base is None else result.copy())
 
-    def _choose_plan(self, leaves: Sequence[Any], tree: Any, is_flat: bool) -> _Call:
-        """Return the plan of the function for some operands, or the jitted function."""
+    def _choose_plan(self, values: Sequence[Any]) -> _Call:
+        """Return the general form or the plan of the function for some operands, or the jitted function."""
+        if self._general is not None:
+            form, first = self._general
+            return functools.partial(form._find((first, *values)), first)
+        leaves, tree = jax.tree.flatten(values)
+        is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
         shapes, dtypes = [a.shape for a in leaves], [a.dtype for a in leaves]
 
         def trace(shapes: Sequence[tuple[int, ...]]) -> _InterpretedForm:
@@ -186,11 +205,11 @@ class EagerForm:
 
 def _to_host_arrays(values: Sequence[Any]) -> list[PyTree]:
     return [
-        np.asarray(v)
-        if isinstance(v, jax.Array)
+        v
+        if v is None or type(v) is np.ndarray
         else _to_host_arrays(v)
         if isinstance(v, (list, tuple))
-        else v
+        else np.asarray(v)
         for v in values
     ]
 

@@ -109,7 +109,11 @@ class Op:
         form = self._eager_forms.get(static)
         if form is None:
             host = self.host_function and functools.partial(self.host_function, static=static)
-            form = EagerForm(self.bind_static(static), host_function=host)
+            general = None
+            if (separation := self.separate_sizes(static)) is not None:
+                op, empty, template = separation
+                general = op.get_eager(template), empty.array
+            form = EagerForm(self.bind_static(static), host_function=host, general=general)
             form = cache_form(self._eager_forms, static, form)
         return form
 
@@ -166,6 +170,8 @@ class Op:
           The op, its first operand (an empty array, so that the sizes may be symbols of a trace), and its static
           arguments.
         """
+        if not self.sizes:
+            return None
         if static not in self._separations:
             return cache_form(self._separations, static, self._separate_sizes(static))
         return self._separations.get(static)
@@ -192,8 +198,6 @@ class Op:
                 heavy=self.heavy,
                 strings=self.strings,
             )
-            if self.host_function is not None:
-                self._op_of_sizes.host_function = self._call_host_with_sizes
         try:
             empty = np.empty((*sizes, 0), np.int8)
         except ValueError:  # The product of the sizes is too large for NumPy.
@@ -202,10 +206,6 @@ class Op:
 
     def _call_with_sizes(self, operands: Sequence[Any], template: tuple[Any, ...]) -> Any:
         return self.call(operands[1:], self._insert_sizes(operands[0], template))
-
-    def _call_host_with_sizes(self, operands: Sequence[Any], static: tuple[Any, ...]) -> Any:
-        assert self.host_function is not None
-        return self.host_function(operands[1:], self._insert_sizes(operands[0], static))
 
     def _insert_sizes(self, empty: Any, template: tuple[Any, ...]) -> tuple[Any, ...]:
         sizes, static = iter(empty.shape), list(template)
