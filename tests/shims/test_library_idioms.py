@@ -1,4 +1,4 @@
-"""What libraries written for TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
+"""What libraries and copied code of TensorFlow rely on; the expected values are those of TensorFlow 2.15."""
 
 import collections
 import unittest
@@ -21,7 +21,7 @@ PRIVATE_NAMES = [
     "from tensorflow.python.util import tf_inspect\nclass A:\n    def f(self, a, b=2, **kwargs): pass\na = A(); assert tf_inspect.getcallargs(a.f, 1, c=3) == {'self': a, 'a': 1, 'b': 2, 'c': 3}",
     "from tensorflow.python.framework.tensor_spec import BoundedTensorSpec as B; b = B([2], tf.int32, 0, [1, 2], 'x'); assert B.from_spec(b) == b != B([2], tf.int32, 0, 1, 'x'); assert pickle.loads(pickle.dumps(b)) == b; assert B.from_spec(tf.TensorSpec([], tf.int8)).maximum == 127",
     "from tensorflow.python.distribute import strategy_combinations as s; s.set_virtual_cpus_to_at_least(1)",
-    "from tensorflow.python.eager import context, def_function\nwith tf.name_scope('a'): assert context.context().scope_name == 'a/' and context.context().executing_eagerly()\nassert isinstance(tf.function(abs), def_function.Function)",
+    "from tensorflow.python.eager import context, def_function\nwith tf.name_scope('a'): assert context.context().scope_name == 'a/' and context.context().executing_eagerly()\nassert context.context().num_gpus() == context.num_gpus()\nassert isinstance(tf.function(abs), def_function.Function)",
     "from tensorflow.python.ops.parallel_for import control_flow_ops as c; assert c.pfor(lambda i: 2 * i, 3).numpy().tolist() == [0, 2, 4]",
     "from tensorflow.python.trackable import data_structures as d; assert d.NoDependency([1]) == d.ListWrapper([1]) == d.wrap_or_unwrap([1]) == [1]",
     "from tensorflow.python.util import function_utils as u; assert u.fn_args(lambda a, b=1: 0) == ('a', 'b')",
@@ -30,6 +30,20 @@ PRIVATE_NAMES = [
     "from tensorflow.python.util import object_identity as o; x = tf.constant(1); assert o.Reference(x) == x.ref()",
     "from tensorflow.python.ops import nn_ops; c = nn_ops.Convolution([1, 4, 4, 1], [2, 2, 1, 3], 'VALID', strides=(2, 2)); assert c(tf.ones([1, 4, 4, 1]), tf.ones([2, 2, 1, 3])).shape == [1, 2, 2, 3]",
     "from tensorflow.python.keras import testing_utils; (x, y), (z, _) = testing_utils.get_test_data(4, 2, (3,), 2); assert x.shape == (4, 3) and z.shape == (2, 3) and y.max() < 2",
+    "from tensorflow.python.keras.utils import conv_utils as c; assert [c.deconv_output_length(7, 3, 'same', stride=2), c.deconv_output_length(7, 3, 'valid', 0, 2), c.deconv_output_length(7, 5, 'full', stride=2), c.conv_input_length(4, 3, 'same', 2), c.convert_data_format('channels_first', 5)] == [14, 15, 9, 7, 'NCDHW']",
+    "from tensorflow.python.keras.engine import data_adapter as d; assert [x.shape[1] for x in d.expand_1d((tf.zeros(3), tf.zeros((3, 2))))] == [1, 2]",
+    "from tensorflow.python.keras.utils import tf_utils as t; assert t.to_numpy_or_python_type({'a': tf.constant(1.0)}) == {'a': 1.0}; assert isinstance(t.shape_type_conversion(lambda self, s: s)(None, (None, 2)), tf.TensorShape)",
+    "from tensorflow.python.keras.utils import generic_utils as g; assert [g.to_snake_case('AbcDef'), g.has_arg(lambda a, **b: 1, 'b'), g.has_arg(lambda a, **b: 1, 'b', True), g.make_batches(5, 2), g.slice_arrays([np.arange(3), None], 1), g.unpack_singleton([3]), g.is_all_none([None])][1:4] == [False, True, [(0, 2), (2, 4), (4, 5)]]",
+    "from tensorflow.python.keras.utils import losses_utils as l; assert l.compute_weighted_loss(tf.constant([1.0, 2.0]), [1.0, 0.0]) == 0.5; assert [x.shape.rank for x in l.squeeze_or_expand_dimensions(tf.zeros((2, 1)), tf.zeros(2), tf.zeros((2, 1)))] == [1, 1, 1]",
+    "from tensorflow.python.keras.layers import recurrent as r; cell = tf.keras.layers.LSTMCell(2); assert [s.shape for s in r._generate_zero_filled_state_for_cell(cell, None, 3, tf.float32)] == [(3, 2), (3, 2)]; assert r._config_for_enable_caching_device(cell) == {}",
+    "from tensorflow.python.keras.saving import hdf5_format as h; import h5py; m = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,), name='a')])\nwith h5py.File('a.h5', 'w', driver='core', backing_store=False) as f:\n    h.save_weights_to_hdf5_group(f, m.layers); assert h.load_attributes_from_hdf5_group(f, 'layer_names') == ['a']\n    w = m.get_weights(); m.layers[0].bias.assign([1, 1]); h.load_weights_from_hdf5_group_by_name(f, m.layers); h.load_weights_from_hdf5_group(f, m); np.testing.assert_array_equal(w[1], m.get_weights()[1])",
+    "from tensorflow.python.ops import gen_nn_ops as n; assert n.relu_grad(tf.ones(2), tf.constant([1.0, -1.0])).numpy().tolist() == [1.0, 0.0]",
+    "from tensorflow.python.ops import init_ops; assert init_ops._compute_fans((2, 3)) == (2, 3)",
+    "from tensorflow.python.ops import control_flow_ops as c; assert c.with_dependencies([], tf.constant(2)) == 2",
+    "from tensorflow.python.framework import tensor_shape; assert tensor_shape.unknown_shape().rank is None",
+    "from tensorflow.python.platform import build_info; assert build_info.build_info['is_rocm_build'] is False",
+    "from tensorflow.python.autograph.impl import api; assert api.do_not_convert(lambda: 2)() == 2",
+    "from tensorflow.python.ops.numpy_ops import np_config; np_config.enable_numpy_behavior(); assert tf.ones((2, 1)).T.shape == (1, 2)",
 ]  # fmt: skip
 
 
@@ -61,7 +75,7 @@ def test_private_names():
     code, output = forked.run(f"""
 from meshflow.shims import activate; activate()
 import collections, pickle, traceback
-import tensorflow as tf
+import numpy as np, tensorflow as tf
 for program in {PRIVATE_NAMES!r}:
     try:
         exec(program, dict(globals()))

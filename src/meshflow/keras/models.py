@@ -100,25 +100,11 @@ def clone_model(
         raise ValueError(
             f"Expected `clone_function` argument to be a callable. Received: clone_function={clone_function}"
         )
-    # Layers have the classes of the originals, even if these are not registered.
-    classes = {
-        type(layer).__name__: type(layer)
-        for layer in model._flatten_layers(include_self=False)
-        if not type(layer).__module__.startswith("meshflow.")
-    }
-    with registry.custom_object_scope(classes):
-        return _clone_graph(model, input_tensors, clone_function)
-
-
-def _clone_graph(
-    model: Sequential | Functional, input_tensors: PyTree, clone_function: Callable[[Layer], Layer] | None
-) -> Model:  # fmt: skip
-    """Clone a Sequential or Functional model."""
     config = model.get_config()
     originals = [layer for layer in model.layers if type(layer).__name__ != "InputLayer"]
     if clone_function is None:
         # A class that is not registered cannot be found by its name in the configuration.
-        originals = [layer for layer in originals if not _is_registered(layer)]
+        originals = [layer for layer in originals if _find_unregistered(layer, *layer.submodules)]
     layers: dict[str, Any] = {
         layer.name: (clone_function or _clone_layer)(layer) for layer in originals
     }
@@ -132,23 +118,28 @@ def _clone_graph(
             )
         if isinstance(model, Sequential):
             return _clone_sequential(cast(KerasTensor, tensors[0]), model, config, layers)
-        names = [tensor._keras_history.layer.name for tensor in inputs]
+        names = [tensor.node.layer.name for tensor in inputs]
         layers |= {name: _TensorInput(tensor) for name, tensor in zip(names, tensors, strict=True)}
     with registry.LAYERS.replace_layers(layers):
         return type(model).from_config(config)
 
 
-def _is_registered(layer: Layer) -> bool:
-    """Check whether a configuration finds the classes of a layer, and of the layers of a model."""
-    parts = [layer, *layer.submodules] if isinstance(layer, Model) else [layer]
+def _find_unregistered(*parts: object) -> dict[str, type]:
+    """Return the classes of layers that a configuration does not find by their names."""
     classes = {type(part) for part in parts if isinstance(part, Layer)}
-    return all(registry.LAYERS.find(registry.get_registered_name(c)) is c for c in classes)
+    return {
+        c.__name__: c
+        for c in classes
+        if registry.LAYERS.find(registry.get_registered_name(c)) is not c
+    }
 
 
 def _clone_layer(layer: Layer) -> Layer:
+    """Clone a layer of a class that is not registered, or with sublayers of such classes."""
     if isinstance(layer, (Sequential, Functional)):
         return clone_model(layer)
-    clone: Layer = type(layer).from_config(layer.get_config())
+    with registry.custom_object_scope(_find_unregistered(*layer.submodules)):
+        clone: Layer = type(layer).from_config(layer.get_config())
     return clone
 
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
 from meshflow.core.values.dtypes import DTypeLike
-from meshflow.core.values.tensor import Tensor
-from meshflow.environment.types import PyTree
+from meshflow.core.values.shapes import ShapeLike, TensorShape
+from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config, PyTree
 from meshflow.keras.engine.saving import hdf5
 from meshflow.keras.layers.recurrent_cells import make_zero_states
 from meshflow.keras.registry import to_snake_case as to_snake_case
 from meshflow.shims.private_helpers import smart_constant_value
+
+if TYPE_CHECKING:
+    from h5py import Group as HDF5Group
+
+    from meshflow.keras.engine.layer.base_layer import Layer
+    from meshflow.keras.engine.models.model import Model
 
 tf: Any = get_public_package()
 constant_value = smart_constant_value
@@ -28,7 +36,9 @@ is_symbolic_tensor = tf.is_symbolic_tensor
 # ---- shapes and sizes -----------------------------------------------------------------------
 
 
-def normalize_tuple(value: Any, n: int, name: str, allow_zero: bool = False) -> tuple[int, ...]:
+def normalize_tuple(
+    value: int | Iterable[int], n: int, name: str, allow_zero: bool = False
+) -> tuple[int, ...]:
     """Return a tuple of `n` integers from an integer or a sequence."""
     sizes = (value,) * n if isinstance(value, int) else tuple(int(v) for v in value)
     if len(sizes) != n or any(v < 0 or (v == 0 and not allow_zero) for v in sizes):
@@ -99,12 +109,12 @@ def count_params(weights: Iterable[Any]) -> int:
     return sum(int(np.prod(w.shape.as_list())) for w in {id(w): w for w in weights}.values())
 
 
-def to_list(x: Any) -> list[Any]:
+def to_list(x: object) -> list[Any]:
     """Return a list with a value, or a sequence as a list."""
     return list(x) if isinstance(x, list | tuple) else [x]
 
 
-def is_tensor_or_tensor_list(v: Any) -> bool:
+def is_tensor_or_tensor_list(v: object) -> bool:
     """Return whether a value is a tensor or a list of tensors."""
     return tf.is_tensor(to_list(v)[0])
 
@@ -112,9 +122,10 @@ def is_tensor_or_tensor_list(v: Any) -> bool:
 def to_numpy_or_python_type(tensors: PyTree) -> PyTree:
     """Return a structure with numbers instead of scalar tensors, and arrays instead of others."""
 
-    def convert(value: Any) -> Any:
-        array = value.numpy() if tf.is_tensor(value) else value
-        return array.item() if np.ndim(array) == 0 and hasattr(array, "item") else array
+    def convert(value: object) -> object:
+        array = value.numpy() if isinstance(value, Tensor) else value
+        is_number = isinstance(array, np.ndarray | np.generic) and array.ndim == 0
+        return array.item() if is_number else array
 
     return nest.map_structure(convert, tensors)
 
@@ -122,18 +133,18 @@ def to_numpy_or_python_type(tensors: PyTree) -> PyTree:
 sync_to_numpy_or_python_type = to_numpy_or_python_type
 
 
-def shape_type_conversion(function: Callable[..., Any]) -> Callable[..., Any]:
+def shape_type_conversion(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Wrap a method of a layer, so that it takes shapes as tuples and returns `TensorShape`."""
 
-    def to_tuple(shape: Any) -> Any:
-        return tuple(shape.as_list()) if isinstance(shape, tf.TensorShape) else shape
+    def to_tuple(shape: ShapeLike) -> ShapeLike:
+        return tuple(shape.as_list()) if isinstance(shape, TensorShape) else shape
 
-    def to_shape(value: Any) -> Any:
+    def to_shape(value: object) -> object:
         is_shape = isinstance(value, tuple) and all(isinstance(s, int | None) for s in value)
-        return tf.TensorShape(value) if is_shape else value
+        return TensorShape(value) if is_shape else value
 
     @functools.wraps(function)
-    def wrapper(instance: Any, input_shape: Any) -> Any:
+    def wrapper(instance: object, input_shape: PyTree) -> PyTree:
         is_list = isinstance(input_shape, list)
         shape = [to_tuple(s) for s in input_shape] if is_list else to_tuple(input_shape)
         result = function(instance, shape)
@@ -160,7 +171,7 @@ def is_all_none(structure: PyTree) -> bool:
     return all(leaf is None for leaf in nest.flatten(structure))
 
 
-def unpack_singleton(x: Any) -> Any:
+def unpack_singleton(x: PyTree) -> PyTree:
     """Return the element of a list with one element, and other values unchanged."""
     return x[0] if isinstance(x, list | tuple) and len(x) == 1 else x
 
@@ -170,7 +181,7 @@ def make_batches(size: int, batch_size: int) -> list[tuple[int, int]]:
     return [(i, min(size, i + batch_size)) for i in range(0, size, batch_size)]
 
 
-def slice_arrays(arrays: Any, start: Any = None, stop: int | None = None) -> Any:
+def slice_arrays(arrays: PyTree, start: int | Sequence[int] | np.ndarray | None = None, stop: int | None = None) -> PyTree:  # fmt: skip
     """Return a part of an array or of each array in a list, by a range or a list of indices."""
     part = start if hasattr(start, "__len__") else slice(start, stop)
     if isinstance(arrays, list):
@@ -183,9 +194,9 @@ def print_msg(message: str, line_break: bool = True) -> None:
     print(message, end="\n" if line_break else "", flush=True)
 
 
-def path_to_string(path: Any) -> Any:
+def path_to_string(path: object) -> object:
     """Return a path object as text, and other values unchanged."""
-    return path.__fspath__() if hasattr(path, "__fspath__") else path
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 # ---- training -------------------------------------------------------------------------------
@@ -194,13 +205,13 @@ def path_to_string(path: Any) -> Any:
 def expand_1d(data: PyTree) -> PyTree:
     """Return the parts of a batch; those with one axis get a second one of size 1."""
 
-    def expand(x: Any) -> Any:
-        return tf.expand_dims(x, -1) if tf.is_tensor(x) and x.shape.rank == 1 else x
+    def expand(x: object) -> object:
+        return tf.expand_dims(x, -1) if isinstance(x, Tensor) and x.shape.rank == 1 else x
 
     return nest.map_structure(expand, data)
 
 
-def squeeze_or_expand_dimensions(y_pred: Any, y_true: Any = None, sample_weight: Any = None) -> tuple[Any, ...]:  # fmt: skip
+def squeeze_or_expand_dimensions(y_pred: Tensor, y_true: Tensor | None = None, sample_weight: Tensor | None = None) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Remove or add a last axis of size 1, so that ranks of outputs, targets and weights fit together."""
     if y_true is not None:
         difference = len(y_pred.shape) - len(y_true.shape)
@@ -219,7 +230,7 @@ def squeeze_or_expand_dimensions(y_pred: Any, y_true: Any = None, sample_weight:
 
 
 def compute_weighted_loss(
-    losses: Any, sample_weight: Any = None, reduction: str = "sum_over_batch_size", name: str | None = None
+    losses: TensorLike, sample_weight: TensorLike = None, reduction: str = "sum_over_batch_size", name: str | None = None
 ) -> Tensor:  # fmt: skip
     """Return losses times weights, reduced like those of `tf.keras.losses.Loss`."""
     loss = tf.keras.losses.Loss(reduction, name)
@@ -237,17 +248,19 @@ def _caching_device(rnn_cell: object) -> None:
     """Return None: variables are read once anyway."""
 
 
-def _config_for_enable_caching_device(rnn_cell: object) -> dict[str, Any]:
+def _config_for_enable_caching_device(rnn_cell: object) -> Config:
     """Return no configuration."""
     return {}
 
 
-def _generate_zero_filled_state(batch_size: Any, state_size: PyTree, dtype: DTypeLike) -> PyTree:
+def _generate_zero_filled_state(
+    batch_size: TensorLike, state_size: PyTree, dtype: DTypeLike
+) -> PyTree:
     """Return zeros for each size of a state."""
     return make_zero_states(state_size, batch_size, dtype)
 
 
-def _generate_zero_filled_state_for_cell(cell: Any, inputs: Any, batch_size: Any, dtype: DTypeLike) -> PyTree:  # fmt: skip
+def _generate_zero_filled_state_for_cell(cell: Any, inputs: Tensor | None, batch_size: TensorLike, dtype: DTypeLike) -> PyTree:  # fmt: skip
     """Return the zero states of a cell."""
     if inputs is not None:
         batch_size, dtype = tf.shape(inputs)[0], inputs.dtype
@@ -257,22 +270,24 @@ def _generate_zero_filled_state_for_cell(cell: Any, inputs: Any, batch_size: Any
 # ---- HDF5 -----------------------------------------------------------------------------------
 
 
-def load_weights_from_hdf5_group(f: Any, model: Any) -> None:
+def load_weights_from_hdf5_group(f: HDF5Group, model: Model | Sequence[Layer]) -> None:
     """Read the weights of a model, or of a list of layers, in their order."""
     hdf5.read_model(_as_model(model), f)
 
 
-def load_weights_from_hdf5_group_by_name(f: Any, model: Any, skip_mismatch: bool = False) -> None:
+def load_weights_from_hdf5_group_by_name(
+    f: HDF5Group, model: Model | Sequence[Layer], skip_mismatch: bool = False
+) -> None:
     """Read the weights of the layers of a model, or of a list of layers, by their names."""
     hdf5.read_model(_as_model(model), f, by_name=True, skip_mismatch=skip_mismatch)
 
 
-def save_weights_to_hdf5_group(f: Any, model: Any) -> None:
+def save_weights_to_hdf5_group(f: HDF5Group, model: Model | Sequence[Layer]) -> None:
     """Write the weights of a model, or of a list of layers."""
     hdf5.write_model(_as_model(model), f)
 
 
-def _as_model(model: Any) -> Any:
+def _as_model(model: Model | Sequence[Layer]) -> Model | SimpleNamespace:
     if isinstance(model, list | tuple):
         return SimpleNamespace(name="layers", layers=model, _saved_weights=[])
     return model

@@ -8,7 +8,7 @@ import uuid
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, MutableSet, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import ArrayLike, PyTree
+
+_T = TypeVar("_T")
 
 tf: Any = get_public_package()
 _internal = tf.__internal__
@@ -173,7 +175,7 @@ def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: obje
     flatten_up_to(shallow_tree, input_tree)
 
 
-def unwrap_value(value: Any) -> Any:
+def unwrap_value(value: _T) -> _T:
     """Return a value unchanged, because attributes hold no wrappers."""
     return value
 
@@ -372,7 +374,7 @@ def smart_constant_value(pred: Any) -> bool | None:
 constant_value = smart_constant_value
 
 
-def numpy_text(tensor: Any, is_repr: bool = False) -> str:
+def numpy_text(tensor: Tensor, is_repr: bool = False) -> str:
     """Return the value of a tensor as text."""
     return (repr if is_repr else str)(tensor.numpy())
 
@@ -383,7 +385,7 @@ def pfor(loop_fn: Callable[[Tensor], PyTree], iters: int | Tensor, **_: object) 
 
 
 def with_dependencies(
-    dependencies: Iterable[Any], output_tensor: Any, name: str | None = None
+    dependencies: Iterable[object], output_tensor: TensorLike, name: str | None = None
 ) -> Tensor:
     """Return a tensor after other operations."""
     with tf.control_dependencies(dependencies):
@@ -395,7 +397,7 @@ def unknown_shape(rank: int | None = None) -> tf.TensorShape:
     return tf.TensorShape(None if rank is None else [None] * rank)
 
 
-def call_generated_op(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_generated_op(op: Callable[..., PyTree], *args: object, **kwargs: object) -> PyTree:
     """Call a raw op with positional arguments, as functions of modules such as `gen_nn_ops` allow."""
     return op(**dict(zip(inspect.signature(op).parameters, args, strict=False)), **kwargs)
 

@@ -6,11 +6,13 @@ import functools
 import inspect
 import itertools
 import re
+import unittest
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
+from meshflow.distribute.strategy import Strategy
 from meshflow.environment.optional_packages import import_extra
 
 _tf: Any = get_public_package()
@@ -54,7 +56,7 @@ class NamedDistribution:
     def __init__(
         self,
         name: str,
-        distribution_fn: Callable[[], Any],
+        distribution_fn: Callable[[], Strategy],
         required_gpus: int | None = None,
         required_tpu: bool = False,
         **kwargs: object,
@@ -63,7 +65,7 @@ class NamedDistribution:
         self.required_gpus, self.required_tpu = required_gpus, required_tpu
 
     @property
-    def strategy(self) -> Any:
+    def strategy(self) -> Strategy:
         """Return a new strategy."""
         return self._create()
 
@@ -78,10 +80,10 @@ class NamedDistribution:
         return self._name
 
 
-def combine(**kwargs: Any) -> list[Combination]:
+def combine(**kwargs: object) -> list[Combination]:
     """Return all combinations of values, which are lists or single ones, in the order of the sorted names."""
     names = sorted(kwargs)
-    values = [kwargs[n] if isinstance(kwargs[n], list) else [kwargs[n]] for n in names]
+    values = [v if isinstance(v := kwargs[n], list) else [v] for n in names]
     return [OrderedDict(zip(names, v, strict=True)) for v in itertools.product(*values)]
 
 
@@ -127,7 +129,7 @@ def _make_name(combination: Combination) -> str:
 def _adapt(test: Callable[..., None]) -> Callable[..., None]:
     """Return a test that creates strategies, and skips combinations that cannot run."""
 
-    def run(self: Any, **kwargs: Any) -> None:
+    def run(self: unittest.TestCase, **kwargs: object) -> None:
         if kwargs.get("mode") == "graph":
             self.skipTest("Graphs of version 1 do not exist.")
         strategies = [v for v in kwargs.values() if isinstance(v, NamedDistribution)]
@@ -147,11 +149,11 @@ def _adapt(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _mirror(*devices: str) -> Callable[[], Any]:
+def _mirror(*devices: str) -> Callable[[], Strategy]:
     return lambda: _tf.distribute.MirroredStrategy(list(devices))
 
 
-def _create_tpu_strategy() -> Any:
+def _create_tpu_strategy() -> Strategy:
     return _tf.distribute.TPUStrategy()
 
 

@@ -211,7 +211,7 @@ class AbslAssertions(unittest.TestCase):
         self.assertDictEqual(dict(a), dict(b), msg)
 
     def assertProtoEquals(
-        self, expected_message_maybe_ascii: Any, validate_message: Any, msg: str | None = None
+        self, expected_message_maybe_ascii: object, validate_message: object, msg: str | None = None
     ) -> None:
         """Fail unless two protocol buffers are equal; the first may be in text format."""
         expected = expected_message_maybe_ascii

@@ -6,8 +6,9 @@ Execution remains eager: `run` returns the values that tensors have. Placeholder
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from meshflow.core.config.session_config import ConfigProto
 from meshflow.core.runtime.errors import NotAvailableError
@@ -56,7 +57,7 @@ class Session:
         )
 
     @contextlib.contextmanager
-    def as_default(self) -> Any:
+    def as_default(self) -> Iterator[Self]:
         """Return a context in which `get_default_session` returns the session."""
         _sessions.append(self)
         try:

@@ -442,21 +442,35 @@ def test_clones_of_a_class_of_ones_own():
 
 def test_clones_of_layers_that_are_not_registered():
     class Twice(layers.Layer):
-        def call(self, inputs):
-            return [2 * x for x in inputs]
+        def call(self, inputs, scale=2.0):
+            return [scale * x for x in inputs]
+
+    # A class with the name of another one does not replace it.
+    class Dense(layers.Dense):
+        pass
 
     inputs = [tf.keras.Input((1,)), tf.keras.Input((1,))]
-    inner = tf.keras.Model(inputs, Twice()(inputs))
-    model = tf.keras.Model(inputs, layers.Add()(Twice(name="outer")(inner(inputs))))
-    clone = tf.keras.models.clone_model(model)
-    assert_close(clone([np.ones((1, 1)), np.ones((1, 1))]), [[8.0]])
-    assert clone.get_layer("outer") is not model.get_layer("outer")
+    inner = tf.keras.Model(inputs, Twice()(inputs, scale=3.0))
+    total = layers.Add()(Twice(name="outer")(inner(inputs)))
+    outputs = layers.Dense(2)(Dense(3)(total))
+    model = tf.keras.Model(inputs, layers.TimeDistributed(Dense(4))(outputs[:, None]))
+    line = tf.keras.Sequential([Dense(1, input_shape=(2,)), layers.Dense(3)])
+    for original, x in ((model, [np.ones((1, 1))] * 2), (line, np.ones((1, 2)))):
+        clone = tf.keras.models.clone_model(original)
+        clone.set_weights(original.get_weights())
+        assert_close(clone(x), original(x))
+        for layer, other in zip(original.layers, clone.layers, strict=True):
+            assert type(other) is type(layer) and other is not layer
+    assert type(tf.keras.models.clone_model(model).layers[-1].layer) is Dense
 
 
-def test_summaries_with_positions_in_characters():
+@pytest.mark.parametrize(
+    "positions", [[32, 53, 65, 98], [32.1 / 98, 53.1 / 98, 65.1 / 98, 1.0], [32, 53, 65]]
+)
+def test_summaries_with_positions(positions):
     model = tf.keras.Sequential([layers.Dense(2, input_shape=(3,))])
     lines = []
-    model.summary(line_length=98, positions=[32, 53, 65, 98], print_fn=lines.append)
+    model.summary(line_length=98, positions=positions, print_fn=lines.append)
     assert [lines[2].index(heading) for heading in ("Output", "Param")] == [32, 53]
 
 

@@ -112,9 +112,9 @@ class Graph:
             by_layer[id(node.layer)] = max(by_layer.get(id(node.layer), 0), depth[id(node)])
         for tensor in self.flat_inputs:
             # Keras lists unused inputs right before the outputs.
-            by_layer.setdefault(id(tensor._keras_history.layer), 0)
+            by_layer.setdefault(id(tensor.node.layer), 0)
         layers = remove_duplicates(
-            [t._keras_history.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
+            [t.node.layer for t in self.flat_inputs] + [n.layer for n in self.nodes]
         )
         ranks = self._rank_layers_from_outputs()
         _check_unique_names(layers)
@@ -210,7 +210,7 @@ class Graph:
             if isinstance(self.inputs, dict):
                 names = [n for n, _ in sorted(self.inputs.items())]
             else:
-                names = [t._keras_history.layer.name for t in self.flat_inputs]
+                names = [t.node.layer.name for t in self.flat_inputs]
             missing = [n for n in names if n not in inputs]
             if missing:
                 raise ValueError(

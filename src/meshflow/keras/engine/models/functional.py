@@ -42,11 +42,11 @@ class GraphMembers(Model):
 
     @property
     def _input_layers(self) -> list[Layer]:
-        return [t._keras_history.layer for t in self._require_graph("inputs").flat_inputs]
+        return [t.node.layer for t in self._require_graph("inputs").flat_inputs]
 
     @property
     def _output_layers(self) -> list[Layer]:
-        return [t._keras_history.layer for t in self._require_graph("outputs").flat_outputs]
+        return [t.node.layer for t in self._require_graph("outputs").flat_outputs]
 
     @property
     def _nested_inputs(self) -> PyTree:

@@ -265,7 +265,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @property
     def input_names(self) -> list[str]:
         """Return the names of the inputs."""
-        return [t._keras_history.layer.name for t in self._require_graph("inputs").flat_inputs]
+        return [t.node.layer.name for t in self._require_graph("inputs").flat_inputs]
 
     def _get_input_spec(self) -> PyTree:
         """Return the explicit specs, or those of the inputs of a graph unless they are nested."""
@@ -280,7 +280,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             InputSpec(
                 shape=(None, *tensor.shape[1:]),
                 allow_last_axis_squeeze=True,
-                name=key or tensor._keras_history.layer.name,
+                name=key or tensor.node.layer.name,
             )
             for key, tensor in pairs
         ]
@@ -293,7 +293,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
             return self.__dict__.get("_output_names")
         names: list[str] = []
         for tensor in graph.flat_outputs:
-            base = tensor._keras_history.layer.name
+            base = tensor.node.layer.name
             repeats = sum(1 for n in names if n == base or n.startswith(base + "_"))
             names.append(base if base not in names else f"{base}_{repeats}")
         return names

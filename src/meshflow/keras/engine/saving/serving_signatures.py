@@ -93,7 +93,7 @@ def find_input_specs(model: Any) -> PyTree:
 def _make_input_spec(tensor: KerasTensor) -> TypeSpec:
     if tensor.is_composite:
         return tensor.type_spec
-    return TensorSpec(tensor.shape, tensor.dtype, tensor._keras_history.layer.name)
+    return TensorSpec(tensor.shape, tensor.dtype, tensor.node.layer.name)
 
 
 def find_call_specs(model: Any) -> tuple[tuple[PyTree, ...], dict[str, Any]] | None:

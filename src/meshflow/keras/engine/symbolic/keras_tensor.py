@@ -254,7 +254,7 @@ class Node:
     @property
     def inbound_layers(self) -> Any:
         """Return the layers that create the inputs: one, or a list."""
-        layers = [tensor._keras_history.layer for tensor in self.keras_inputs]
+        layers = [node.layer for node in self.parent_nodes]
         return layers[0] if len(layers) == 1 else layers
 
     @property
