@@ -18,6 +18,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 import numpy as np
 
 import meshflow as tf
+from meshflow.distribute.parallel.stage_buffers import get_storage
 from meshflow.experimental import dtensor
 from meshflow.profiler import folders
 
@@ -82,8 +83,11 @@ def wide_model():
 
 
 def wait(model):
-    """Waits for all devices, of which some are done later than the loss is there."""
-    jax.block_until_ready([v._value for v in model.trainable_variables])
+    """Waits for all devices, of which some are done later than the loss is there.
+
+    To read a resident weight of a stage would send it to all devices.
+    """
+    jax.block_until_ready([get_storage(v)._value for v in model.trainable_variables])
 
 
 def profiled(name, folder):

@@ -159,7 +159,9 @@ def test_formulas_are_what_programs_send(sizes, rules, options, sent):
     check({row.purpose: (row.expected, row.counted) for row in counted}, sent)
 
 
-def test_gradients_of_an_own_step_are_summed_whole():
+def explain_own_step(optimizer, zero):
+    """The strategy, the model and the batch of a `train_step` with gradients of its own, and what its program sends."""
+
     class Taped(tf.keras.Sequential):
         def train_step(self, data):
             with tf.GradientTape() as tape:
@@ -167,16 +169,42 @@ def test_gradients_of_an_own_step_are_summed_whole():
             self.optimizer.minimize(loss, self.trainable_variables, tape=tape)
             return {"loss": loss}
 
-    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=1, micro_batches=2)
+    strategy = tf.distribute.MeshStrategy(mesh(data=4), "batch:data", zero=zero, micro_batches=2)
     with strategy.scope(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = Taped([tf.keras.Input([64]), LAYERS.Dense(128, "tanh"), LAYERS.Dense(64)])
-        model.compile("adam", "mse")
+        model.compile(optimizer, "mse")
         batch = tf.ones([32, 64]), tf.ones([32, 64])
-        step = dtensor.explain(model, *batch)
-    sent = {one.purpose: one.sent for one in compute_expected_traffic(strategy, model, *batch)}
-    assert sent == {"gradients": 2 * ALL * 3 // 4, "weights": ALL * 3 // 4}
-    assert step.sent() == pytest.approx(sum(sent.values()), abs=NUMBERS)
+        return (strategy, model, *batch), dtensor.explain(model, *batch).sent()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "gathered"),
+    # Without slots, all devices compute all weights; the slots of Adafactor have the shapes of biases alone.
+    [("adam", ALL), ("sgd", 0), ("adafactor", 4 * (64 + 128))],
+)
+def test_gradients_of_an_own_step_are_summed_whole(optimizer, gathered):
+    arguments, program = explain_own_step(optimizer, zero=1)
+    sent = {one.purpose: one.sent for one in compute_expected_traffic(*arguments)}
+    weights = {"weights": gathered * 3 // 4} if gathered else {}
+    assert sent == {"gradients": 2 * ALL * 3 // 4, **weights}
+    assert program == pytest.approx(sum(sent.values()), abs=NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("make", "zero", "message", "gathered"),
+    [
+        # XLA sends activations instead of a kernel.
+        (tf.keras.optimizers.Adam, 3, "weights or activations", 1),
+        (tf.keras.optimizers.SGD, 3, "weights or activations", 1),
+        (lambda: tf.keras.optimizers.SGD(use_ema=True), 1, "use_ema", 0),
+    ],
+)
+def test_own_steps_that_no_formula_is_about(make, zero, message, gathered):
+    arguments, program = explain_own_step(make(), zero)
+    assert program < (2 + gathered) * ALL * 3 // 4 + NUMBERS
+    with pytest.raises(NoFormulaError, match=message):
+        compute_expected_traffic(*arguments)
 
 
 def test_who_is_asked_and_who_is_not_kept():

@@ -577,7 +577,8 @@ class CostModel:
             scattered = count_ring_bytes(sizes.divisible, d)
             summed = _ALL_REDUCE_HALVES * count_ring_bytes(rest, d)
             sent["gradients"] = turns * (scattered + summed + own_sums)
-        if choice.zero:
+        if choice.zero == 3 or (choice.zero and (sizes.divisible_slots or not own_step)):
+            # By layouts, weights without slots are updated on all devices.
             sent["weights"] = count_ring_bytes(sizes.divisible, d)
         if choice.zero == 3 and (choice.recompute or not own_step):
             again = m * (sizes.released + sizes.regathered) - sizes.released
@@ -684,9 +685,9 @@ class CostModel:
         for stage, part in enumerate(parts):
             sums = [split.sums[u] for u in part]
             forward_sums = sum(s.forward for s in sums)
-            backward_sums = sum(s.each for s in sums)
+            backward_sums = sum(s.backward for s in sums)
             if choice.sequence == "split":
-                backward_sums = (backward_sums + sum(s.backward for s in sums)) // 2
+                backward_sums = (backward_sums + sum(s.each for s in sums)) // 2
             if choice.recompute == "layer":
                 backward_sums += sum(s.recomputed for s in sums)
             if stage < choice.stage - 1:

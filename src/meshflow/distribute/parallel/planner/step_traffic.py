@@ -13,7 +13,11 @@ from meshflow.distribute.parallel.planner.costs import CostModel
 from meshflow.distribute.parallel.planner.hardware import Hardware
 from meshflow.distribute.parallel.planner.model_profile import ModelProfile, profile_model
 from meshflow.distribute.parallel.planner.trial import suspend_layouts
-from meshflow.distribute.parallel.planner.weight_traffic import WeightLayout, count_weight_traffic
+from meshflow.distribute.parallel.planner.weight_traffic import (
+    WeightLayout,
+    count_own_step_traffic,
+    count_weight_traffic,
+)
 from meshflow.distribute.parallel.sharded_products import ShardedProduct
 from meshflow.distribute.parallel.strategy import MeshStrategy, training_models
 from meshflow.environment.types import Json, PyTree
@@ -69,10 +73,11 @@ def compute_expected_traffic(
     layouts = [WeightLayout.from_variable(v, strategy) for v in weights]
     rows = (*batch, *[None] * (3 - len(batch)))
     updates = getattr(model.optimizer, "gradient_accumulation_steps", None) or 1
-    _check_formula_exists(strategy, model, updates)
+    own_step = not model._delegates_gradients(rows)
+    _check_formula_exists(strategy, model, updates, own_step)
     with suspend_layouts(model):
         profile = profile_model(model._make_loss_program(), rows, model.optimizer)
-    profile = dataclasses.replace(profile, own_step=not model._delegates_gradients(rows))
+    profile = dataclasses.replace(profile, own_step=own_step)
     grids = _find_grid_products(strategy, profile, layouts)
     if grids:
         sent = {"grid": _count_grid_bytes(profile, grids)}
@@ -88,11 +93,15 @@ def compute_expected_traffic(
         sent = model_costs.count_sent_bytes(choice)
     if strategy.options.pipeline is not None:
         return _make_pipeline_exchanges(strategy, sent)
-    options = strategy.options
-    recompute = options.recompute if isinstance(options.recompute, str) else None
-    regathered = profile.list_regathered(recompute, options.max_live_parameters)
-    pairs = list(zip(weights, layouts, strict=True))
-    sent |= count_weight_traffic(strategy, pairs, regathered, updates, profile.own_step)
+    if own_step:
+        has_slots = [w.slots > 0 for w in profile.weights]
+        sent |= count_own_step_traffic(layouts, has_slots, updates)
+    else:
+        options = strategy.options
+        recompute = options.recompute if isinstance(options.recompute, str) else None
+        regathered = profile.list_regathered(recompute, options.max_live_parameters)
+        pairs = list(zip(weights, layouts, strict=True))
+        sent |= count_weight_traffic(strategy, pairs, regathered, updates)
     if not grids and choice.sequence in SEQUENCE_PARALLEL_MODES and not choice.zero:
         # One all-reduce over all devices sums the gradients of all weights but tables.
         summed, _ = model_costs.count_sequence_gradients(choice)
@@ -108,7 +117,7 @@ def compute_expected_traffic(
     ]
 
 
-def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int) -> None:
+def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int, own_step: bool) -> None:
     """Raise an error if steps send different bytes, or if there is no formula for the options."""
     options = strategy.options
     inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
@@ -120,6 +129,14 @@ def _check_formula_exists(strategy: MeshStrategy, model: Any, updates: int) -> N
         raise NoFormulaError("there is no formula for gradient_accumulation_steps= in a pipeline")
     if options.recompute not in (None, "layer", "gathers"):
         raise NoFormulaError("there is no formula for a policy of recomputation")
+    if options.zero and own_step and getattr(inner, "use_ema", False):
+        raise NoFormulaError(
+            "there is no formula for use_ema= in a train_step that computes gradients itself"
+        )
+    if options.zero == 3 and own_step:
+        raise NoFormulaError(
+            "with zero=3, XLA decides whether it sends weights or activations in a train_step that computes gradients itself"
+        )
 
 
 def _make_exchange(

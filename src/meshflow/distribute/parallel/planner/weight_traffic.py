@@ -13,7 +13,7 @@ from meshflow.distribute.parallel.zero import resolve_region_sharding
 from meshflow.placement.expected_traffic import count_ring_bytes
 from meshflow.placement.layout import list_spec_dimensions
 
-__all__ = ["WeightLayout", "count_weight_traffic"]
+__all__ = ["WeightLayout", "count_own_step_traffic", "count_weight_traffic"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,12 +87,34 @@ class WeightLayout:
         )
 
 
+def count_own_step_traffic(
+    layouts: Sequence[WeightLayout], has_slots: Sequence[bool], updates: int
+) -> dict[str, int]:
+    """Return the bytes that each device sends for weights if `train_step` computes gradients itself.
+
+    XLA sums these gradients without scattering, micro-batches and compression. It computes new
+    weights in parts only if slots are sharded, so weights without slots are not gathered.
+
+    Args:
+      layouts: Layout of each weight, without `zero=3`.
+      has_slots: For each weight whether it has slots of its shape.
+      updates: Number of steps per update; new weights are sent once per update.
+
+    Returns:
+      Bytes by purpose: "gradients" and "weights".
+    """
+    weights = [one.count_scatter_bytes() for one, s in zip(layouts, has_slots, strict=True) if s]
+    return {
+        "gradients": sum(one.count_unscattered_bytes() for one in layouts),
+        "weights": sum(weights) // updates,
+    }
+
+
 def count_weight_traffic(
     strategy: MeshStrategy,
     layouts: Sequence[tuple[Variable, WeightLayout]],
     regathered: Sequence[tuple[bool, bool]],
     updates: int,
-    own_step: bool = False,
 ) -> dict[str, int]:
     """Return the bytes that each device sends in a step for weights, without a pipeline.
 
@@ -102,27 +124,19 @@ def count_weight_traffic(
       regathered: For each weight whether ZeRO 3 releases it, and whether it gathers it again; see
         `ModelProfile.list_regathered`.
       updates: Number of steps per update; new weights are sent once per update.
-      own_step: Whether the model's `train_step` computes gradients itself. XLA then sums them without
-        scattering, micro-batches and compression.
 
     Returns:
       Bytes by purpose: "gradients", "weights" and "coded" (compressed gradients).
     """
     options = strategy.options
-    compresses, micro_batches = options.compress and not own_step, options.micro_batches
-    if own_step:
-        micro_batches = 1
-    turns = micro_batches if options.zero >= 2 and not compresses else 1
-    releases = options.zero == 3 and bool(options.recompute or not (compresses or own_step))
+    turns = options.micro_batches if options.zero >= 2 and not options.compress else 1
+    releases = options.zero == 3 and not (options.compress and not options.recompute)
     gradients = weights = coded = 0
     for (variable, layout), (is_released, again) in zip(layouts, regathered, strict=True):
-        gathers = (1 + again) * micro_batches if releases and is_released else 1
+        gathers = (1 + again) * options.micro_batches if releases and is_released else 1
         weights += gathers * layout.count_scatter_bytes()
-        if own_step:
-            gradients += layout.count_unscattered_bytes()
-            continue
         plan = None
-        if compresses:
+        if options.compress:
             sharding = resolve_region_sharding(strategy, variable)
             plan = CompressedSum.from_sharding(sharding, variable.shape.as_list(), strategy)
         if plan is None:
