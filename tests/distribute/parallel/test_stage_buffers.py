@@ -1,11 +1,13 @@
 """Weights on the devices of their stage: every optimizer, access from outside, and models that share layers."""
 
+import jax
 import numpy as np
 import pytest
 
 import meshflow as tf
 from distribute.parallel.test_pipeline import compiled, pipelined
 from distribute.parallel.training import data, mlp
+from meshflow.distribute.parallel.packs import separate_equal_arrays
 from meshflow.distribute.parallel.stage_buffers import StageBuffer, get_storage
 
 LAYERS, OPTIMIZERS = tf.keras.layers, tf.keras.optimizers
@@ -72,6 +74,17 @@ def test_optimizers(make, options, is_resident):
     np.testing.assert_allclose(*evaluated, rtol=1e-5)
     gathered = strategy.explain(model, x[:16], y[:16]).pipeline.packed
     assert (gathered == 0) is is_resident
+
+
+def test_equal_weights_have_arrays_of_their_own():
+    shapes = [[(4, 3), (3,), (2,)], [(3,), (3, 4), (3,)], [(12,), (3,), (5,)]]
+    stages = [
+        {10 * s + i: jax.ShapeDtypeStruct(shape, np.float32) for i, shape in enumerate(of_stage)}
+        for s, of_stage in enumerate(shapes)
+    ]
+    parts = [[[*arrays] for arrays in part] for part in separate_equal_arrays(stages)]
+    assert parts == [[[0], [11], [20]], [[1], [10], [21]], [[2], [12], [22]]]
+    assert separate_equal_arrays([stages[0]] * 2)[3:] == []
 
 
 def test_variables_outside_of_steps(tmp_path):

@@ -751,7 +751,7 @@ class PipelineLoop:
                 return ((zeros, self._residuals.make_zeros()) if name == "B" else ()), carry
             return zeros, carry
 
-        # Forward passes leave the gradients of weights alone; a conditional would copy them.
+        # Forward passes do not change gradients of weights, which a conditional would copy.
         kept = carry.weights if name == "F" else None
         if kept is not None:
             carry = dataclasses.replace(carry, weights=[])

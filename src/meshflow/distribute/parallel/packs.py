@@ -22,6 +22,7 @@ __all__ = [
     "Buffers",
     "StagePack",
     "UnpackedBuffers",
+    "concatenate_rows",
     "constrain_sharding",
     "is_float",
     "separate_equal_arrays",
@@ -125,7 +126,8 @@ class StagePack:
 
     def _concatenate(self, name: str, rows: list[jax.Array]) -> jax.Array:
         rest = self.lengths[name] - sum(row.size for row in rows)
-        return self._replicate(jnp.concatenate([*rows, *([jnp.zeros(rest, name)] if rest else [])]))
+        padding = [jnp.zeros(rest, name)] if rest else []
+        return self._replicate(concatenate_rows([*rows, *padding]))
 
     def pack_own_stage(self, arrays: Mapping[int, jax.Array], stage: jax.Array) -> Buffers:
         """Pack the arrays of a stage with an index that is a value of the program."""
@@ -205,14 +207,13 @@ def separate_equal_arrays(
 ) -> list[list[dict[int, AbstractArray]]]:
     """Separate arrays that have a counterpart of equal size in each stage.
 
-    Buffers of counterparts alone need no more memory than buffers of all arrays, and programs use
-    them without slices.
+    Counterparts can share a buffer without padding, and programs use it without slices.
 
     Args:
       stages: For each stage the shapes and dtypes of its arrays by index, in order.
 
     Returns:
-      The arrays of each stage: first one of each stage, several times, and then the others.
+      Lists of the arrays of each stage: some with one array of each stage, and one with the rest.
     """
     queues: list[dict[Any, list[int]]] = []
     for arrays in stages:
@@ -225,6 +226,15 @@ def separate_equal_arrays(
         for indices in zip(*(queue.get(key, []) for queue in queues), strict=False):
             parts.append([{i: r.pop(i)} for i, r in zip(indices, rest, strict=True)])
     return [*parts, rest] if any(rest) else parts
+
+
+def concatenate_rows(arrays: Sequence[jax.Array]) -> jax.Array:
+    """Concatenate arrays along their last axis."""
+    if arrays[0].ndim > 1:
+        return jnp.concatenate(arrays, axis=-1)
+    # XLA would fuse a concatenation of vectors with the operation that reads it: on CPUs, the
+    # program would choose an operand for each element instead of copying whole operands.
+    return jnp.concatenate([array[None] for array in arrays], axis=-1)[0]
 
 
 def constrain_sharding(

@@ -1,10 +1,10 @@
 """Variables of a pipeline that live on their stages.
 
-Weights of all stages, and each of their optimizer slots, are parts of one array with a row for each
-device of the pipeline (`StageBuffer`). A training step reads the row of its device, and the
-optimizer updates the array as one variable, so that neither weights nor gradients are sent. The
-variables of the user remain the same objects: they become `StageVariable`s, which read and write
-their part of the array.
+Weights of all stages, and each of their optimizer slots, are parts of arrays with a row for each
+device of the pipeline (`StageBuffer`): weights of equal sizes, one of each stage, have an array,
+and all others another one. A training step reads the rows of its device, and the optimizer updates
+an array as one variable, so that neither weights nor gradients are sent. The variables of the user
+remain the same objects: they become `StageVariable`s, which read and write their part of an array.
 """
 
 from __future__ import annotations

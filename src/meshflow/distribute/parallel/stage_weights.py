@@ -24,6 +24,7 @@ from meshflow.distribute.parallel.packs import (
     AbstractArray,
     Buffers,
     StagePack,
+    concatenate_rows,
     constrain_sharding,
     sum_buffers,
     switch_on_index,
@@ -302,9 +303,7 @@ class WeightPack:
         for name, arrays_of_type in rows.items():
             rest = self.lengths[name] - sum(row.shape[-1] for row in arrays_of_type)
             padding = [jnp.zeros((*lead, rest), name)] if rest else []
-            buffers[name] = self.constrain_layout(
-                jnp.concatenate([*arrays_of_type, *padding], axis=-1)
-            )
+            buffers[name] = self.constrain_layout(concatenate_rows([*arrays_of_type, *padding]))
         return buffers
 
     # ---- over the mesh ---------------------------------------------------------------------
