@@ -35,6 +35,7 @@ from meshflow.saved_model.loader import (
     contains_saved_model,
     load,
 )
+from meshflow.saved_model.programs.restored_signatures import RestoredSignature
 
 __all__ = ["DeployedProfile", "profile_model"]
 
@@ -244,6 +245,8 @@ def _profile_with_xla(path: str, inputs: Any, runs: int, batch: int) -> Deployed
         raise InvalidArgumentError(f"{path} has no signature that could be run.")
     name = "serving_default" if "serving_default" in signatures else min(signatures)
     function = signatures[name]
+    if isinstance(function, RestoredSignature):
+        function.disable_interpreter()
     load_seconds = time.perf_counter() - start
     signature = function.structured_input_signature[1]
     specs = {n: (s.shape.as_list(), s.dtype.dtype) for n, s in signature.items()}

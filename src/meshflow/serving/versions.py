@@ -74,6 +74,9 @@ class Signature:
 
     def __init__(self, name: str, function: Any, executor: ThreadPoolExecutor, settings: Settings) -> None:  # fmt: skip
         self.name, self._function, self._executor = name, function, executor
+        # Computations in Python would delay the requests to other models.
+        if isinstance(function, RestoredSignature):
+            function.disable_interpreter()
         self.inputs: Specs = dict(function.structured_input_signature[1])
         self.outputs: Specs = dict(function.structured_outputs)
         self.batcher: Batcher | None = None
@@ -123,8 +126,6 @@ class Signature:
         shapes = [s.shape.as_list() for s in self.inputs.values() if s.shape.rank is not None]
         if len(shapes) != len(self.inputs) or any(None in shape[1:] for shape in shapes):
             return
-        if isinstance(self._function, RestoredSignature):
-            self._function.disable_interpreter()
         sizes = sizes if self.batcher is not None else [1]
         rng = np.random.default_rng(0)
         rows = {name: _make_sample(spec, max(sizes), rng) for name, spec in self.inputs.items()}

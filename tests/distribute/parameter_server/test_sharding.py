@@ -88,7 +88,8 @@ def test_closures_train_the_rows_they_look_up(strategy):
     assert sum(sent) == 4
     changed = np.flatnonzero((table.numpy() != 1).any(1))
     assert changed.tolist() == [0, 7, 15]
-    assert coordinator.fetch(losses)[0] == 8.0
+    # Either closure may read row 7 after the other has changed it.
+    assert max(coordinator.fetch(losses)) == 8.0
 
 
 def wide_and_deep(rows, columns):

@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -269,6 +270,7 @@ class Namespace(ModuleType):
     def __init__(self, path: str) -> None:
         super().__init__(f"{__name__.rpartition('.')[0]}.v1.{path}", f"`tf.{_V1}{path}`.")
         self._path = path
+        self.__spec__ = ModuleSpec(self.__name__, None, is_package=True)
         self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
