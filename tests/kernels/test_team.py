@@ -1,16 +1,21 @@
 """The threads that compute the kernels: their number, several callers, and processes."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from capabilities import needs
+from meshflow import kernels
 
 pytestmark = needs("oneDNN")
 
 # Prints a digest of results, computed by the process, by several of its threads at once, and by its child.
 PROGRAM = """
-import hashlib, os, threading
+import hashlib, os, signal, threading
 import numpy as np
 from meshflow.kernels import descriptors, library
 
@@ -42,11 +47,27 @@ def compute_in_thread():
 found = [compute()]
 threads = [threading.Thread(target=compute_in_thread) for _ in range(4)]
 [thread.start() for thread in threads], [thread.join() for thread in threads]
-expected = left.astype("float64") @ right
-child = os.fork()
-if child == 0:
-    os._exit(0 if compute() == found[0] else 3)
-assert os.waitpid(child, 0)[1] == 0, "the child has other results"
+
+# The process forks while a thread makes kernels.
+def make_kernels():
+    for size in range(64, 1000):
+        if is_over.is_set():
+            return
+        sizes = size, size
+        descriptor = descriptors.describe_matmul(view(sizes), view(sizes), view(sizes))
+        loaded.find_implementation(descriptor, ["float32"] * 3)
+
+is_over = threading.Event()
+maker = threading.Thread(target=make_kernels)
+maker.start()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(50)
+        os._exit(0 if compute() == found[0] else 3)
+    assert os.waitpid(child, 0)[1] == 0, "the child has other results, or waits forever"
+is_over.set()
+maker.join()
 assert len(set(found)) == 1
 print(found[0])
 """
@@ -71,3 +92,49 @@ def test_results_do_not_depend_on_threads_or_processes():
     outputs = [process.communicate(timeout=100) for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], outputs
     assert len({out for out, _ in outputs}) == 1
+
+
+# Regions in regions, and exceptions of some or all threads.
+REGIONS = """
+#include "team.h"
+
+using namespace meshflow;
+
+int main() {
+  for (int threads : {1, 2, 5}) {
+    std::vector<std::atomic<int>> computed(100);
+    Team::get().run([&] {
+      in_turns(10, [&](int64_t i) { in_parts(10, [&](int64_t j) { ++computed[i * 10 + j]; }); }, threads);
+    });
+    for (auto& times : computed)
+      if (times != 1) return 1;
+    for (int64_t last : {0, 50, 99})
+      for (int64_t first : {int64_t{0}, last}) {
+        bool caught = false;
+        try {
+          in_parts(100, [&](int64_t i) { if (i >= first && i <= last) throw std::runtime_error("wrong"); }, threads);
+        } catch (const std::runtime_error&) {
+          caught = true;
+        }
+        if (!caught || place().threads != 1) return 2;
+      }
+  }
+}
+"""
+
+
+@pytest.mark.soak
+def test_regions_may_contain_regions_and_throw(tmp_path):
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    folder, source, program = (
+        Path(kernels.__file__).parent,
+        tmp_path / "regions.cc",
+        tmp_path / "regions",
+    )
+    source.write_text(REGIONS)
+    options = ["-std=c++17", "-O1", "-pthread", f"-I{folder}", "-o", str(program)]
+    command = [compiler, *options, str(source), str(folder / "team.cc"), "-ldl"]
+    subprocess.run(command, check=True, timeout=300)
+    assert subprocess.run([program], check=False, timeout=60).returncode == 0

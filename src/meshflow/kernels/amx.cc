@@ -13,7 +13,6 @@
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 11
 
-
 #include <algorithm>
 #include <cstring>
 

@@ -7,9 +7,7 @@
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 10
 
-
 #include <algorithm>
-#include <exception>
 #include <unordered_map>
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512bf16")
@@ -100,32 +98,23 @@ Blocked in_blocks(const Sum& sum, int threads) {
                                      void* result, char* scratch) {
     const void* weights = before ? before : packed ? scratch : right;
     if (packed && !before) pack(right, scratch);
-    std::exception_ptr error;
     std::vector<dnnl::stream> streams;
     for (int i = 0; i < threads; ++i) streams.emplace_back(engine);
-    std::mutex errors;
     auto compute = [&](int64_t number) {
       dnnl::stream& stream = streams[place().thread];
       float* mine = reinterpret_cast<float*>(scratch + packed + own * place().thread);
       char* pad = reinterpret_cast<char*>(mine) + sums;
       int64_t first = number * size, count = std::min(size, sum.count - first);
       const Sum::Block& block = count < size ? rest : main;
-      try {
-        block.primitive.execute(
-            stream,
-            {{DNNL_ARG_SRC, memory_of(block.left, static_cast<const char*>(left) + first * sum.row_bytes)},
-             {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
-             {DNNL_ARG_DST, memory_of(block.result, mine)},
-             {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
-      } catch (...) {
-        std::lock_guard<std::mutex> lock(errors);
-        error = std::current_exception();
-        return;
-      }
+      block.primitive.execute(
+          stream,
+          {{DNNL_ARG_SRC, memory_of(block.left, static_cast<const char*>(left) + first * sum.row_bytes)},
+           {DNNL_ARG_WEIGHTS, memory_of(block.right, weights)},
+           {DNNL_ARG_DST, memory_of(block.result, mine)},
+           {DNNL_ARG_SCRATCHPAD, memory_of(block.scratchpad, pad)}});
       apply_epilogue(epilogue, sum.result, mine, count, sum.features, first, result);
     };
     in_turns(blocks, compute, threads);
-    if (error) std::rethrow_exception(error);
   };
   return found;
 }

@@ -4,6 +4,8 @@
 // computation, and logical dimensions and strides of every operand. A primitive is created once per
 // descriptor and element types, and cached. Layouts other than the caller's are reordered in scratch memory.
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -286,6 +288,12 @@ class Kernels {
     return kernel;
   }
 
+  // Holds back other threads while the process forks: the child would wait forever for the lock of one of them.
+  void hold() { mutex_.lock(); }
+  void let_go() { mutex_.unlock(); }
+  // A lock belongs to a thread of the parent.
+  void let_go_in_child() { new (&mutex_) std::recursive_mutex; }
+
   int64_t kept() {
     std::lock_guard<std::recursive_mutex> lock(mutex_);
     return latest_.size();
@@ -298,6 +306,9 @@ class Kernels {
   std::unordered_map<std::string, decltype(latest_)::iterator> places_;
   uint64_t made_ = 0;
 };
+
+const int forks = pthread_atfork([] { Kernels::get().hold(); }, [] { Kernels::get().let_go(); },
+                                 [] { Kernels::get().let_go_in_child(); });
 
 std::shared_ptr<const Kernel> make(const int64_t* descriptor, size_t size, const std::vector<Type>& types) {
   return Kernels::get().of(descriptor, size, types);

@@ -1,6 +1,5 @@
 #include "own.h"
 
-
 #include <algorithm>
 
 #include "amx.h"

@@ -4,7 +4,6 @@
 // oneDNN's maximum loses NaNs, which training with a loss scale must detect; these loops keep them, and
 // assign a gradient to the first maximum of its window in reading order.
 
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -124,7 +123,7 @@ struct Geometry {
   }
 };
 
-// Memory of each thread of a team, allocated before they start, because no exception may leave a region.
+// Memory of each thread of a team.
 template <typename T>
 class ForThreads {
  public:

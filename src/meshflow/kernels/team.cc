@@ -82,19 +82,26 @@ std::atomic<Team*> current{nullptr};
 
 Place place() { return here().place; }
 
-SingleThread::SingleThread() : before_(here().is_alone) { here().is_alone = true; }
-SingleThread::~SingleThread() { here().is_alone = before_; }
+SingleThread::SingleThread() : place_(here().place), is_alone_(here().is_alone) {
+  here().place = {}, here().is_alone = true;
+}
+SingleThread::~SingleThread() { here().place = place_, here().is_alone = is_alone_; }
 
 // One of the other threads. The thread that has the team calls it; each word is changed by both.
 class Team::Helper {
  public:
   Helper(Team& team, int number, int64_t polls) : team_(team), number_(number), polls_(polls) {
     // Signals are handled by threads of the program.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    struct Blocked {
+      sigset_t before;
+      Blocked() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+      }
+      ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    } blocked;
     std::thread([this] { serve(); }).detach();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void call() {
@@ -163,19 +170,18 @@ Team::Turn::~Turn() {
   team_.turn_.unlock();
 }
 
-Team& Team::get() {
-  // Never destroyed: handlers may be called at exit. A forked process has no other threads yet.
-  static bool made = [] {
+Team& Team::get() { return *current.load(std::memory_order_acquire); }
+
+// Never destroyed: handlers may be called at exit. A forked process has no other threads yet; it could wait forever for
+// one that was making the team, which is therefore made with the library.
+const int Team::made_ = [] {
+  current = new Team();
+  return pthread_atfork(nullptr, nullptr, [] {
+    Team* before = current;
     current = new Team();
-    return pthread_atfork(nullptr, nullptr, [] {
-      Team* before = current;
-      current = new Team();
-      current.load()->threads_ = before->threads();
-    }) == 0;
-  }();
-  (void)made;
-  return *current.load(std::memory_order_acquire);
-}
+    current.load()->threads_ = before->threads();
+  });
+}();
 
 Team::Team() : threads_(count_processors()) {
   const char *count = std::getenv("OMP_NUM_THREADS"), *policy = std::getenv("OMP_WAIT_POLICY");
@@ -238,7 +244,8 @@ int in_region() { return place().threads > 1; }
 
 void start(void (*body)(void*), void* data, unsigned threads) {
   int count = threads ? threads : max_threads();
-  bool is_region = count > 1 && here().has_team && !in_region();
+  // Regions in regions have one thread.
+  bool is_region = count > 1 && here().has_team && !in_region() && outer().empty();
   outer().push_back({here().place, is_region});
   here().place = {};
   if (is_region) Team::get().begin(body, data, count);

@@ -9,10 +9,10 @@
 #include <cfenv>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <stdexcept>
-#include <type_traits>
 #include <vector>
 
 namespace meshflow {
@@ -64,7 +64,7 @@ Place place();
 // Maximum number of threads of a region that the calling thread starts.
 int max_threads();
 
-// During its lifetime the calling thread computes without a team.
+// During its lifetime the calling thread computes without a team, also in a region.
 class SingleThread {
  public:
   SingleThread();
@@ -72,7 +72,8 @@ class SingleThread {
   ~SingleThread();
 
  private:
-  bool before_;
+  Place place_;
+  bool is_alone_;
 };
 
 // The threads that compute the regions of our code and of oneDNN, together with the thread that asks for it. XLA calls
@@ -90,7 +91,10 @@ class Team {
 
   // The number of threads that a task has by default.
   int threads() const { return threads_; }
-  void set_threads(int threads) { threads_ = threads; }
+  void set_threads(int threads) {
+    // No task may see the number change.
+    run([&] { threads_ = threads; });
+  }
 
   // Memory of the task that has the team.
   char* scratch(size_t bytes) { return scratch_.get(bytes); }
@@ -126,6 +130,8 @@ class Team {
 
   Team();
 
+  static const int made_;
+
   std::mutex turn_;
   std::atomic<int> threads_;
   int64_t polls_;
@@ -138,16 +144,33 @@ class Team {
   std::atomic<uint32_t> arrived_{0}, meetings_{0};
 };
 
-// Computes body() in so many threads, or alone if another task has the team. If they wait for each other, all run at once.
+// Computes body() in so many threads, or alone in a region and if another task has the team. If they wait for each
+// other, all run at once. An exception of any thread is thrown after all have ended.
 template <typename Body>
 void in_team(int threads, Body&& body, bool waits = false) {
-  if (threads <= 1 || place().threads > 1) return body();
+  auto alone = [&] {
+    SingleThread single;
+    body();
+  };
+  if (threads <= 1 || place().threads > 1) return alone();
   Team& team = Team::get();
   Team::Turn turn(team, false);
-  if (!turn) return body();
-  team.begin([](void* data) { (*static_cast<std::remove_reference_t<Body>*>(data))(); }, &body, threads);
-  body();
+  if (!turn) return alone();
+  std::exception_ptr error;
+  std::mutex errors;
+  auto part = [&] {
+    try {
+      body();
+    } catch (...) {
+      if (waits) std::terminate();  // the other threads would wait forever
+      std::lock_guard<std::mutex> lock(errors);
+      error = std::current_exception();
+    }
+  };
+  team.begin([](void* data) { (*static_cast<decltype(part)*>(data))(); }, &part, threads);
+  part();
   team.end(waits);
+  if (error) std::rethrow_exception(error);
 }
 
 // Computes body(i) for all i < count, in equal parts.

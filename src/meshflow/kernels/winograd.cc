@@ -11,7 +11,6 @@
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 
-
 #include "winograd_tiles.h"
 
 #include "epilogue_vectors.h"

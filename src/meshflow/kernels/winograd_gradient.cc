@@ -9,7 +9,6 @@
 
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 9
 
-
 #include <cstring>
 
 #include "blocks.h"
