@@ -267,7 +267,7 @@ def list_dimensions(size: object) -> set[str]:
       (['a', 'b'], set())
     """
     expression: Any = size
-    return expression._get_vars() if is_symbolic_dim(size) else set()
+    return expression._get_vars() if is_symbolic_dim(expression) else set()
 
 
 def evaluate_size(size: object, dims: Mapping[str, int]) -> int:

@@ -152,7 +152,7 @@ def _rebuild(value: PyTree, items: Iterable[PyTree]) -> PyTree:
     return getattr(value, "_make", type(value))(items)
 
 
-def has_symbolic_size(value: object) -> bool:
+def has_symbolic_size(value: PyTree) -> bool:
     """Check whether nested tuples and lists contain a symbolic size."""
     if isinstance(value, (tuple, list)):
         return any(map(has_symbolic_size, value))

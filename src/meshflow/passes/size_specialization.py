@@ -104,8 +104,11 @@ class SizeSpecializer:
         if isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
             if id(value) not in self._inner:
                 inner, _ = self._rewrite(to_open_jaxpr(value))
-                is_closed = isinstance(value, jex_core.ClosedJaxpr)
-                result = jex_core.ClosedJaxpr(inner, value.consts) if is_closed else inner
+                result = (
+                    jex_core.ClosedJaxpr(inner, value.consts)
+                    if isinstance(value, jex_core.ClosedJaxpr)
+                    else inner
+                )
                 self._inner[id(value)] = value, result
             return self._inner[id(value)][1]
         return value
@@ -133,7 +136,7 @@ class SizeSpecializer:
         """Append the equations of a program for known sizes, and map its variables."""
         for eqn in jaxpr.eqns:
             operands = [_read(atoms, a) for a in eqn.invars]
-            results = self._fold(eqn, operands, eqns)
+            results: Any = self._fold(eqn, operands, eqns)
             if results is None:
                 results = list(map(self._make_variable, eqn.outvars))
                 params = {name: self.replace(value) for name, value in eqn.params.items()}
@@ -173,7 +176,8 @@ class SizeSpecializer:
         outputs = (Spec((), get_aval(eqn.outvars[0]).dtype),)
         equation = Equation(name, eqn.params, inputs, outputs, tuple(arrays), _refuse, True)
         compute = RULES[name].build(equation)
-        return [_make_literal(getattr(compute, "run", compute)(*arrays), eqn.outvars[0])]
+        run: Any = getattr(compute, "run", compute)
+        return [_make_literal(run(*arrays), eqn.outvars[0])]
 
     def _inline(
         self, program: AnyJaxpr, operands: Sequence[Atom], eqns: list[JaxprEqn]
@@ -263,7 +267,7 @@ def _read(atoms: Mapping[Any, Atom], atom: Atom) -> Atom:
 
 
 def _make_literal(value: ArrayLike, variable: Var) -> Atom:
-    return jex_core.Literal(np.asarray(value, variable.aval.dtype)[()], variable.aval)
+    return jex_core.Literal(np.asarray(value, get_aval(variable).dtype)[()], variable.aval)
 
 
 def _refuse(*_: object) -> NoReturn:

@@ -123,7 +123,7 @@ class CachedCalls:
         call = self._calls.get(key, self)
         if call is self or (isinstance(call, _InterpretedCall) and not call.should_run(arrays)):
             call = self._replace_call(key, call, tensors, arrays)
-        if call is None:
+        if call is None or isinstance(call, CachedCalls):
             return None
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()

@@ -288,9 +288,10 @@ class Function:
         leaves = [leaf for leaf in nest.flatten_parts((args, kwargs)) if _is_tensor_or_spec(leaf)]
         shapes = [tuple(leaf.shape) for leaf in leaves]
         if family is None:
-            known_sizes = declared_sizes or self._signature_sizes
-            ranks = [None if sizes is None else len(sizes) for sizes in known_sizes]
-            is_declared = any(sizes and None in sizes for sizes in known_sizes)
+            argument_sizes = declared_sizes or self._signature_sizes
+            known_sizes: Sequence[Sequence[int | None]] | None = argument_sizes
+            ranks = [None if sizes is None else len(sizes) for sizes in argument_sizes]
+            is_declared = any(sizes and None in sizes for sizes in argument_sizes)
             if not is_declared or ranks != [len(s) for s in shapes]:
                 known_sizes = None
                 # The number of values in rows, or of elements, is always unknown.
@@ -683,7 +684,7 @@ def _to_known_tensor(leaf: object) -> object:
     return leaf
 
 
-def _to_size_tensor(leaf: object) -> object:
+def _to_size_tensor(leaf: PyTree) -> object:
     """Convert symbolic sizes and shapes that a function returns to tensors."""
     if is_symbolic_dim(leaf):
         return make_sizes_tensor(leaf, np.int32)

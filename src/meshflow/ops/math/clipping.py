@@ -12,7 +12,6 @@ from meshflow.core.dispatch.composite import IndexedSlices, accept_composites
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import accept_symbolic
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import ArrayLike
 from meshflow.ops.array.shaping import Axes
 from meshflow.ops.casting import cast
 from meshflow.ops.math.arithmetic import multiply
@@ -51,7 +50,7 @@ def _propagate_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
-def scale_to_norm(t: jax.Array, clip_norm: ArrayLike, axes: Axes = None) -> jax.Array:
+def scale_to_norm(t: jax.Array, clip_norm: jax.Array | float, axes: Axes = None) -> jax.Array:
     """Compute `clip_by_norm` of arrays."""
     squares = jnp.sum(t * t, axis=axes, keepdims=True)
     is_positive = squares > 0
