@@ -194,6 +194,25 @@ def test_custom_gradients_are_those_of_the_size():
     assert function.experimental_get_tracing_count() == 1
 
 
+def test_sizes_that_depend_on_values_need_one_trace_under_a_tape():
+    runs = []
+
+    def sum_positive(x):
+        runs.append(x.shape)
+        return tf.reduce_sum(tf.boolean_mask(x, x[:, 0] > 0) ** 2)
+
+    function = tf.function(sum_positive, input_signature=[ROWS])
+    for size in (4, 6, 5):
+        x = tf.constant(*make_rows(size))
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        mask = x.numpy()[:, :1] > 0
+        np.testing.assert_allclose(tape.gradient(y, x), 2 * x.numpy() * mask, rtol=1e-6)
+    # Under a tape, the function then runs as Python.
+    assert len(runs) == 4 and function.experimental_get_tracing_count() == 1
+
+
 def test_specialized_programs_have_no_equations_on_sizes():
     def program(x):
         many = jax.numpy.asarray(16 * x.shape[0]) // 2 > 100

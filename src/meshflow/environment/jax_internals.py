@@ -30,6 +30,7 @@ replace it:
   the symbols. Public: none; `jax.export` raises an error for them.
 * `compile_sizes`: a Python function of symbols from the text of symbolic sizes, which is evaluated faster
   than these. Public: none.
+* `evaluate_size`, `list_dimensions`: the value and the dimensions of a symbolic size. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
@@ -79,6 +80,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.export import is_symbolic_dim
 
 __all__ = [
     "DIFFERENCES",
@@ -102,6 +104,7 @@ __all__ = [
     "decide_sizes_by_hints",
     "distributed",
     "eager_constant_folding",
+    "evaluate_size",
     "expand_high_level",
     "export_lowering",
     "get_jaxpr_value",
@@ -109,6 +112,7 @@ __all__ = [
     "jex_core",
     "jex_primitives",
     "linear_util",
+    "list_dimensions",
     "make_exported",
     "mlir",
     "mlir_func",
@@ -255,6 +259,28 @@ def compile_sizes(text: str, names: tuple[str, ...]) -> Callable[..., Any]:
     return function
 
 
+def list_dimensions(size: object) -> set[str]:
+    """Return the names of the dimensions in a symbolic size; none for other values.
+
+    Example:
+      >>> sorted(list_dimensions(jax.export.symbolic_shape("a + 2*b")[0])), list_dimensions(3)
+      (['a', 'b'], set())
+    """
+    expression: Any = size
+    return expression._get_vars() if is_symbolic_dim(expression) else set()
+
+
+def evaluate_size(size: object, dims: Mapping[str, int]) -> int:
+    """Return the value of a symbolic size, given those of its dimensions.
+
+    Example:
+      >>> evaluate_size(jax.export.symbolic_shape("2*a")[0], {"a": 3})
+      6
+    """
+    expression: Any = size
+    return int(expression._evaluate(dims))
+
+
 class SizeDecisions:
     """Comparisons of symbolic sizes whose results depend on the values of the symbols.
 
@@ -285,11 +311,11 @@ class SizeDecisions:
         """
         key = str(difference), relation
         if (result := self._results.get(key)) is None:
-            value = int(difference._evaluate(self.hints))
+            value = evaluate_size(difference, self.hints)
             # Sizes that may differ are different, as JAX assumes, except after a division: twice the half of an even
             # size is that size.
             is_quotient = "mod(" in key[0] or "floordiv(" in key[0]
-            names = self._names[key] = frozenset(difference._get_vars())
+            names = self._names[key] = frozenset(list_dimensions(difference))
             # Sizes that depend on values are usually equal if a program combines them.
             may_equal = is_quotient or not self.unknown.isdisjoint(names)
             result = value >= 0 if relation == ">=" else value == 0 and may_equal
@@ -298,8 +324,8 @@ class SizeDecisions:
 
     def is_different(self, difference: Any) -> bool:
         """Check whether a size is not zero for the hints, or these are guesses."""
-        is_guess = not self.guessed.isdisjoint(difference._get_vars())
-        return is_guess or difference._evaluate(self.hints) != 0
+        is_guess = not self.guessed.isdisjoint(list_dimensions(difference))
+        return is_guess or evaluate_size(difference, self.hints) != 0
 
     def assume_zero(self, difference: Any) -> bool:
         """Assume that a size with an unknown symbol is zero, unless the hints differ; return whether it is assumed.
@@ -307,10 +333,10 @@ class SizeDecisions:
         Args:
           difference: A symbolic size.
         """
-        names = frozenset(difference._get_vars())
+        names = frozenset(list_dimensions(difference))
         if self.unknown.isdisjoint(names):
             return False
-        value = int(difference._evaluate(self.hints))
+        value = evaluate_size(difference, self.hints)
         if self.guessed.isdisjoint(names) and value != 0:
             return False
         if value and len(names) == 1:

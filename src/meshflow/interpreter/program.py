@@ -12,7 +12,12 @@ import jax
 import numpy as np
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.jax_internals import count_scan_operands, expand_high_level, jex_core
+from meshflow.environment.jax_internals import (
+    count_scan_operands,
+    expand_high_level,
+    jex_core,
+    list_dimensions,
+)
 from meshflow.environment.types import Atom, Jaxpr, JaxprEqn
 from meshflow.interpreter.memory import Node, ValueType, plan_memory
 from meshflow.interpreter.random_keys import KEY_PRIMITIVES, is_key
@@ -276,7 +281,7 @@ class Program:
     def list_varying_sizes(self) -> set[str]:
         """List the dimensions of the inputs that have another value in each iteration of a loop."""
         symbols = [n for s in self.inputs for n in self._values[s].shape if isinstance(n, Symbol)]
-        names = {v for n in symbols for v in self.symbols.expressions[n.index]._get_vars()}
+        names = {v for n in symbols for v in list_dimensions(self.symbols.expressions[n.index])}
         return {name for name in names if name[0] in "uv"}
 
     def _make_inner_program(self, jaxpr: AnyJaxpr, donated: Iterable[int] = ()) -> Program:

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 from jax.export import is_symbolic_dim
 
-from meshflow.environment.jax_internals import compile_sizes
+from meshflow.environment.jax_internals import compile_sizes, evaluate_size, list_dimensions
+from meshflow.environment.types import PyTree
 
 
 class Symbol:
@@ -69,13 +70,13 @@ class Symbols:
             self._names.append(find_dimension(size))
         return symbol
 
-    def intern_all(self, value: Any) -> Any:
+    def intern_all(self, value: PyTree) -> PyTree:
         """Return nested tuples and lists with the symbols of their symbolic sizes."""
         if isinstance(value, (tuple, list)):
             return _rebuild(value, map(self.intern_all, value))
         return self.intern(value) if is_symbolic_dim(value) else value
 
-    def replace(self, value: Any, sizes: Sequence[int]) -> Any:
+    def replace(self, value: PyTree, sizes: Sequence[int]) -> PyTree:
         """Replace the symbols in nested tuples and lists by their values."""
         if isinstance(value, (tuple, list)):
             return _rebuild(value, [self.replace(item, sizes) for item in value])
@@ -100,7 +101,7 @@ class Symbols:
         key = tuple(dims), len(self.expressions)
         function = self._functions.get(key)
         if function is None:
-            known = [e if dims.keys() >= e._get_vars() else UNBOUND for e in self.expressions]
+            known = [e if dims.keys() >= list_dimensions(e) else UNBOUND for e in self.expressions]
             text = "".join([f"{e}, " for e in known])
             function = self._functions[key] = compile_sizes(f"({text})", key[0])
         return function(*dims.values())
@@ -147,11 +148,11 @@ class Symbols:
         return solved
 
 
-def _rebuild(value: Any, items: Iterable[Any]) -> Any:
+def _rebuild(value: PyTree, items: Iterable[PyTree]) -> PyTree:
     return getattr(value, "_make", type(value))(items)
 
 
-def has_symbolic_size(value: Any) -> bool:
+def has_symbolic_size(value: PyTree) -> bool:
     """Check whether nested tuples and lists contain a symbolic size."""
     if isinstance(value, (tuple, list)):
         return any(map(has_symbolic_size, value))
@@ -190,10 +191,10 @@ class InputSizes:
         return solve_sizes(pairs, dims) if pairs else dims
 
 
-def find_dimension(size: Any) -> str:
+def find_dimension(size: object) -> str:
     """Return the name of a symbolic size that is a dimension, otherwise an empty string."""
     name = str(size)
-    return name if name in size._get_vars() else ""
+    return name if name in list_dimensions(size) else ""
 
 
 def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> dict[str, int]:
@@ -211,12 +212,12 @@ def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> d
     while pending:
         count, remaining = len(dims), []
         for expression, size in pending:
-            unknown = [name for name in expression._get_vars() if name not in dims]
+            unknown = [name for name in list_dimensions(expression) if name not in dims]
             if len(unknown) == 1:
                 dims.update(_solve_linear(expression, size, dims, unknown[0]))
             if len(unknown) > 1 or (unknown and unknown[0] not in dims):
                 remaining.append((expression, size))
-            elif int(expression._evaluate(dims)) != size:
+            elif evaluate_size(expression, dims) != size:
                 raise ValueError(f"expected an axis of size {expression} for {dims}, got {size}")
         if remaining and len(dims) == count:
             raise ValueError(f"the sizes {[str(e) for e, _ in remaining]} determine no dimension")
@@ -224,7 +225,7 @@ def solve_sizes(pairs: Sequence[tuple[Any, int]], known: Mapping[str, int]) -> d
     return dims
 
 
-def _solve_linear(expression: Any, size: int, dims: dict[str, int], name: str) -> dict[str, int]:
+def _solve_linear(expression: object, size: int, dims: dict[str, int], name: str) -> dict[str, int]:
     """Solve an expression that is linear in one dimension; return nothing if it does not depend on it."""
-    first, second = (int(expression._evaluate({**dims, name: n})) for n in (1, 2))
+    first, second = (evaluate_size(expression, {**dims, name: n}) for n in (1, 2))
     return {name: 1 + (size - first) // (second - first)} if second != first else {}

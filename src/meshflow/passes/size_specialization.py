@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import compress
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -18,8 +18,17 @@ from jax.dtypes import float0
 from jax.export import is_symbolic_dim
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.jax_internals import ad, jex_core, linear_util
-from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn
+from meshflow.environment.jax_internals import ad, evaluate_size, jex_core, linear_util
+from meshflow.environment.types import (
+    Array,
+    ArrayLike,
+    Atom,
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    PyTree,
+    Var,
+)
 from meshflow.interpreter.symbolic_sizes import InputSizes
 from meshflow.interpreter.table import RULES, Equation, Spec, Writer
 from meshflow.passes.jaxprs import get_aval
@@ -81,23 +90,25 @@ class SizeSpecializer:
         jaxpr, self.atoms = self._rewrite(closed.jaxpr)
         return jex_core.ClosedJaxpr(jaxpr, closed.consts)
 
-    def replace(self, value: Any) -> Any:
+    def replace(self, value: PyTree) -> PyTree:
         """Replace symbolic sizes in a value: a size, a type, a program, or a nested tuple or list of these."""
         if isinstance(value, (tuple, list)):
             items = list(map(self.replace, value))
             return getattr(value, "_make", type(value))(items)
         if is_symbolic_dim(value):
             if (size := self._sizes.get(value)) is None:
-                size = self._sizes[value] = int(value._evaluate(self._dims))  # type: ignore[arg-type]
+                size = self._sizes[value] = evaluate_size(value, self._dims)
             return size
         if isinstance(value, (jax.core.ShapedArray, jax.ShapeDtypeStruct)):
             return value.update(shape=self.replace(value.shape))
         if isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr)):
             if id(value) not in self._inner:
-                result: AnyJaxpr
-                result, _ = self._rewrite(to_open_jaxpr(value))
-                if isinstance(value, jex_core.ClosedJaxpr):
-                    result = jex_core.ClosedJaxpr(result, value.consts)
+                inner, _ = self._rewrite(to_open_jaxpr(value))
+                result = (
+                    jex_core.ClosedJaxpr(inner, value.consts)
+                    if isinstance(value, jex_core.ClosedJaxpr)
+                    else inner
+                )
                 self._inner[id(value)] = value, result
             return self._inner[id(value)][1]
         return value
@@ -118,7 +129,7 @@ class SizeSpecializer:
         )
         return new, atoms
 
-    def _make_variable(self, variable: Any) -> Any:
+    def _make_variable(self, variable: Var) -> Var:
         return jex_core.Var(self.replace(variable.aval))
 
     def _visit(self, jaxpr: Jaxpr, atoms: dict[Any, Atom], eqns: list[JaxprEqn]) -> None:
@@ -206,7 +217,7 @@ class SizeSpecializer:
             is_array = [not isinstance(o, SymbolicZero) and o.dtype != float0 for o in operands]
             zeros: list[Any] = []
 
-            def run(*arrays: Any) -> list[Any]:
+            def run(*arrays: Array) -> list[Array]:
                 rest = iter(arrays)
                 full = [
                     next(rest) if found else SymbolicZero(aval.to_tangent_aval())
@@ -255,9 +266,9 @@ def _read(atoms: Mapping[Any, Atom], atom: Atom) -> Atom:
     return atom if isinstance(atom, jex_core.Literal) else atoms[atom]
 
 
-def _make_literal(value: Any, variable: Any) -> Atom:
-    return jex_core.Literal(np.asarray(value, variable.aval.dtype)[()], variable.aval)
+def _make_literal(value: ArrayLike, variable: Var) -> Atom:
+    return jex_core.Literal(np.asarray(value, get_aval(variable).dtype)[()], variable.aval)
 
 
-def _refuse(*_: object) -> Any:
+def _refuse(*_: object) -> NoReturn:
     raise NotImplementedError("arithmetic on sizes has no inner programs")

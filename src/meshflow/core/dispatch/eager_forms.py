@@ -112,7 +112,7 @@ class EagerForm:
         function: _Call,
         donated: Sequence[int] = (),
         host_function: Callable[[list[PyTree]], np.ndarray | None] | None = None,
-        general: tuple[EagerForm, np.ndarray] | None = None,
+        general: tuple[EagerForm, Array | np.ndarray] | None = None,
     ) -> None:
         self._general = general
         self._function, self._donated, self._host = function, tuple(donated), host_function
@@ -176,8 +176,8 @@ class EagerForm:
     def _choose_plan(self, values: Sequence[Any]) -> _Call:
         """Return the general form or the plan of the function for some operands, or the jitted function."""
         if self._general is not None:
-            form, first = self._general
-            return functools.partial(form._find((first, *values)), first)
+            general, first = self._general
+            return functools.partial(general._find((first, *values)), first)
         leaves, tree = jax.tree.flatten(values)
         is_flat = len(leaves) == len(values) and not any(isinstance(v, list) for v in values)
         shapes, dtypes = [a.shape for a in leaves], [a.dtype for a in leaves]

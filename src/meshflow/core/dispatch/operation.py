@@ -19,7 +19,7 @@ import numpy as np
 from meshflow.core.dispatch.eager_forms import EagerForm
 from meshflow.core.runtime.context import context
 from meshflow.core.values.tensor import MAX_HOST_CONSTANT_SIZE, Tensor
-from meshflow.environment.types import PyTree
+from meshflow.environment.types import Array, PyTree
 
 T = TypeVar("T")
 
@@ -204,10 +204,10 @@ class Op:
             return None
         return self._op_of_sizes, Tensor(empty), tuple(template)
 
-    def _call_with_sizes(self, operands: Sequence[Any], template: tuple[Any, ...]) -> Any:
+    def _call_with_sizes(self, operands: Sequence[Any], template: tuple[Any, ...]) -> PyTree:
         return self.call(operands[1:], self._insert_sizes(operands[0], template))
 
-    def _insert_sizes(self, empty: Any, template: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _insert_sizes(self, empty: Array, template: tuple[Any, ...]) -> tuple[Any, ...]:
         sizes, static = iter(empty.shape), list(template)
         for i in self.sizes:
             rank = template[i]

@@ -125,7 +125,7 @@ class CachedCalls:
             isinstance(call, _InterpretedCall) and not call.should_run(arrays)
         ):
             call = self._replace_call(key, call, tensors, arrays)
-        if call is None:
+        if call is None or isinstance(call, CachedCalls):
             return None
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()

@@ -200,6 +200,8 @@ class Function:
                         if FunctionSettings.called is not None:
                             FunctionSettings.called.setdefault(self._name, general)
                         return result
+                if general is not None and general.variants and context.tapes and not context.trace:
+                    return self._run_variants(general.variants, args, kwargs, arrays)
                 try:
                     concrete = self._trace_once(args, kwargs, key, general, runs=True)
                     if general is not None and not is_nested:
@@ -286,10 +288,10 @@ class Function:
         leaves = [leaf for leaf in nest.flatten_parts((args, kwargs)) if _is_tensor_or_spec(leaf)]
         shapes = [tuple(leaf.shape) for leaf in leaves]
         if family is None:
-            known_sizes: Sequence[Sequence[int | None]] | None
-            known_sizes = declared_sizes or self._signature_sizes
-            ranks = [None if sizes is None else len(sizes) for sizes in known_sizes]
-            is_declared = any(sizes and None in sizes for sizes in known_sizes)
+            argument_sizes = declared_sizes or self._signature_sizes
+            known_sizes: Sequence[Sequence[int | None]] | None = argument_sizes
+            ranks = [None if sizes is None else len(sizes) for sizes in argument_sizes]
+            is_declared = any(sizes and None in sizes for sizes in argument_sizes)
             if not is_declared or ranks != [len(s) for s in shapes]:
                 known_sizes = None
                 # The number of values in rows, or of elements, is always unknown.
@@ -661,20 +663,20 @@ def warn_eager_fallback(name: str, error: BaseException) -> None:
     )
 
 
-def _to_blank_tensor(leaf: Any) -> Any:
+def _to_blank_tensor(leaf: object) -> object:
     """Replace a spec by a tensor without memory for its elements."""
     if isinstance(leaf, TensorSpec) and _is_tensor_or_spec(leaf):
         return Tensor(np.broadcast_to(np.zeros((), leaf.dtype.dtype), tuple(leaf.shape)))
     return leaf
 
 
-def _make_zeros(leaf: Any) -> Any:
+def _make_zeros(leaf: object) -> object:
     if isinstance(leaf, TensorSpec):
         return Tensor(jax.numpy.zeros(tuple(leaf.shape.as_list()), leaf.dtype.dtype))
     return leaf
 
 
-def _to_known_tensor(leaf: Any) -> Any:
+def _to_known_tensor(leaf: object) -> object:
     """Convert numbers, strings and shapes that a function returns to tensors."""
     is_constant = isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic))
     if is_constant or (isinstance(leaf, TensorShape) and leaf.is_fully_defined()):
@@ -682,7 +684,7 @@ def _to_known_tensor(leaf: Any) -> Any:
     return leaf
 
 
-def _to_size_tensor(leaf: Any) -> Any:
+def _to_size_tensor(leaf: PyTree) -> object:
     """Convert symbolic sizes and shapes that a function returns to tensors."""
     if is_symbolic_dim(leaf):
         return make_sizes_tensor(leaf, np.int32)

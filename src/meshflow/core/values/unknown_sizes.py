@@ -22,7 +22,7 @@ from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import ValueNeededError
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.jax_internals import ad, dce_rules, jex_core
+from meshflow.environment.jax_internals import ad, dce_rules, jex_core, list_dimensions
 from meshflow.environment.types import Array, PyTree
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 
@@ -162,12 +162,12 @@ def is_same_size(size: Any, other: Any) -> bool:
 
 def is_unknown_size(size: Any) -> bool:
     """Check whether a size depends on values."""
-    return is_symbolic_dim(size) and any(name[0] in "uv" for name in size._get_vars())
+    return any(name[0] in "uv" for name in list_dimensions(size))
 
 
 def is_varying(size: Any) -> bool:
     """Check whether a size may differ between the iterations of a loop."""
-    return is_symbolic_dim(size) and any(name[0] == "v" for name in size._get_vars())
+    return any(name[0] == "v" for name in list_dimensions(size))
 
 
 def can_have_unknown_sizes() -> bool:

@@ -50,7 +50,7 @@ def _propagate_nan(x: jax.Array, limit: jax.Array) -> jax.Array:
     return jnp.where(x != x, jax.lax.stop_gradient(x), limit)
 
 
-def scale_to_norm(t: Any, clip_norm: Any, axes: Axes = None) -> Any:
+def scale_to_norm(t: jax.Array, clip_norm: jax.Array | float, axes: Axes = None) -> jax.Array:
     """Compute `clip_by_norm` of arrays."""
     squares = jnp.sum(t * t, axis=axes, keepdims=True)
     is_positive = squares > 0

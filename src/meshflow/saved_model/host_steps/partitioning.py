@@ -19,7 +19,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.dtypes import string
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
-from meshflow.environment.jax_internals import dce_jaxpr, jex_core
+from meshflow.environment.jax_internals import dce_jaxpr, jex_core, list_dimensions
 from meshflow.environment.types import Jaxpr, PyTree
 from meshflow.lookup.mutable_tables import MutableHashTable
 from meshflow.ops.deferred_host_values import UnrecordableError
@@ -148,7 +148,7 @@ def _list_symbols(jaxpr: Jaxpr) -> set[str]:
     sizes = [n for q in jaxpr.eqns for e in q.outvars for n in getattr(e.aval, "shape", ())]
     # A size that is used as a number is a parameter, not a size of an array.
     sizes += [q.params.get("dim") for q in jaxpr.eqns]
-    return {name for n in sizes if is_symbolic_dim(n) for name in n._get_vars()}
+    return {name for n in sizes for name in list_dimensions(n)}
 
 
 def _list_determined_symbols(avals: Iterable[Any]) -> set[str]:

@@ -15,6 +15,7 @@ from jax import lax
 from jax.export import is_symbolic_dim
 
 from meshflow.core.runtime.errors import UnimplementedError
+from meshflow.environment.jax_internals import evaluate_size, list_dimensions
 from meshflow.environment.types import Array
 from meshflow.saved_model.graph.format.node_attributes import (
     HostRequired,
@@ -116,7 +117,7 @@ def _infer_trip_count(
             for v in inputs
             if isinstance(v, SymbolicSizes)
             for n in v.flat
-            for s in _list_symbols(n)
+            for s in list_dimensions(n)
         }
     )
     if not symbols:
@@ -143,13 +144,11 @@ def _infer_trip_count(
 _SUBSTITUTES = (3, 5, 7, 11, 13, 17)
 
 
-def _list_symbols(size: Any) -> set[str]:
-    return size._get_vars() if is_symbolic_dim(size) else set()
-
-
 def _substitute_symbols(value: np.ndarray, substitution: dict[str, Any]) -> np.ndarray:
     """Replace the symbolic dimensions of sizes by numbers."""
-    flat = [n._evaluate(substitution) if is_symbolic_dim(n) else n for n in np.asarray(value).flat]
+    flat = [
+        evaluate_size(n, substitution) if is_symbolic_dim(n) else n for n in np.asarray(value).flat
+    ]
     return np.array(flat, np.int32).reshape(value.shape)
 
 
