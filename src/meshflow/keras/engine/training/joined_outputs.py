@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.runtime.device_to_host import to_host
-from meshflow.core.values.tensor import Tensor
+from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.ops import array, ragged
 
 # Bytes of a batch's output from which it is copied early: the device reuses its memory then, instead of using
@@ -15,7 +15,7 @@ from meshflow.ops import array, ragged
 EARLY_BYTES = 1 << 18
 
 
-def _read(part: Any) -> np.ndarray:
+def _read(part: TensorLike) -> np.ndarray:
     """Return the value of a batch's output, which is only read."""
     return np.atleast_1d(to_host(part._value) if type(part) is Tensor else np.asarray(part))
 
@@ -41,34 +41,35 @@ class JoinedOutputs:
         self._joined: np.ndarray | None = None
         self._num_rows = 0
 
-    def append(self, part: Any) -> None:
+    def append(self, part: TensorLike) -> None:
         """Add the output of the next batch."""
         self._parts.append(part)
         # The last batch is still being computed.
         if len(self._parts) == 2 and self._copy(self._parts[0]):
             del self._parts[0]
 
-    def _copy(self, part: Any) -> bool:
+    def _copy(self, part: TensorLike) -> bool:
         """Copy a batch's output, if its size and those of all outputs are known."""
         if type(part) is not Tensor or part.shape.rank == 0 or not self._num_batches:
             return False
-        count, *sizes = part._value.shape
+        value = part._value
+        count, *sizes = value.shape
         if self._joined is None:
-            if part._value.nbytes < EARLY_BYTES:
+            if value.nbytes < EARLY_BYTES:
                 return False
             try:
-                self._joined = np.empty([self._num_batches * count, *sizes], part._value.dtype)
+                self._joined = np.empty([self._num_batches * count, *sizes], value.dtype)
             except MemoryError:
                 # The number of batches may be more than there are.
                 return False
         joined, end = self._joined, self._num_rows + count
-        if end > len(joined) or joined.shape[1:] != (*sizes,) or joined.dtype != part._value.dtype:
+        if end > len(joined) or joined.shape[1:] != (*sizes,) or joined.dtype != value.dtype:
             return False
         joined[self._num_rows : end] = _read(part)
         self._num_rows = end
         return True
 
-    def join(self) -> Any:
+    def join(self) -> np.ndarray | ragged.RaggedTensor:
         """Return the rows of all batches: a NumPy array, or a ragged tensor."""
         if self._parts and isinstance(self._parts[0], ragged.RaggedTensor):
             return array.concat(self._parts, 0)
