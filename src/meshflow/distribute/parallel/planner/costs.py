@@ -466,17 +466,16 @@ class CostModel:
                 at_end = max(parts, _PENDING_KERNELS * largest_product)
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
-            # One all-reduce sums the gradients of all weights, so operands and results are live, unless the layers of a
-            # micro-batch are recomputed one after the other. In a loop, ZeRO 2 scatters the gradients only after this
-            # all-reduce; otherwise the activations are freed before it. Looked up rows of tables are gathered, too.
+            # One all-reduce sums the gradients of all weights, so operands and results are live, unless results use the memory
+            # of activations: after a loop, or after recomputed layers. Looked up rows of tables are gathered, too.
             summed, looked_up = self.count_sequence_gradients(choice)
-            scatters = has_loop and choice.zero == 3 and not choice.keeps_weights
-            by_layer = scatters or (
-                choice.recompute == "layer" and not (has_loop and choice.zero == 2)
-            )
+            reuses = choice.recompute == "layer"
+            if has_loop:
+                # ZeRO 2 scatters the gradients of each micro-batch only after this all-reduce.
+                reuses = choice.zero != 2 and not choice.keeps_weights
             if recomputes and not has_loop and choice.zero != 3:
                 gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
-            gradients += looked_up + (0 if by_layer else summed - min(summed, pending))
+            gradients += looked_up + (0 if reuses else summed - min(summed, pending))
             if has_loop and recomputes and choice.zero == 3:
                 gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
