@@ -108,7 +108,7 @@ def partition_batch(batch: PyTree, devices: int, micro_batches: int) -> Partitio
     return PartitionedBatch(leaves, batch, divided, count)
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype is string
 
 
@@ -190,7 +190,7 @@ def trace_share(
         shape = tuple(leaf.shape)
         return TensorSpec((shape[0] // parts, *shape[1:]) if shape else shape, leaf.dtype)
 
-    def share(*leaves: Any) -> Any:
+    def share(*leaves: PyTree) -> PyTree:
         # The function may be traced twice.
         shares.totals.clear()
         shares.finishers.clear()
@@ -466,7 +466,7 @@ class _RegionProgram:
             for k, v in zip(shardings, values, strict=True)
         ]
 
-        def step(carry: Any, rows: list[Any]) -> Any:
+        def step(carry: PyTree, rows: list[Any]) -> PyTree:
             state, sums, squares = carry
             gradients, state, results = self._differentiate_share(captures, state, rows)
             squares = squares + self._sum_squared_norms(gradients)

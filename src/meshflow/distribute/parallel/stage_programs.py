@@ -423,12 +423,12 @@ def _check_state(
             )
 
 
-def is_restarted(variable: Any) -> bool:
+def is_restarted(variable: object) -> bool:
     """Check whether a variable, a sum or a key stream, has a value for each micro-batch."""
     return is_sum(variable) or is_key_stream(variable)
 
 
-def is_sum(variable: Any) -> bool:
+def is_sum(variable: object) -> bool:
     """Check whether the values of replicas are summed, as those of metrics."""
     return getattr(getattr(variable, "aggregation", None), "name", "") == "SUM"
 

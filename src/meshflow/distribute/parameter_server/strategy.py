@@ -235,8 +235,8 @@ class ParameterServerStrategy(Strategy):
     # ---- running ---------------------------------------------------------------------------
 
     def run(
-        self, fn: Callable[..., Any], args: Any = (), kwargs: Any = None, options: Any = None
-    ) -> Any:
+        self, fn: Callable[..., Any], args: PyTree = (), kwargs: PyTree = None, options: Any = None
+    ) -> PyTree:
         """Call a function for the single replica of a worker; see `Strategy.run`.
 
         Args:
@@ -379,8 +379,8 @@ class ParameterServerStrategy(Strategy):
             with place_on_servers(range(len(self.cluster.servers))):
                 self._host_shared_state(optimizer)
             optimizer.build(variables)
-            if optimizer._accumulated_steps is not None:
-                self.cluster.host_on_all_servers(optimizer._accumulated_steps)
+            if (steps := optimizer._accumulated_steps) is not None:
+                self.cluster.host_on_all_servers(steps)
             self.cluster.add_optimizer(key, optimizer)
             self.slot_keys[key] = slot_keys | {v.key for v in variables}
 
@@ -400,10 +400,8 @@ class ParameterServerStrategy(Strategy):
             )
 
         iterations = optimizer.iterations
-        optimizer._iterations = host_shared(iterations)
-        optimizer._weights = [
-            optimizer._iterations if w is iterations else w for w in optimizer._weights
-        ]
+        hosted = optimizer._iterations = host_shared(iterations)
+        optimizer._weights = [hosted if w is iterations else w for w in optimizer._weights]
         for name, variable in optimizer._hyper_variables().items():
             optimizer._hyper[name] = host_shared(variable)
 

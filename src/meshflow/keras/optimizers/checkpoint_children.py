@@ -78,11 +78,12 @@ def get_slot_lists(optimizer: Any) -> dict[str, dict[str, Any]]:
     lists: dict[str, dict[str, Any]] = {
         names.get(slot, f"_{slot}s"): {} for slot in optimizer.get_slot_names()
     }
-    keys = sorted(optimizer._index_dict, key=optimizer._index_dict.__getitem__)
-    owners = merge_shards(optimizer._owners[key] for key in keys)
+    order, owner_by_key = optimizer._index_dict, optimizer._owners
+    keys = sorted(order, key=order.__getitem__)
+    owners = merge_shards(owner_by_key[key] for key in keys)
     indices = {id(variable): str(i) for i, variable in enumerate(owners)}
     for key in keys:
-        (owner,) = merge_shards([optimizer._owners[key]])
+        (owner,) = merge_shards([owner_by_key[key]])
         for slot, variable in optimizer._slots.get(key, {}).items():
             (slot_variable,) = merge_shards([variable])
             lists[names.get(slot, f"_{slot}s")][indices[id(owner)]] = slot_variable

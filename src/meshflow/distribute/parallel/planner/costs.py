@@ -466,14 +466,16 @@ class CostModel:
                 at_end = max(parts, _PENDING_KERNELS * largest_product)
             gradients = max(0, at_end - activations)
         if choice.sequence in SEQUENCE_PARALLEL_MODES:
-            # One all-reduce sums the gradients of all weights, so operands and results are live, unless the layers of a
-            # micro-batch are recomputed one after the other. ZeRO 2 scatters the gradients only after this all-reduce.
-            # Looked up rows of tables are gathered, too.
+            # One all-reduce sums the gradients of all weights, so operands and results are live, unless results use the memory
+            # of activations: after a loop, or after recomputed layers. Looked up rows of tables are gathered, too.
             summed, looked_up = self.count_sequence_gradients(choice)
-            by_layer = choice.recompute == "layer" and (
-                choice.zero == 3 or (has_loop and choice.zero != 2)
-            )
-            gradients += looked_up + (0 if by_layer else summed - min(summed, pending))
+            reuses = choice.recompute == "layer"
+            if has_loop:
+                # ZeRO 2 scatters the gradients of each micro-batch only after this all-reduce.
+                reuses = choice.zero != 2 and not choice.keeps_weights
+            if recomputes and not has_loop and choice.zero != 3:
+                gradients = max(gradients, _ALL_REDUCE_COPIES * summed - activations)
+            gradients += looked_up + (0 if reuses else summed - min(summed, pending))
             if has_loop and recomputes and choice.zero == 3:
                 gradients += _SEQUENCE_LOOP_COPIES * largest
         return {"gathered": gathered, "gradients": gradients, "activations": activations}
@@ -590,8 +592,13 @@ class CostModel:
         t, attention = choice.model, self.profile.attention
         assert attention is not None and choice.sequence is not None
         forward, backward = attention.count_sent_bytes(choice.sequence, t)
+        keys_and_values = forward
         if choice.recompute == "layer":
             forward *= 2
+        releases = choice.zero == 3 and not (choice.recompute or choice.keeps_weights)
+        if choice.sequence == "ring" and t == 2 and not releases:
+            # XLA sends keys and values only once for the last forward pass and the backward pass.
+            forward -= keys_and_values
         summed, looked_up = self.count_sequence_gradients(choice)
         turns = choice.micro_batches
         sums = turns if choice.zero >= 2 else 1

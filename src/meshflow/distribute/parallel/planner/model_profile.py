@@ -437,8 +437,8 @@ class _TracedLoss:
         offset = len(avals) - len(self.traced.captures)
         trained = [offset + i for i in self.weights]
 
-        def run_forward(*operands: Any) -> PyTree:
-            def loss(*weights: Any) -> Any:
+        def run_forward(*operands: PyTree) -> PyTree:
+            def loss(*weights: jax.Array) -> jax.Array:
                 values = list(operands)
                 for i, value in zip(trained, weights, strict=True):
                     values[i] = value

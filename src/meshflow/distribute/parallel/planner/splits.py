@@ -16,7 +16,6 @@ from meshflow.distribute.parallel.stage_programs import count_bytes, estimate_op
 from meshflow.environment.inner_jaxprs import find_inner_jaxprs, to_open_jaxpr
 from meshflow.environment.jax_internals import count_scan_operands, jex_core
 from meshflow.environment.types import Atom, Jaxpr, Var
-from meshflow.passes.jaxprs import get_aval
 
 __all__ = ["PropagatedSplits", "propagate_splits"]
 
@@ -106,7 +105,7 @@ class _EquationPropagation:
         for v in self.eqn.outvars:
             self.splits.forward.append((v, self.times * count_bytes(v.aval)))
 
-    def _record_input_gradient(self, operand: Atom, kernel: Atom) -> None:
+    def _record_input_gradient(self, operand: Atom, kernel_rank: int) -> None:
         """Record a sum of an operand's gradient, of which every device has only a term."""
         if isinstance(operand, jex_core.Literal) or operand not in self.has_gradient:
             return
@@ -114,7 +113,7 @@ class _EquationPropagation:
         owed = self.eqn.outvars[0], size
         self.splits.each.append(owed)
         # Only the gradients by projections to heads are added first; XLA sums those by other products separately.
-        if operand not in self.splits.unsplit_inputs or get_aval(kernel).ndim == 2:
+        if operand not in self.splits.unsplit_inputs or kernel_rank == 2:
             self.splits.unsplit_inputs.add(operand)
             self.splits.backward.append(owed)
 
@@ -129,10 +128,10 @@ class _EquationPropagation:
             return self._set_axis(lb.index(a) if a in lb else rb.index(b))
         if a is not None:
             free = [i for i in range(left.aval.ndim) if i not in (*lc, *lb)]
-            self._record_input_gradient(right, left)
+            self._record_input_gradient(right, left.aval.ndim)
             return self._set_axis(len(lb) + free.index(a))
         free = [i for i in range(right.aval.ndim) if i not in (*rc, *rb)]
-        self._record_input_gradient(left, right)
+        self._record_input_gradient(left, right.aval.ndim)
         assert b is not None
         return self._set_axis(
             len(lb) + left.aval.ndim - len(lc) - len(lb) + free.index(b),

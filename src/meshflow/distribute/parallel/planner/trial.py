@@ -13,6 +13,7 @@ import numpy as np
 from meshflow.core.runtime import transfers
 from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.values import nest
+from meshflow.core.values.tensor import TensorLike
 from meshflow.core.variables.variable import Variable, get_value_shape
 from meshflow.distribute.parallel.stage_buffers import StageVariable
 from meshflow.distribute.parallel.strategy import MeshStrategy
@@ -64,7 +65,7 @@ def compile_trial(model: Any, batch: PyTree, strategy: MeshStrategy) -> Compiled
     return CompiledTrial(held, step.sent())
 
 
-def _to_shape_struct(value: Any) -> jax.ShapeDtypeStruct:
+def _to_shape_struct(value: TensorLike) -> jax.ShapeDtypeStruct:
     dtype = getattr(value.dtype, "dtype", value.dtype)
     return jax.ShapeDtypeStruct(tuple(value.shape), dtype)
 

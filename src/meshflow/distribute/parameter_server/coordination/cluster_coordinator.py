@@ -90,11 +90,11 @@ class ClusterCoordinator(CoordinatorOnly):
             )
         if isinstance(strategy.cluster, WorkerSideCluster):
             raise InvalidArgumentError(cls.not_sendable_reason)
-        if strategy._cluster_coordinator is None:
-            coordinator = super().__new__(cls)
+        coordinator: ClusterCoordinator | None = strategy._cluster_coordinator
+        if coordinator is None:
+            coordinator = strategy._cluster_coordinator = super().__new__(cls)
             coordinator._initialize(strategy)
-            strategy._cluster_coordinator = coordinator
-        return strategy._cluster_coordinator
+        return coordinator
 
     def _initialize(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy

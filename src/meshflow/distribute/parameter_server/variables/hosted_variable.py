@@ -385,8 +385,8 @@ class GradientOutboxes:
         for box in outboxes:
             # The program gets the memory of an earlier gradient, because fresh pages cost more than
             # filling mapped ones.
-            box._write_only = box._is_lent
-            box.is_pooled, box.server_id = not box._is_lent, variable.servers[0]
+            is_lent = box._write_only = box._is_lent
+            box.is_pooled, box.server_id = not is_lent, variable.servers[0]
         return outboxes
 
     def write_gradients(self, gradients: Sequence[Gradient]) -> None:

@@ -178,7 +178,7 @@ class KerasStep:
             ) from None
         return self.run_on_batch(batch)
 
-    def run_on_batch(self, batch: PyTree) -> Any:
+    def run_on_batch(self, batch: PyTree) -> PyTree:
         """Run the step on a batch."""
         step = self._step
         if isinstance(step, CompiledStep) and step.is_traced_for(batch):
@@ -225,7 +225,7 @@ class _ClosureHandler:
         """Yield the index of each epoch with the arguments of its closures."""
         raise NotImplementedError
 
-    def run(self, group: Sequence[Any]) -> Any:
+    def run(self, group: Sequence[Any]) -> PyTree:
         """Schedule a closure for each item of a group, and return the last one's `RemoteValue`."""
         raise NotImplementedError
 
@@ -244,7 +244,7 @@ class _ClosureHandler:
             self._report_end_of_data()
             return None
 
-    def finish_epoch(self, logs: Any) -> Any:
+    def finish_epoch(self, logs: PyTree) -> PyTree:
         """Wait for all steps of an epoch, and return its metrics.
 
         Args:
@@ -333,7 +333,7 @@ class ScheduledSteps(_ClosureHandler):
                 return
             yield batches
 
-    def run(self, group: Sequence[Any]) -> Any:
+    def run(self, group: Sequence[Any]) -> PyTree:
         """Schedule a step for each item, and return the last step's `RemoteValue`."""
         result = None
         for batches in group:
@@ -389,7 +389,7 @@ class ShardedEvaluation(_ClosureHandler):
         """Yield one epoch with the indices of the shares."""
         yield 0, iter(range(self.steps or 1))
 
-    def run(self, group: Sequence[Any]) -> Any:
+    def run(self, group: Sequence[Any]) -> PyTree:
         """Schedule the evaluation of shares."""
         result = None
         for index in group:
@@ -397,7 +397,7 @@ class ShardedEvaluation(_ClosureHandler):
         return result
 
 
-def _evaluate_share(step: KerasStep, data: WorkerInput, index: int, num_shares: int) -> Any:
+def _evaluate_share(step: KerasStep, data: WorkerInput, index: int, num_shares: int) -> PyTree:
     """Evaluate every `num_shares`-th batch, starting at `index`."""
     result: Any = {}
     handler = data.make_handler()

@@ -19,7 +19,7 @@ class GeneratorMethods:
         def fit(self, *args: Any, **kwargs: Any) -> History:
             """Train the model for a number of epochs."""
 
-        def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        def evaluate(self, *args: Any, **kwargs: Any) -> PyTree:
             """Compute the loss and metrics on data."""
 
         def predict(self, *args: Any, **kwargs: Any) -> PyTree:
@@ -40,7 +40,7 @@ class GeneratorMethods:
         )
         return self.fit(generator, **dict(zip(names, args, strict=False)), **kwargs)
 
-    def evaluate_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> Any:
+    def evaluate_generator(self, generator: PyTree, *args: Any, **kwargs: Any) -> PyTree:
         """Evaluate on a generator; the deprecated form of `evaluate`, without output by default.
 
         Args:
