@@ -144,9 +144,10 @@ def _substitute_known_sizes(
     ]
     candidates = sorted(s for s in sizes | named if s > 1)
     if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
-        product = itertools.product((None, *candidates), repeat=unknown)
-        choices += sorted(product, key=lambda c: len(c) - c.count(None))[1:]
-    for choice in dict.fromkeys(choices):
+        choices += itertools.product((None, *candidates), repeat=unknown)
+    for choice in dict.fromkeys(sorted(choices, key=lambda c: len(c) - c.count(None))):
+        if not any(choice):
+            continue
         sizes_left = iter(choice)
 
         def fill(value: Any, chosen: Iterator[int | None] = sizes_left) -> Any:
