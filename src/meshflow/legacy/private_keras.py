@@ -124,8 +124,9 @@ def to_numpy_or_python_type(tensors: PyTree) -> PyTree:
 
     def convert(value: object) -> object:
         array = value.numpy() if isinstance(value, Tensor) else value
-        is_number = isinstance(array, np.ndarray | np.generic) and array.ndim == 0
-        return array.item() if is_number else array
+        if isinstance(array, np.ndarray | np.generic) and array.ndim == 0:
+            return array.item()
+        return array
 
     return nest.map_structure(convert, tensors)
 
@@ -139,7 +140,7 @@ def shape_type_conversion(function: Callable[..., PyTree]) -> Callable[..., PyTr
     def to_tuple(shape: ShapeLike) -> ShapeLike:
         return tuple(shape.as_list()) if isinstance(shape, TensorShape) else shape
 
-    def to_shape(value: object) -> object:
+    def to_shape(value: PyTree) -> PyTree:
         is_shape = isinstance(value, tuple) and all(isinstance(s, int | None) for s in value)
         return TensorShape(value) if is_shape else value
 
@@ -270,24 +271,28 @@ def _generate_zero_filled_state_for_cell(cell: Any, inputs: Tensor | None, batch
 # ---- HDF5 -----------------------------------------------------------------------------------
 
 
-def load_weights_from_hdf5_group(f: HDF5Group, model: Model | Sequence[Layer]) -> None:
+def load_weights_from_hdf5_group(
+    f: HDF5Group, model: Model | list[Layer] | tuple[Layer, ...]
+) -> None:
     """Read the weights of a model, or of a list of layers, in their order."""
     hdf5.read_model(_as_model(model), f)
 
 
 def load_weights_from_hdf5_group_by_name(
-    f: HDF5Group, model: Model | Sequence[Layer], skip_mismatch: bool = False
+    f: HDF5Group, model: Model | list[Layer] | tuple[Layer, ...], skip_mismatch: bool = False
 ) -> None:
     """Read the weights of the layers of a model, or of a list of layers, by their names."""
     hdf5.read_model(_as_model(model), f, by_name=True, skip_mismatch=skip_mismatch)
 
 
-def save_weights_to_hdf5_group(f: HDF5Group, model: Model | Sequence[Layer]) -> None:
+def save_weights_to_hdf5_group(
+    f: HDF5Group, model: Model | list[Layer] | tuple[Layer, ...]
+) -> None:
     """Write the weights of a model, or of a list of layers."""
     hdf5.write_model(_as_model(model), f)
 
 
-def _as_model(model: Model | Sequence[Layer]) -> Model | SimpleNamespace:
+def _as_model(model: Model | list[Layer] | tuple[Layer, ...]) -> Model | SimpleNamespace:
     if isinstance(model, list | tuple):
         return SimpleNamespace(name="layers", layers=model, _saved_weights=[])
     return model

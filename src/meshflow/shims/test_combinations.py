@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from meshflow.core.runtime.import_paths import get_public_package
-from meshflow.distribute.strategy import Strategy
 from meshflow.environment.optional_packages import import_extra
 
 _tf: Any = get_public_package()
@@ -56,7 +55,7 @@ class NamedDistribution:
     def __init__(
         self,
         name: str,
-        distribution_fn: Callable[[], Strategy],
+        distribution_fn: Callable[[], Any],
         required_gpus: int | None = None,
         required_tpu: bool = False,
         **kwargs: object,
@@ -65,7 +64,7 @@ class NamedDistribution:
         self.required_gpus, self.required_tpu = required_gpus, required_tpu
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> Any:
         """Return a new strategy."""
         return self._create()
 
@@ -149,11 +148,11 @@ def _adapt(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _mirror(*devices: str) -> Callable[[], Strategy]:
+def _mirror(*devices: str) -> Callable[[], Any]:
     return lambda: _tf.distribute.MirroredStrategy(list(devices))
 
 
-def _create_tpu_strategy() -> Strategy:
+def _create_tpu_strategy() -> Any:
     return _tf.distribute.TPUStrategy()
 
 

@@ -197,7 +197,7 @@ def test_schedules():
     for _ in range(2):
         optimizer.apply_gradients([(tf.constant(1.0), v)])
     assert_close(v, -1.1)
-    assert optimizers.deserialize(optimizers.serialize(optimizer)).learning_rate.values == [
+    assert optimizers.deserialize(optimizers.serialize(optimizer))._learning_rate.values == [
         1.0,
         0.1,
     ]
@@ -493,3 +493,14 @@ def test_threads_may_share_an_optimizer(decorate):
         thread.join()
     assert failed == []
     assert int(optimizer.iterations) == 201 and float(v[0]) == -201.0
+
+
+def test_rate_of_a_schedule_is_that_of_the_last_step():
+    schedule = tf.keras.optimizers.schedules.ExponentialDecay(1.0, 1, 0.5)
+    optimizer, legacy = (o.SGD(schedule) for o in (tf.keras.optimizers, tf.keras.optimizers.legacy))
+    variable, rates = tf.Variable(1.0), [float(optimizer.learning_rate)]
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant(1.0), variable)])
+        rates.append(float(optimizer.lr))
+    assert rates == [1.0, 1.0, 0.5]
+    assert optimizer._learning_rate is legacy.learning_rate is schedule

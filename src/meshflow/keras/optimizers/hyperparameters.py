@@ -64,6 +64,7 @@ class Hyperparameters:
     setting_names: tuple[str, ...] = ()
     _hyper: dict[str, Any]
     _initial_decay: float
+    _since_2_11: bool
     # The `AdaScale` optimizer around this one. It scales the learning rate and defines the step for
     # schedules.
     _adascale: Any = None
@@ -146,14 +147,29 @@ class Hyperparameters:
 
     @property
     def learning_rate(self) -> Variable:
-        """Return the learning rate: a variable, a schedule, or the result of a function."""
-        return self._get_hyper("learning_rate")
+        """Return the learning rate: a variable, the result of a function, or the rate of a schedule in the last step.
+
+        Optimizers of `legacy` return the schedule.
+        """
+        rate = self._get_hyper("learning_rate")
+        if not self._since_2_11 or not isinstance(rate, LearningRateSchedule):
+            return rate
+        last: Any = rate(math.maximum(self.iterations.value() - 1, 0))
+        return last
 
     @learning_rate.setter
     def learning_rate(self, value: TensorLike | LearningRateSchedule) -> None:
         self._set_hyper("learning_rate", value)
 
-    lr = _learning_rate = learning_rate
+    lr = learning_rate
+
+    @property
+    def _learning_rate(self) -> Variable | LearningRateSchedule:
+        return self._get_hyper("learning_rate")
+
+    @_learning_rate.setter
+    def _learning_rate(self, value: TensorLike | LearningRateSchedule) -> None:
+        self._set_hyper("learning_rate", value)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self).hyper_names and "_hyper" in self.__dict__:

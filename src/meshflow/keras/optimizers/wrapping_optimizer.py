@@ -12,6 +12,7 @@ from meshflow.distribute.parallel.stage_buffers import StageBuffer
 from meshflow.environment.types import PyTree
 from meshflow.keras import registry
 from meshflow.keras.optimizers.base import Optimizer
+from meshflow.keras.optimizers.schedules import LearningRateSchedule
 from meshflow.keras.optimizers.state import GradientPairs, VariableList
 
 __all__ = ["CheckpointNode", "WrappingOptimizer", "check_inner_optimizer"]
@@ -160,7 +161,11 @@ class WrappingOptimizer(Optimizer):
         """Return the inner optimizer's learning rate."""
         return self._optimizer.learning_rate
 
-    lr = _learning_rate = learning_rate
+    lr = learning_rate
+
+    @property  # type: ignore[misc]
+    def _learning_rate(self) -> Variable | LearningRateSchedule:
+        return self._optimizer._learning_rate
 
     @property
     def weights(self) -> VariableList:

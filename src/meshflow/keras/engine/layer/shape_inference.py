@@ -135,19 +135,19 @@ def _substitute_known_sizes(
     if len(symbolic) > 1:
         sizes |= {size for t in symbolic for size in t.shape if size is not None}
     named = {int(n) for n in _SIZE.findall(message)} - {*_PLACEHOLDER_SIZES}
-    candidates = sorted(s for s in sizes | named if s > 1)
-    choices: list[tuple[int | None, ...]] = []
-    if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
-        product = itertools.product((None, *candidates), repeat=unknown)
-        choices += sorted(product, key=lambda c: len(c) - c.count(None))[1:]
-    # If there are too many combinations, all arguments have the same batch.
+    # Arguments with the same unknown axes usually have the same batch.
     is_batch = [axis == 0 for t in symbolic for axis, n in enumerate(t.shape) if n is None]
-    choices += [
+    choices: list[tuple[int | None, ...]] = [
         tuple(size if batch else None for batch in is_batch)
         for size in sorted(named - {1})[: _MAX_CHOICES // 8]
         if any(is_batch)
     ]
-    for choice in dict.fromkeys(choices):
+    candidates = sorted(s for s in sizes | named if s > 1)
+    if unknown and (1 + len(candidates)) ** unknown <= _MAX_CHOICES:
+        choices += itertools.product((None, *candidates), repeat=unknown)
+    for choice in dict.fromkeys(sorted(choices, key=lambda c: len(c) - c.count(None))):
+        if not any(choice):
+            continue
         sizes_left = iter(choice)
 
         def fill(value: Any, chosen: Iterator[int | None] = sizes_left) -> Any:

@@ -66,7 +66,7 @@ class JoinedOutputs:
         self._num_rows = end
         return True
 
-    def join(self) -> np.ndarray | ragged.RaggedTensor:
+    def join(self) -> np.ndarray | Tensor:
         """Return the rows of all batches: a NumPy array, or a ragged tensor."""
         if self._parts and isinstance(self._parts[0], ragged.RaggedTensor):
             return array.concat(self._parts, 0)
