@@ -334,7 +334,8 @@ def test_one_trace_for_all_sizes():
         rows = RT.from_row_lengths(tf.range(float(sum(lengths))), lengths)
         expected = [1.5 * np.mean(row) for row in rows.to_list()]
         np.testing.assert_allclose(average(rows), expected, rtol=1e-6)
-    assert len(traces) <= 3
+    # A trace for a symbol that two sizes share, one for two symbols, and both calls exactly.
+    assert len(traces) <= 4
 
 
 def test_printing(capsys):
