@@ -493,7 +493,7 @@ def test_schedules_of_deepspeed(kind):
     optimizer = {"type": "SGD" if kind == "LRRangeTest" else "Adam", "params": {"lr": 0.8}}
     config = {"optimizer": optimizer, "scheduler": {"type": kind, "params": params}}
     made = tf.keras.optimizers.get(tf.distribute.from_deepspeed(config).optimizer)
-    rate = made.learning_rate
+    rate = made._learning_rate
     ours = tf.keras.optimizers.schedules
     assert type(rate) in (ours.WarmupSchedule, ours.OneCycle, ours.LearningRateRangeTest)
     found = [float(rate(tf.constant(t, tf.int64))) for t in range(13)]
