@@ -31,6 +31,7 @@ replace it:
 * `compile_sizes`: a Python function of symbols from the text of symbolic sizes, which is evaluated faster
   than these. Public: none.
 * `evaluate_size`, `list_dimensions`: the value and the dimensions of a symbolic size. Public: none.
+* `split_logs`: the results of the flat rule of a `custom_vjp`. Public: none.
 * `get_jaxpr_value`: the variable of a jaxpr that a tracer represents, for graphs of functions.
   Public: none.
 * `DeviceArray`: the class of arrays, which tracers do not have. Public: none.
@@ -132,6 +133,7 @@ __all__ = [
     "renew_gpu_options",
     "runtime",
     "source_info_util",
+    "split_logs",
     "trace_state_clean",
     "write_portable_artifact",
     "xla_bridge",
@@ -174,6 +176,7 @@ DIFFERENCES = (
     Difference("0.12", "`polynomial` is a primitive.", "`deployment/newer_primitives.py`"),
     Difference("0.12", "Rules of dead-code elimination also take the used inputs.", "`core/values/unknown_sizes.py`"),
     Difference("0.12", "XLA's foreign function interface has version 0.5.", "`kernels/library.py`"),
+    Difference("0.12", "Flat rules of `custom_vjp` return a pair of gradients and logs.", "`split_logs`"),
 )  # fmt: skip
 
 try:
@@ -279,6 +282,18 @@ def evaluate_size(size: object, dims: Mapping[str, int]) -> int:
     """
     expression: Any = size
     return int(expression._evaluate(dims))
+
+
+def split_logs(results: Any) -> tuple[Sequence[Any], tuple[object, ...]]:
+    """Return the gradients that the flat rule of a `custom_vjp` returned, and its logs, which JAX 0.12 adds.
+
+    Example:
+      >>> split_logs([1.0, 2.0]), split_logs(([1.0, 2.0], None))
+      (([1.0, 2.0], ()), ([1.0, 2.0], (None,)))
+    """
+    if isinstance(results, tuple) and len(results) == 2 and isinstance(results[0], (list, tuple)):
+        return results[0], results[1:]
+    return results, ()
 
 
 class SizeDecisions:

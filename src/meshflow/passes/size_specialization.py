@@ -18,7 +18,7 @@ from jax.dtypes import float0
 from jax.export import is_symbolic_dim
 
 from meshflow.environment.inner_jaxprs import AnyJaxpr, find_inner_jaxprs, to_open_jaxpr
-from meshflow.environment.jax_internals import ad, evaluate_size, jex_core, linear_util
+from meshflow.environment.jax_internals import ad, evaluate_size, jex_core, linear_util, split_logs
 from meshflow.environment.types import (
     Array,
     ArrayLike,
@@ -206,7 +206,7 @@ class SizeSpecializer:
         closed, find_structures, rule = params["call_jaxpr"], params["out_trees"], params["bwd"]
         types: list[Any] = []
 
-        def run_backward(*operands: Any) -> list[Any]:
+        def run_backward(*operands: Any) -> PyTree:
             # Residuals that are operands of the function are not results of the forward program.
             results = iter(types)
             residuals = [
@@ -216,6 +216,7 @@ class SizeSpecializer:
             symbolic = [*residuals, *closed.out_avals]
             is_array = [not isinstance(o, SymbolicZero) and o.dtype != float0 for o in operands]
             zeros: list[Any] = []
+            logs: list[Any] = []
 
             def run(*arrays: Array) -> list[Array]:
                 rest = iter(arrays)
@@ -223,7 +224,7 @@ class SizeSpecializer:
                     next(rest) if found else SymbolicZero(aval.to_tangent_aval())
                     for aval, found in zip(symbolic, is_array, strict=True)
                 ]
-                gradients = rule.call_wrapped(*full)
+                gradients, logs[:] = split_logs(rule.call_wrapped(*full))
                 zeros[:] = [g if type(g) is ad.Zero else None for g in gradients]
                 return [g for g in gradients if type(g) is not ad.Zero]
 
@@ -232,10 +233,11 @@ class SizeSpecializer:
                 program = jax.make_jaxpr(run)(*specs)
             inner = jex_core.ClosedJaxpr(self.replace(program.jaxpr), program.consts)
             gradients = iter(jex_core.jaxpr_as_fun(inner)(*compress(operands, is_array)))
-            return [
+            found = [
                 next(gradients) if zero is None else ad.Zero(self.replace(zero.aval))
                 for zero in zeros
             ]
+            return (found, *logs) if logs else found
 
         return {
             "fwd_jaxpr_thunk": self._wrap_rule(params["fwd_jaxpr_thunk"], types),
