@@ -39,19 +39,10 @@ _CALLS = frozenset(["jit", "pjit"])
 # Arithmetic on sizes, which has exact results.
 _SIZE_ARITHMETIC = frozenset(
     [
-        "convert_element_type",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "neg",
-        "sign",
-        "max",
-        "min",
-        "clamp",
+        *("convert_element_type", "add", "sub", "mul", "div", "rem", "neg", "sign"),
+        *("max", "min", "clamp", "and", "or", "not", "select_n"),
+        *("eq", "ne", "lt", "le", "gt", "ge"),
     ]
-    + ["eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "select_n"]
 )
 
 

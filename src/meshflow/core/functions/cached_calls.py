@@ -120,12 +120,12 @@ class CachedCalls:
             return None
         arrays = [t.array for t in tensors]
         key = BoundsChecking.mode, tuple((a.shape, a.dtype) for a in arrays)
-        call = self._calls.get(key, self)
-        if isinstance(call, CachedCalls) or (
+        call = self._calls.get(key)
+        if key not in self._calls or (
             isinstance(call, _InterpretedCall) and not call.should_run(arrays)
         ):
             call = self._replace_call(key, call, tensors, arrays)
-        if call is None or isinstance(call, CachedCalls):
+        if call is None:
             return None
         if FunctionSettings.on_launch is not None:
             FunctionSettings.on_launch()
@@ -136,12 +136,17 @@ class CachedCalls:
             return None
 
     def _replace_call(
-        self, key: Hashable, previous: object, tensors: Sequence[Tensor], arrays: Sequence[Array]
+        self,
+        key: Hashable,
+        previous: _CachedCall | _InterpretedCall | None,
+        tensors: Sequence[Tensor],
+        arrays: Sequence[Array],
     ) -> _CachedCall | _InterpretedCall | None:
         """Load, trace or compile the function, unless another thread has done so."""
         with self._compile_lock:
-            if self._calls.get(key, self) is previous:
-                interprets = self.interprets and previous is self
+            is_new = key not in self._calls
+            if is_new or (previous is not None and self._calls[key] is previous):
+                interprets = self.interprets and previous is None
                 call = None
                 # A function that cannot be compiled runs op by op, or raises the error.
                 with contextlib.suppress(Exception):

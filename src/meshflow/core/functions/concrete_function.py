@@ -582,9 +582,9 @@ class ConcreteFunction(SignedFunction):
         return persistent_cache_min_compile_time_secs(0.0)
 
     def _compile_in_little_memory(self, operands: list[Any]) -> None:
-        """Compile the program before its first run.
+        """Compile the program before its first run, and trim the heap before and after.
 
-        Neither reuses the free memory that the compiler, or steps op by op, leave to their threads.
+        The compiler and the program do not reuse memory that other threads have freed.
         """
         if not isinstance(self._compiled, CachedProgram):
             library.trim_heap()
