@@ -17,7 +17,7 @@ def batches(context):
     import time
 
     from meshflow.distribute.parameter_server.transport import connection
-    from meshflow.distribute.parameter_server.worker import worker
+    from meshflow.distribute.parameter_server.worker.running_closure import RunningClosure
 
     mine = kind if context.input_pipeline_id == slow else "none"
     product = tf.function(lambda x: tf.reduce_sum(x @ x))
@@ -39,11 +39,11 @@ def batches(context):
         setattr(owner, name, planted)
 
     if mine == "python":
-        before(worker.RunningClosure, "pushes", lambda: time.sleep(delay))
+        before(RunningClosure, "make_pushes", lambda: time.sleep(delay))
     if mine == "compute":
-        before(worker.RunningClosure, "pushes", multiply)
+        before(RunningClosure, "make_pushes", multiply)
     if mine == "recompiling":
-        before(worker.RunningClosure, "pushes", lambda: total(tf.zeros([next(sizes)])))
+        before(RunningClosure, "make_pushes", lambda: total(tf.zeros([next(sizes)])))
     if mine == "communication":
         before(connection.RemoteCaller, "call", lambda: time.sleep(delay))
 

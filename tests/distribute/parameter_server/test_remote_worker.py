@@ -6,8 +6,8 @@ from meshflow.distribute.parameter_server.processes import worker_service
 from meshflow.distribute.parameter_server.processes.worker_service import WorkerService
 from meshflow.distribute.parameter_server.strategy import ClosureOptions, ParameterServerStrategy
 from meshflow.distribute.parameter_server.worker import remote_worker
+from meshflow.distribute.parameter_server.worker.calls import Call
 from meshflow.distribute.parameter_server.worker.remote_worker import FunctionPickles, SentObjects
-from meshflow.distribute.parameter_server.worker.worker import Call
 
 
 def test_a_function_that_comes_again_among_many_others_is_there(monkeypatch):

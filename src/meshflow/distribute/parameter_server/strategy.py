@@ -44,13 +44,13 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     place_on_servers,
 )
 from meshflow.distribute.parameter_server.variables.sharding import create_sharded_variable
-from meshflow.distribute.parameter_server.worker.dry_run import DryRunWorker
-from meshflow.distribute.parameter_server.worker.server_client import call_outside_closure
-from meshflow.distribute.parameter_server.worker.worker import (
+from meshflow.distribute.parameter_server.worker.calls import (
     Call,
     StateNeededError,
     VariablesNeededError,
 )
+from meshflow.distribute.parameter_server.worker.dry_run import DryRunWorker
+from meshflow.distribute.parameter_server.worker.server_client import call_outside_closure
 from meshflow.distribute.strategy import Strategy, _check_variable_options
 from meshflow.environment.types import PyTree, StrPath
 

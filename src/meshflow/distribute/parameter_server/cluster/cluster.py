@@ -32,8 +32,9 @@ from meshflow.distribute.parameter_server.variables.hosted_variable import (
     HostedVariable,
     Optimizer,
 )
+from meshflow.distribute.parameter_server.worker.calls import Call, Outcome
 from meshflow.distribute.parameter_server.worker.remote_worker import SchedulingStrategy
-from meshflow.distribute.parameter_server.worker.worker import Call, Outcome, Worker, WorkerStrategy
+from meshflow.distribute.parameter_server.worker.worker import Worker, WorkerStrategy
 from meshflow.environment.types import Array, ArrayLike
 
 __all__ = ["Cluster", "InProcessCluster", "WorkerLostError", "WorkerNotReadyError"]

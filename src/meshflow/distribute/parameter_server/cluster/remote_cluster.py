@@ -45,13 +45,13 @@ from meshflow.distribute.parameter_server.transport.connection import (
 )
 from meshflow.distribute.parameter_server.transport.messages import PullRequest, VariableRows
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
+from meshflow.distribute.parameter_server.worker.calls import Call, Outcome
 from meshflow.distribute.parameter_server.worker.remote_worker import (
     FunctionPickles,
     RemoteWorker,
     SentObjects,
 )
 from meshflow.distribute.parameter_server.worker.server_client import PartialClosureError
-from meshflow.distribute.parameter_server.worker.worker import Call, Outcome
 from meshflow.environment.types import Array
 
 __all__ = ["ProcessLauncher", "RemoteCluster"]

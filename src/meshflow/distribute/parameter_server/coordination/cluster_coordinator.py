@@ -42,7 +42,7 @@ from meshflow.distribute.parameter_server.coordination.progress_report import (
     ProgressReport,
 )
 from meshflow.distribute.parameter_server.strategy import ParameterServerStrategy
-from meshflow.distribute.parameter_server.worker.worker import (
+from meshflow.distribute.parameter_server.worker.calls import (
     Call,
     Outcome,
     StateNeededError,

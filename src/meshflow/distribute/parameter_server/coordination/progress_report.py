@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import TypeAlias
 
-from meshflow.distribute.parameter_server.worker.worker import Outcome
+from meshflow.distribute.parameter_server.worker.calls import Outcome
 from meshflow.io import protos
 from meshflow.io.event_files import EventFile
 from meshflow.profiler import description

@@ -18,13 +18,13 @@ from meshflow.distribute.parameter_server.strategy import ParameterServerStrateg
 from meshflow.distribute.parameter_server.transport.connection import Connection, dump_error
 from meshflow.distribute.parameter_server.transport.messages import ClosureOptions, ServerInterface
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable
-from meshflow.distribute.parameter_server.worker.remote_worker import MAX_FUNCTIONS, CallRequest
-from meshflow.distribute.parameter_server.worker.worker import (
+from meshflow.distribute.parameter_server.worker.calls import (
     Call,
     StateNeededError,
     VariablesNeededError,
-    Worker,
 )
+from meshflow.distribute.parameter_server.worker.remote_worker import MAX_FUNCTIONS, CallRequest
+from meshflow.distribute.parameter_server.worker.worker import Worker
 from meshflow.environment.types import PyTree
 
 __all__ = ["WorkerService"]

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshflow.core.functions.function import Function
-from meshflow.distribute.parameter_server.worker.worker import Call, Worker, WorkerStrategy
+from meshflow.distribute.parameter_server.worker.calls import Call
+from meshflow.distribute.parameter_server.worker.worker import Worker, WorkerStrategy
 from meshflow.environment.types import PyTree
 
 __all__ = ["DryRunWorker"]

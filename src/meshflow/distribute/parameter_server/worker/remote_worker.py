@@ -24,7 +24,7 @@ from meshflow.distribute.parameter_server.closures.remote_values import (
 )
 from meshflow.distribute.parameter_server.transport.connection import RemoteCaller, load_error
 from meshflow.distribute.parameter_server.variables.hosted_variable import HostedVariable, Optimizer
-from meshflow.distribute.parameter_server.worker.worker import (
+from meshflow.distribute.parameter_server.worker.calls import (
     Call,
     Outcome,
     StateNeededError,
