@@ -30,6 +30,7 @@ from meshflow.keras.layers.jax_layers import *
 from meshflow.keras.layers.lambda_layer import *
 from meshflow.keras.layers.locally_connected import *
 from meshflow.keras.layers.merging import *
+from meshflow.keras.layers.multi_head_attention import *
 from meshflow.keras.layers.normalization import *
 from meshflow.keras.layers.pooling import *
 from meshflow.keras.layers.preprocessing import *
