@@ -335,6 +335,20 @@ def test_steps_of_workers_that_repeat_their_numbers():
     assert made.rows[:, 1].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_worker_may_have_no_step_after_the_first(count):
+    def worker(count):
+        steps = [event("train", 10 * n, 9, step_num=n, _r=1) for n in range(count)]
+        return xspaces.space({"/host:CPU": {"python": steps}})
+
+    made = report({"a": worker(9), "b": worker(count)})
+    assert made.find_straggler() is None
+    assert [f.kind for f in list_findings(made)] == [
+        f.kind for f in list_findings(report({"a": worker(9)}))
+    ]
+    assert terminal.format_line(made) and page.format_page(made)
+
+
 def test_messages_come_back():
     asked = ProfileRequest(5, 3, 1, 0, 2**62, "gs://a/b", "now", "host", True)
     assert ProfileRequest.from_bytes(asked.to_bytes()) == asked

@@ -172,8 +172,10 @@ def _format_mean(report: Report, part: str) -> str:
 
 
 def _describe_input(report: Report, share: dict[str, float]) -> str:
-    by_worker = np.nanmean(report.get_part("input")[select_rows(report)], 0)
-    worst = int(np.nanargmax(by_worker))
+    times = np.ma.masked_invalid(report.get_part("input")[select_rows(report)])
+    # A worker may have no step in the profile.
+    by_worker = times.mean(0).filled(0.0)
+    worst = int(by_worker.argmax())
     text = f"of step time is spent waiting for input, {_format_mean(report, 'input')} per step"
     if len(report.workers) > 1:
         text += f"; the longest wait is on {report.workers[worst].name}, {format_duration(by_worker[worst])}"
