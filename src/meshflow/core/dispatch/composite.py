@@ -21,7 +21,12 @@ from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    CompositeTensor,
+    is_extension,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
@@ -84,6 +89,8 @@ class IndexedSlices(CompositeTensor):
       array([[3.],
              [0.]], dtype=float32)
     """
+
+    _is_extension = False
 
     _is_tensor_like = True
 
@@ -337,9 +344,9 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
 
 
 def accept_composites(public: F) -> F:
-    """Make a public op accept `tf.IndexedSlices` and `tf.SparseTensor` as its first argument.
+    """Make a public op accept composite tensors as its first argument.
 
-    The op is then applied to the rows or elements.
+    The op is then applied to the rows or elements of slices and sparse tensors, and to the parts of others.
     """
     first = next(iter(inspect.signature(public).parameters))
 
@@ -349,6 +356,9 @@ def accept_composites(public: F) -> F:
         if isinstance(rows, (IndexedSlices, SparseTensor)):
             kwargs.pop(first, None)
             return rows.with_values(public(rows.values, *args[1:], **kwargs))
+        if is_extension(rows):
+            kwargs.pop(first, None)
+            return rows.join_parts([public(p, *args[1:], **kwargs) for p in split_value(rows)])
         return public(*args, **kwargs)
 
     return function  # type: ignore[return-value]
@@ -439,6 +449,8 @@ class SparseTensorSpec(CompositeSpec):
         """Return the spec of the rows of such tensors."""
         return SparseTensorSpec(self._shape.as_list()[1:], self._dtype)
 
+    _batch, _unbatch = to_batch_spec, to_row_spec
+
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (
@@ -469,6 +481,8 @@ class SparseTensor(CompositeTensor):
       >>> tf.sparse.to_dense(s).numpy()
       array([[0., 5., 0.]], dtype=float32)
     """
+
+    _is_extension = False
 
     _is_tensor_like = True
 
