@@ -77,7 +77,9 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
     }
 
 
-def declare_file(name: str, table: MessageTable, enums: Mapping[str, Mapping[str, int]] = {}) -> None:
+def declare_file(
+    name: str, table: MessageTable, enums: Mapping[str, Mapping[str, int]] = {}
+) -> None:
     """Add a file to the default pool; it also has the messages of the earlier files.
 
     Args:

@@ -81,6 +81,7 @@ PACKAGES = frozenset(
 )
 
 _HELPERS = "meshflow.shims.private_helpers"
+_STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
@@ -240,6 +241,8 @@ MODULES = {
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
+    f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
     "python.summary": "tf.compat.v1.summary tf.summary",
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",

@@ -74,8 +74,9 @@ class TestCase(AbslAssertions):
         return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
-        """Return the NumPy values of a structure of tensors, or of a function's result."""
-        return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
+        """Return the NumPy values of a structure of tensors and functions, which are called."""
+        read = lambda value: self.evaluate(value()) if callable(value) else _to_numpy(value)
+        return nest.map_structure(read, tensors)
 
     def evaluate_if_both_tensors(self, a: PyTree, b: PyTree) -> tuple[PyTree, PyTree]:
         """Return the NumPy values of two tensors; other values are unchanged."""
@@ -105,7 +106,9 @@ class TestCase(AbslAssertions):
         a, b = _to_array(a), _to_array(b)
         self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
-            same = a == b
+            # The elements of the values of ragged tensors are arrays.
+            is_nested = any(isinstance(v, np.ndarray) for v in a.flat)
+            same = np.array(list(map(np.array_equal, a.flat, b.flat))) if is_nested else a == b
             if a.dtype.kind in "fc" and b.dtype.kind in "fc":
                 same = same | (np.isnan(a) & np.isnan(b))
         self._check_all(np.asarray(same), a, b, "not equal", msg)

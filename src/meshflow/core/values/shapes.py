@@ -60,7 +60,7 @@ class TensorShape:
 
     def as_proto(self) -> Any:
         """Return the shape as a protocol buffer."""
-        from meshflow.io.messages import TensorShapeProto
+        from meshflow.io.messages import TensorShapeProto  # noqa: PLC0415 - it needs an optional package
 
         if self._dims is None:
             return TensorShapeProto(unknown_rank=True)

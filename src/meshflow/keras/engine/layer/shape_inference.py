@@ -193,7 +193,9 @@ def _infer_with_probes(
 
 
 def _has_known_sizes(tensor: KerasTensor) -> bool:
-    parts = nest.flatten_parts(tensor.type_spec) if is_extension_spec(tensor.type_spec) else [tensor]
+    parts = (
+        nest.flatten_parts(tensor.type_spec) if is_extension_spec(tensor.type_spec) else [tensor]
+    )
     return all(part.shape.is_fully_defined() for part in parts)
 
 
@@ -226,6 +228,8 @@ def _trace_specs(
     """
     known: dict[int, np.ndarray] = {}
     masks: dict[int, TensorSpec] = {}
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    probe.invents_sizes = not all(map(_has_known_sizes, symbolic))
     input_masks = {
         str(i): _make_placeholder(v._keras_mask, size)
         for i, v in enumerate(nest.flatten((args, kwargs)))

@@ -52,6 +52,7 @@ class KerasTensor(_Base):
     __array_priority__ = 200
 
     def __new__(cls, type_spec: TypeSpec | None = None, name: str | None = None) -> KerasTensor:
+        """Create an object of the class for the values that the spec describes."""
         value_type = getattr(type_spec, "value_type", None)
         if cls is KerasTensor and isinstance(value_type, type):
             pairs = _specializations.items()
