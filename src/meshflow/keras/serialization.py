@@ -113,7 +113,7 @@ def _serialize_instance(obj: Any) -> Config:
 
 def _serialize_entry(value: object) -> Json:
     """Serialize an entry of a configuration; `from_config` receives an object for a marked one."""
-    serialized: PyTree = serialize_keras_object(value)
+    serialized: Any = serialize_keras_object(value)
     is_object = hasattr(value, "get_config") and not isinstance(value, type)
     return serialized | {OBJECT_MARK: True} if is_object else serialized
 

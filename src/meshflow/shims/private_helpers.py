@@ -91,14 +91,18 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
 
 
 def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> dict[str, object]:
-    """Return the arguments of a call by name, including additional keyword arguments and `self`."""
-    bound = inspect.signature(func).bind(*args, **kwargs)
-    bound.apply_defaults()
-    named = {"self": func.__self__} if inspect.ismethod(func) else {}
-    for name, value in bound.arguments.items():
-        kind = bound.signature.parameters[name].kind
-        named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-    return named
+    """Return the arguments of a call by name, also those that the function does not accept, and `self`."""
+    spec = getfullargspec(func)
+    positional = (func.__self__, *args) if inspect.ismethod(func) else args
+    defaults = spec.defaults or ()
+    named = dict(zip(spec.args[len(spec.args) - len(defaults) :], defaults, strict=True))
+    remaining = [name for name in spec.args if name not in kwargs]
+    return (
+        named
+        | (spec.kwonlydefaults or {})
+        | kwargs
+        | dict(zip(remaining, positional, strict=False))
+    )
 
 
 def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:
@@ -200,9 +204,22 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     )
 
 
-def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: object) -> None:
-    """Raise an error if a structure lacks an element of a shallow structure."""
+def assert_shallow_structure(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
+) -> None:
+    """Raise an error if a structure lacks an element of a shallow structure, or has other containers."""
     flatten_up_to(shallow_tree, input_tree)
+    if not check_types or not nest.is_nested(shallow_tree):
+        return
+    kinds = (dict, list, tuple)
+    if any(isinstance(shallow_tree, k) != isinstance(input_tree, k) for k in kinds):
+        raise TypeError(
+            "The two structures don't have the same sequence type. Input structure has type "
+            f"{type(input_tree).__name__}, while shallow structure has type {type(shallow_tree).__name__}."
+        )
+    is_dict = isinstance(shallow_tree, dict)
+    for key, part in shallow_tree.items() if is_dict else enumerate(shallow_tree):
+        assert_shallow_structure(part, input_tree[key], check_types)
 
 
 def unwrap_value(value: _T) -> _T:

@@ -62,7 +62,11 @@ _NAMES: dict[str, str] = {
             ("ops", "functions", "broadcast_weights is_resource_variable"),
             ("smart_cond", "functions", "smart_cond"),
             ("tf2", "functions", "enabled"),
-            ("tracking", "tracking", "AutoTrackable Trackable TrackableReference wrap"),
+            (
+                "tracking",
+                "tracking",
+                "AutoTrackable Trackable TrackableReference list_children wrap",
+            ),
             (
                 "tracking",
                 "tracking",
