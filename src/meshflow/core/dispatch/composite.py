@@ -622,6 +622,8 @@ class SparseTensor(CompositeTensor):
     def __mul__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.mul)
 
+    __rmul__ = __mul__
+
     def __truediv__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.truediv)
 
