@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 from google.protobuf import descriptor_pool
 from google.protobuf.internal import enum_type_wrapper
 
-import meshflow.saved_model.graph.format.messages
-import meshflow.summary.tracing  # noqa: F401 - both modules declare messages
 from meshflow.environment.protobuf_messages import declare_file
 
 __all__ = ["DataType", "declare_module"]
@@ -49,6 +49,8 @@ def declare_module(name: str) -> None:
     declare_file(f"{name.removesuffix('_pb2').replace('.', '/')}.proto", {})
 
 
+for _module in ("saved_model.graph.format.messages", "summary.tracing"):  # They declare messages.
+    importlib.import_module(f"{__name__.partition('.')[0]}.{_module}")
 declare_file("tensorflow/core/framework/types.proto", {}, {"DataType": _NUMBERS})
 DataType = enum_type_wrapper.EnumTypeWrapper(
     descriptor_pool.Default().FindEnumTypeByName("tensorflow.DataType")

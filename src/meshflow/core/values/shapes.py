@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,11 +61,12 @@ class TensorShape:
 
     def as_proto(self) -> Any:
         """Return the shape as a protocol buffer."""
-        from meshflow.io.messages import TensorShapeProto  # noqa: PLC0415 - it needs an optional package
+        # The module needs an optional package.
+        make = importlib.import_module("meshflow.io.messages").TensorShapeProto
 
         if self._dims is None:
-            return TensorShapeProto(unknown_rank=True)
-        return TensorShapeProto(dim=[{"size": -1 if d is None else d} for d in self._dims])
+            return make(unknown_rank=True)
+        return make(dim=[{"size": -1 if d is None else d} for d in self._dims])
 
     # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
     # require a test for None.
