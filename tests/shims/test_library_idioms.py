@@ -329,6 +329,8 @@ def test_types_of_libraries(monkeypatch, tmp_path):
     copy = keras.models.model_from_json(model.to_json())
     assert copy.inputs[0].type_spec == spec and copy(value).numpy().tolist() == [5.0, 7.0]
     assert isinstance(keras.Input([None], ragged=True), keras.__internal__.RaggedKerasTensor)
+    sequential = keras.Sequential([keras.layers.Lambda(lambda batch: batch.total())])
+    assert sequential(value).numpy().tolist() == [4.0, 6.0]
     dense = keras.Input([3])
     assert not isinstance(dense, keras.__internal__.SparseKerasTensor)
 
@@ -373,6 +375,7 @@ def test_sums_and_errors_that_libraries_expect():
         ):
             tf.ones([1, 4]) + other
     assert tf.reduce_max(tf.nn.dropout(tf.ones([100]), 1 / 3)).numpy() == 1.5
+    assert tf.eye(tf.constant(2.0), 3.0).shape == (2, 3)
     module = tf.Module()
     module.inner = tf.Module()
     assert module._unconditional_checkpoint_dependencies == [("inner", module.inner)]
