@@ -167,6 +167,12 @@ class Pair(CompositeTensor):
     _type_spec = property(lambda self: PairSpec())
 
 
+def test_shapes_of_composite_tensors(monkeypatch):
+    tf.register_tensor_conversion_function(Pair, lambda pair, *_, **__: tf.stack(pair.first))
+    monkeypatch.setattr(Pair, "shape", tf.TensorShape([None]), raising=False)
+    assert tf.shape(Pair(tf.ones([2]), tf.constant(1.0))).numpy().tolist() == [2]
+
+
 def test_composite_tensors_with_only_a_spec():
     double = tf.function(lambda pair: Pair(2 * pair.first, pair.second + 1))
     result = double(Pair(tf.ones([2]), tf.constant(1.0)))
