@@ -117,7 +117,7 @@ _TYPE_SPEC_TO_NAME: dict[type, str] = {}
 
 
 def register(name: str) -> Callable[[type[_T]], type[_T]]:
-    """Return a decorator that gives the class of a spec a name in files."""
+    """Return a decorator that registers the class of a spec under its name in files."""
 
     def decorate(cls: type[_T]) -> type[_T]:
         registered = _NAME_TO_TYPE_SPEC.setdefault(name, cls)  # type: ignore[arg-type]

@@ -281,7 +281,7 @@ class _ShimLoader(Loader):
         else:
             _make_public(module, self._namespace, self._path)  # type: ignore[arg-type]
         if module.__name__.endswith("_pb2"):
-            # Modules of libraries import those whose files they depend on.
+            # Generated modules of libraries import the modules of the files that they need.
             _load_object("meshflow.shims.proto_files:declare_module")(module.__name__)
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
@@ -344,9 +345,9 @@ def make_gather_gradient(table: Tensor, indices: Tensor, gradient: Tensor) -> In
 
 
 def accept_composites(public: F) -> F:
-    """Make a public op accept composite tensors as its first argument.
+    """Make a public op accept `tf.IndexedSlices` and `tf.SparseTensor` as its first argument.
 
-    The op is then applied to the rows or elements of slices and sparse tensors, and to the parts of others.
+    The op is then applied to the rows or elements.
     """
     first = next(iter(inspect.signature(public).parameters))
 
@@ -356,10 +357,22 @@ def accept_composites(public: F) -> F:
         if isinstance(rows, (IndexedSlices, SparseTensor)):
             kwargs.pop(first, None)
             return rows.with_values(public(rows.values, *args[1:], **kwargs))
-        if is_extension(rows):
-            kwargs.pop(first, None)
-            return rows.join_parts([public(p, *args[1:], **kwargs) for p in split_value(rows)])
         return public(*args, **kwargs)
+
+    return function  # type: ignore[return-value]
+
+
+def accept_types_of_libraries(public: F) -> F:
+    """Make a public op of one tensor accept extension types, by applying it to their parts.
+
+    Types with a dispatcher of their own are passed to the op.
+    """
+
+    @functools.wraps(public)
+    def function(input: Any, name: str | None = None) -> Any:
+        if is_extension(input) and not isinstance(input, symbolic_calls.composite_types):
+            return input.join_parts([public(part, name) for part in split_value(input)])
+        return public(input, name)
 
     return function  # type: ignore[return-value]
 

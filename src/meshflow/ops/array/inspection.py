@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import (
     accept_composites,
+    accept_types_of_libraries,
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
@@ -125,6 +126,7 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
+@accept_types_of_libraries
 @accept_composites
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:

@@ -487,7 +487,7 @@ def _set_user_object(proto: Message, identifier: str) -> None:
 
 
 def _set_tensor_info(proto: Message, names: Iterator[str], spec: PyTree) -> None:
-    """Describe an argument or a result, whose tensors have the next names."""
+    """Describe an argument or a result, given an iterator of the names of its tensors."""
     if isinstance(spec, CompositeSpec):
         described = messages.StructuredValue()
         write_structure(described, spec)
