@@ -34,7 +34,7 @@ class CuDNNLSTM(LSTM):
         super().__init__(units, **kwargs)
 
 
-# Libraries tell the classes of the two versions apart.
+# Libraries compare the types of layers with the classes of both versions.
 DenseFeatures = type(
     "DenseFeatures", (layers.DenseFeatures,), {"__doc__": layers.DenseFeatures.__doc__}
 )

@@ -1,4 +1,4 @@
-"""Handlers of calls whose arguments a function of a library does not support, in `tf.__internal__.dispatch`."""
+"""Handlers of calls with arguments that a function of a library does not support, in `tf.__internal__.dispatch`."""
 
 from __future__ import annotations
 
