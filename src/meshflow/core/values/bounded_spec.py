@@ -27,8 +27,8 @@ class BoundedTensorSpec(TensorSpec):
         self, shape: ShapeLike, dtype: DTypeLike, minimum: ArrayLike, maximum: ArrayLike, name: str | None = None
     ) -> None:  # fmt: skip
         super().__init__(shape, dtype, name)
-        minimum, maximum = (np.array(b, self.dtype.as_numpy_dtype) for b in (minimum, maximum))
-        self.minimum, self.maximum = minimum, maximum
+        self.minimum: np.ndarray = np.array(minimum, self.dtype.as_numpy_dtype)
+        self.maximum: np.ndarray = np.array(maximum, self.dtype.as_numpy_dtype)
         for bound in (self.minimum, self.maximum):
             bound.setflags(write=False)
             if self.shape.is_fully_defined():

@@ -242,7 +242,8 @@ class BatchableSpec(CompositeSpec):
 
     def _list_tensors(self, value: PyTree, method: str) -> list[Any]:
         specs = self._component_specs
-        components = jax.tree_util.tree_structure(specs).flatten_up_to(self._to_components(value))
+        structure: PyTree = jax.tree_util.tree_structure(specs)
+        components = structure.flatten_up_to(self._to_components(value))
         pairs = zip(jax.tree_util.tree_leaves(specs), components, strict=True)
         return [tensor for spec, part in pairs for tensor in getattr(spec, method)(part)]
 

@@ -153,8 +153,8 @@ def read_structure(proto: Message) -> PyTree:
         spec = TensorSpec(parse_shape(value.shape), as_dtype(value.dtype), value.name or None)
         if kind == "tensor_spec_value" or not value.HasField("minimum"):
             return spec
-        bounds = (make_ndarray(bound) for bound in (value.minimum, value.maximum))
-        return BoundedTensorSpec(spec.shape, spec.dtype, *bounds, spec.name)
+        low, high = make_ndarray(value.minimum), make_ndarray(value.maximum)
+        return BoundedTensorSpec(spec.shape, spec.dtype, low, high, spec.name)
     if kind == "tensor_dtype_value":
         return as_dtype(value)
     if kind == "tensor_shape_value":

@@ -408,9 +408,9 @@ class GraphWriter:
         call = program_functions.add_call(
             self._graph.node, f"{name}_call", written.definition, inputs, written.outs
         )
-        names = (f"{call}:{i}" for i in itertools.count())
+        results = (f"{call}:{i}" for i in itertools.count())
         for key, spec in sorted(program.result_specs.items()):
-            _set_tensor_info(definition.outputs[key], names, spec)
+            _set_tensor_info(definition.outputs[key], results, spec)
 
     # ---- saving and restoring --------------------------------------------------------------
 
