@@ -8,7 +8,14 @@ import pytest
 
 import forked
 import meshflow as tf
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import (
+    BatchableSpec,
+    CompositeSpec,
+    CompositeTensor,
+    named_spec_classes,
+)
+from meshflow.keras.engine.graph import instance_layers
+from meshflow.keras.engine.symbolic.keras_tensor import _specializations
 from meshflow.shims import test_combinations as combinations
 
 keras, v1 = tf.keras, tf.compat.v1
@@ -43,6 +50,16 @@ PRIVATE_NAMES = [
     "from tensorflow.python.framework import tensor_shape; assert tensor_shape.unknown_shape().rank is None",
     "from tensorflow.python.platform import build_info; assert build_info.build_info['is_rocm_build'] is False",
     "from tensorflow.python.autograph.impl import api; assert api.do_not_convert(lambda: 2)() == 2",
+    "from tensorflow.python.util import tf_inspect; assert tf_inspect.getcallargs(lambda a, b=2: 0, 1, training=True) == {'a': 1, 'b': 2, 'training': True}",
+    "from tensorflow.python.util import nest\ntry: nest.assert_shallow_structure([1], {'a': 1}); assert False\nexcept TypeError: nest.assert_shallow_structure([1], ({'a': 1},), check_types=False); nest.assert_shallow_structure({'a': [1]}, {'a': [(2,)]})",
+    "from tensorflow.python.framework import type_spec_registry as r\nclass S(tf.TypeSpec): pass\nassert r.register('a.S')(S) is S and r.lookup('a.S') is S and r.get_name(S) == 'a.S' and r._TYPE_SPEC_TO_NAME[S] == 'a.S'",
+    "from tensorflow.python.eager import context\nwith tf.Graph().as_default() as graph, context.graph_mode(): assert tf.add(1, 2).numpy() == 3\nassert not hasattr(graph, 'get_tensor_by_name')",
+    "from tensorflow.python.saved_model import nested_structure_coder as c; from tensorflow.python.framework.tensor_spec import BoundedTensorSpec as B; v = {'a': (B([2], tf.int32, [0, 1], 9, 'x'), tf.TensorSpec([None]), 3)}; assert c.decode_proto(c.encode_structure(v)) == v",
+    "import tensorflow.compat.v2 as v2; v2.enable_v2_behavior(); assert not hasattr(tf, 'enable_v2_behavior')",
+    "from tf_keras.src import backend as b; assert [b.unique_object_name('n') for _ in range(2)] == ['n_1', 'n_2'] and b.unique_object_name('m', zero_based=True) == 'm'",
+    "layers = tf.compat.v1.keras.layers; assert tf.keras.layers.DenseFeatures is not layers.DenseFeatures and issubclass(layers.DenseFeatures, tf.keras.layers.DenseFeatures)",
+    # Files of libraries depend on those of TensorFlow, and share its messages.
+    "from google.protobuf import descriptor_pb2 as d, descriptor_pool, message_factory\nfrom tensorflow.core.framework import tensor_shape_pb2, types_pb2\nassert types_pb2.DataType.Name(types_pb2.DT_INT32) == 'DT_INT32' and types_pb2.DT_FLOAT_REF == 101\nfile = d.FileDescriptorProto(name='own.proto', package='own', syntax='proto3', dependency=[f'tensorflow/core/framework/{n}.proto' for n in ('tensor_shape', 'types')])\nfile.message_type.add(name='M').field.add(name='shape', number=1, label=1, type=11, type_name='.tensorflow.TensorShapeProto')\nfile.message_type[0].field.add(name='dtype', number=2, label=1, type=14, type_name='.tensorflow.DataType')\npool = descriptor_pool.Default(); pool.AddSerializedFile(file.SerializeToString())\nm = message_factory.GetMessageClass(pool.FindMessageTypeByName('own.M'))(dtype=types_pb2.DT_BOOL)\nfor shape in ([2, None], None): m.shape.CopyFrom(tf.TensorShape(shape).as_proto()); assert tf.TensorShape(m.shape).as_proto() == m.shape == tensor_shape_pb2.TensorShapeProto.FromString(m.shape.SerializeToString())",
     "from tensorflow.python.ops.numpy_ops import np_config; np_config.enable_numpy_behavior(); assert tf.ones((2, 1)).T.shape == (1, 2)",
 ]  # fmt: skip
 
@@ -150,6 +167,12 @@ class Pair(CompositeTensor):
     _type_spec = property(lambda self: PairSpec())
 
 
+def test_shapes_of_composite_tensors(monkeypatch):
+    tf.register_tensor_conversion_function(Pair, lambda pair, *_, **__: tf.stack(pair.first))
+    monkeypatch.setattr(Pair, "shape", tf.TensorShape([None]), raising=False)
+    assert tf.shape(Pair(tf.ones([2]), tf.constant(1.0))).numpy().tolist() == [2]
+
+
 def test_composite_tensors_with_only_a_spec():
     double = tf.function(lambda pair: Pair(2 * pair.first, pair.second + 1))
     result = double(Pair(tf.ones([2]), tf.constant(1.0)))
@@ -245,3 +268,137 @@ def test_weights_of_libraries():
         optimizer = getattr(keras.optimizers.legacy, name)()
         assert isinstance(optimizer, keras.optimizers.legacy.Optimizer)
         assert not isinstance(getattr(keras.optimizers, name)(), keras.optimizers.legacy.Optimizer)
+
+
+class BatchSpec(BatchableSpec):
+    """Spec of `Batch`, with the specs of its parts."""
+
+    def __init__(self, parts):
+        self.parts = dict(parts)
+
+    value_type = property(lambda self: Batch)
+    shape = property(lambda self: tf.TensorShape([]))
+    _component_specs = property(lambda self: self.parts)
+
+    def _to_components(self, value):
+        return value.parts
+
+    def _from_components(self, components):
+        return Batch(components)
+
+    def _serialize(self):
+        return (self.parts,)
+
+    def _batch(self, batch_size):
+        return BatchSpec({k: s._batch(batch_size) for k, s in self.parts.items()})
+
+    def _unbatch(self):
+        return BatchSpec({k: s._unbatch() for k, s in self.parts.items()})
+
+
+class Batch(CompositeTensor):
+    """Type of a library, like a graph: a dictionary of tensors of unknown sizes."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    @property
+    def _type_spec(self):
+        return BatchSpec({k: tf.type_spec_from_value(v) for k, v in self.parts.items()})
+
+    def total(self):
+        tf.debugging.assert_equal(tf.shape(self.parts["x"])[0], 2)
+        return tf.reduce_sum(self.parts["x"], axis=0)
+
+
+def test_types_of_libraries(monkeypatch, tmp_path):
+    monkeypatch.setitem(named_spec_classes, "own.BatchSpec", BatchSpec)
+    value = Batch({"x": tf.constant([[1.0, 2.0], [3.0, 4.0]]), "text": tf.constant(["a", "b"])})
+    assert tf.identity(value).parts["text"].numpy().tolist() == [b"a", b"b"]
+    value = Batch({"x": value.parts["x"]})
+    dataset = tf.data.Dataset.from_tensors(value).repeat(4).batch(2)
+    assert dataset.element_spec.is_compatible_with(BatchSpec({"x": tf.TensorSpec([2, 2, 2])}))
+    rows = [row.parts["x"].shape for row in dataset.unbatch()]
+    assert rows == [(2, 2)] * 4
+    # Keras tensors have a class and members of the library; assertions about unknown sizes are ignored.
+    symbolic = type("BatchKerasTensor", (keras.__internal__.KerasTensor,), {})
+    instance_layers.delegate_method(symbolic, "total")
+    instance_layers.delegate_property(symbolic, "parts")
+    symbolic._overload_operator(dict, "get")
+    monkeypatch.setitem(_specializations, Batch, symbolic)
+    spec = BatchSpec({"x": tf.TensorSpec([None, 2])})
+    inputs = keras.Input(type_spec=spec)
+    assert type(inputs) is symbolic and type(symbolic.from_tensor(value)) is symbolic
+    assert inputs.parts["x"].shape == (None, 2) and inputs.total().shape == (2,)
+    model = keras.Model(inputs, inputs.total() + 1.0)
+    assert model(value).numpy().tolist() == [5.0, 7.0]
+    copy = keras.models.model_from_json(model.to_json())
+    assert copy.inputs[0].type_spec == spec and copy(value).numpy().tolist() == [5.0, 7.0]
+    assert isinstance(keras.Input([None], ragged=True), keras.__internal__.RaggedKerasTensor)
+    sequential = keras.Sequential([keras.layers.Lambda(lambda batch: batch.total())])
+    assert sequential(value).numpy().tolist() == [4.0, 6.0]
+    dense = keras.Input([3])
+    assert not isinstance(dense, keras.__internal__.SparseKerasTensor)
+
+
+@keras.utils.register_keras_serializable("libraries")
+class Holding(keras.layers.Layer):
+    """Layer whose configuration has an object that is not serialized."""
+
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
+        self.inner = inner
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+    def get_config(self):
+        return {"inner": self.inner, **super().get_config()}
+
+
+def test_objects_in_configurations():
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, Holding(keras.layers.Dense(2))(inputs))
+    copy = keras.models.model_from_json(model.to_json())
+    copy.set_weights(model.get_weights())
+    x = tf.ones([1, 3])
+    assert copy(x).numpy().tolist() == model(x).numpy().tolist()
+
+
+def test_sums_and_errors_that_libraries_expect():
+    sparse = tf.SparseTensor([[0, 1]], [2.0], [2, 2])
+    product = tf.constant([[1.0, 3.0], [1.0, 1.0]]) * sparse
+    assert tf.sparse.to_dense(product).numpy().tolist() == [[0.0, 6.0], [0.0, 0.0]]
+    counter = tf.Variable(0)
+    assert [counter.count_up_to(2).numpy() for _ in range(2)] == [0, 1]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        counter.count_up_to(2)
+    loss = keras.losses.MeanSquaredError()
+    assert loss._get_reduction() == keras.losses.Reduction.SUM_OVER_BATCH_SIZE
+    for other in (tf.ones([1, 5]), tf.ones([2])):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"Incompatible shapes: \[1, 4\] vs. \["
+        ):
+            tf.ones([1, 4]) + other
+    assert tf.reduce_max(tf.nn.dropout(tf.ones([100]), 1 / 3)).numpy() == 1.5
+    assert tf.eye(tf.constant(2.0), 3.0).shape == (2, 3)
+    module = tf.Module()
+    module.inner = tf.Module()
+    assert module._unconditional_checkpoint_dependencies == [("inner", module.inner)]
+    assert module._lookup_dependency("inner") is module.inner
+    one, two = tf.compat.v1.Dimension(1), tf.compat.v1.Dimension(2)
+    assert one < 2 and one <= two and two > one and (two >= tf.compat.v1.Dimension(None)) is None
+
+
+def test_elements_are_read_after_assertions_hold():
+    count = tf.Variable(0)
+
+    def make(_):
+        tf.debugging.assert_less(0, count)
+        return tf.data.Dataset.range(2)
+
+    dataset = tf.data.Dataset.range(1).flat_map(make).map(lambda x: x + 1)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        list(dataset)
+    count.assign(1)
+    assert list(dataset.as_numpy_iterator()) == [1, 2]

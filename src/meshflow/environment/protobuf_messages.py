@@ -1,13 +1,16 @@
 """Protocol-buffer messages that are declared by tables in Python.
 
 Each table gets its own descriptor pool, so the messages do not conflict with TensorFlow's in the
-same process. The encoding is compatible: TensorFlow can read the messages, and its own messages can
-be read.
+same process. If `import tensorflow` loads Meshflow, all tables share the default pool, where messages of
+libraries refer to TensorFlow's. The encoding is compatible: TensorFlow can read the messages, and its own
+messages can be read.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 try:
@@ -19,7 +22,7 @@ except ImportError as error:
         "protobuf: pip install meshflow-tf."
     ) from error
 
-__all__ = ["DecodeError", "MessageTable", "declare_messages"]
+__all__ = ["DecodeError", "MessageTable", "declare_file", "declare_messages"]
 
 # A table maps the name of each message to its fields, and each field to its number and type. A type
 # that starts with `*` is repeated, `{}` is a map from strings, `{int32}` a map from integers, and
@@ -60,14 +63,60 @@ def declare_messages(name: str, table: MessageTable) -> dict[str, Any]:
       >>> point.FromString(point(x=3, tags=["a"]).SerializeToString()).x
       3
     """
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(_build_file(name, table))
+    if _shares_pool():
+        pool = descriptor_pool.Default()
+        declare_file(name, {m: fields for m, fields in table.items() if not _is_declared(m)})
+    else:
+        pool = descriptor_pool.DescriptorPool()
+        pool.Add(_build_file(name, table))
     return {
         message: message_factory.GetMessageClass(
             pool.FindMessageTypeByName(f"{_PACKAGE}.{message}")
         )
         for message in table
     }
+
+
+def declare_file(
+    name: str, table: MessageTable, enums: Mapping[str, Mapping[str, int]] = {}
+) -> None:
+    """Add a file to the default pool; it also has the messages of the earlier files.
+
+    Args:
+      name: Name of the file. If the pool has the file, nothing happens.
+      table: Fields by message, as for `declare_messages`.
+      enums: Numbers of the values by enumeration.
+    """
+    if name in _shared_files:
+        return
+    file = _build_file(name, table)
+    for enum_name, values in enums.items():
+        enum = file.enum_type.add(name=enum_name)
+        for value_name, value in values.items():
+            enum.value.add(name=value_name, number=value)
+    file.dependency.extend(_shared_files)
+    file.public_dependency.extend(range(len(_shared_files)))
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+    _shared_files.append(name)
+
+
+# Names of the files in the default pool.
+_shared_files: list[str] = []
+
+
+def _shares_pool() -> bool:
+    """Return whether `import tensorflow` loads Meshflow, so that TensorFlow adds no messages to the default pool."""
+    spec = importlib.util.find_spec("tensorflow")
+    folder = Path(__file__).parents[1] / "shims"
+    return spec is not None and folder in Path(spec.origin or "").parents
+
+
+def _is_declared(message: str) -> bool:
+    try:
+        descriptor_pool.Default().FindMessageTypeByName(f"{_PACKAGE}.{message}")
+    except KeyError:
+        return False
+    return True
 
 
 def _build_file(name: str, table: MessageTable) -> Any:

@@ -320,7 +320,6 @@ class ExtensionType(CompositeTensor):
       2.5
     """
 
-    _is_dispatched_extension = True
     Spec: ClassVar[type[ExtensionTypeSpec]]
     _extension_fields: ClassVar[list[_Field] | None] = None
     _is_initialized = False

@@ -278,11 +278,14 @@ class ObjectRegistry:
         target = target if target is not None else self.find(name, custom_objects)
         if target is None:
             raise self._make_unknown_name_error(name)
-        return (
-            target
-            if not isinstance(target, type)
-            else _create_from_config(target, config, custom_objects)
-        )
+        if not isinstance(target, type):
+            return target
+        if isinstance(config, dict):
+            config = {
+                k: self.get(v, custom_objects) if isinstance(v, dict) and OBJECT_MARK in v else v
+                for k, v in config.items()
+            }
+        return _create_from_config(target, config, custom_objects)
 
     def _make_unknown_name_error(self, name: str) -> UnknownNameError:
         similar_names = difflib.get_close_matches(name, self.table, n=5, cutoff=0.5)
@@ -298,6 +301,8 @@ class ObjectRegistry:
         )
 
 
+# Entry of the configuration of an object that `get_config` returned without serializing it.
+OBJECT_MARK = "__passive_serialization__"
 # Messages of Python about arguments that a class does not have, or needs.
 _WRONG_NAMES = re.compile(
     r" missing \d+ |unexpected keyword argument|keywords must be strings|takes no arguments|argument after \*\*|"

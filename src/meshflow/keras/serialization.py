@@ -18,6 +18,7 @@ from meshflow.core.values.tensor import is_tensor
 from meshflow.environment.types import Config, Json
 from meshflow.keras import function_code
 from meshflow.keras.registry import (
+    OBJECT_MARK,
     CustomObjects,
     ObjectRegistry,
     collect_objects,
@@ -97,7 +98,7 @@ def _serialize_instance(obj: Any) -> Config:
     result: Config = {
         "module": module,
         "class_name": cls.__name__,
-        "config": serialize_keras_object(config),
+        "config": {key: _serialize_entry(value) for key, value in config.items()},
         "registered_name": None
         if module and not module.startswith("keras.src.")
         else get_registered_name(cls),
@@ -108,6 +109,13 @@ def _serialize_instance(obj: Any) -> Config:
         if value is not None:
             result[entry] = serialize_keras_object(value)
     return result
+
+
+def _serialize_entry(value: object) -> Json:
+    """Serialize an entry of a configuration; `from_config` receives an object for a marked one."""
+    serialized: Any = serialize_keras_object(value)
+    is_object = hasattr(value, "get_config") and not isinstance(value, type)
+    return serialized | {OBJECT_MARK: True} if is_object else serialized
 
 
 def _serialize_function(obj: Any) -> Config:

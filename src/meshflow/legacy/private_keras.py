@@ -17,6 +17,7 @@ from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import Config, PyTree
+from meshflow.keras import settings
 from meshflow.keras.engine.saving import hdf5
 from meshflow.keras.layers.recurrent_cells import make_zero_states
 from meshflow.keras.registry import to_snake_case as to_snake_case
@@ -193,6 +194,17 @@ def slice_arrays(arrays: PyTree, start: int | Sequence[int] | np.ndarray | None 
 def print_msg(message: str, line_break: bool = True) -> None:
     """Print a message."""
     print(message, end="\n" if line_break else "", flush=True)
+
+
+def unique_object_name(
+    name: str, name_uid_map: object = None, avoid_names: Iterable[str] = (), namespace: str = "",
+    zero_based: bool = False, avoid_observed_names: bool = False,
+) -> str:  # fmt: skip
+    """Return a name with a number that no other object has."""
+    while True:
+        unique = settings.make_unique_name(name, zero_based)
+        if unique not in (avoid_names or ()):
+            return unique
 
 
 def path_to_string(path: object) -> object:

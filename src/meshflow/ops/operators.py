@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshflow.core.dispatch import dispatch
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.dispatch.operands import MAX_FLOAT32, NumpyRules
 from meshflow.core.runtime.context import context
 from meshflow.core.values.composite import CompositeTensor
@@ -106,7 +107,7 @@ def _make_binary_method(function: Callable[..., Any], name: str) -> Callable[...
             result = _compute_on_host(op.host_function, self, other, defaults)
             if result is not None:
                 return dispatch.wrap_outputs(result)
-        if _has_lower_priority(self, other):
+        if _has_lower_priority(self, other) or (name == "mul" and isinstance(other, SparseTensor)):
             return NotImplemented
         return function(*_promote(self, other))
 

@@ -81,7 +81,9 @@ PACKAGES = frozenset(
 )
 
 _HELPERS = "meshflow.shims.private_helpers"
+_STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _COMBINATIONS = "meshflow.shims.test_combinations"
+_INSTANCES = "meshflow.keras.engine.graph.instance_layers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
 _FANS = "_compute_fans=meshflow.keras.initializers:compute_fans compute_fans=meshflow.keras.initializers:compute_fans"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
@@ -153,7 +155,7 @@ MODULES = {
     "python.framework.sparse_tensor": f"is_sparse={_HELPERS}:is_sparse",
     "python.framework.tensor_shape": f"tf.compat tf.compat.v1 as_shape=tf.TensorShape unknown_shape={_HELPERS}:unknown_shape",
     "python.framework.tensor_spec": f"DenseSpec=tf.TensorSpec {_HELPERS}",
-    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:CompositeSpec {_HELPERS}",
+    "python.framework.type_spec": f"BatchableTypeSpec=meshflow.core.values.composite:BatchableSpec {_HELPERS}",
     "python.framework.type_spec_registry": f"{_HELPERS}",
     "python.framework.test_combinations": _COMBINATIONS,
     "python.framework.tensor_util": "constant_value=tf.get_static_value is_tensor=tf.is_tensor "
@@ -239,6 +241,8 @@ MODULES = {
     "python.profiler": "tf.profiler tf.compat.v1.profiler",
     "python.profiler.profiler_v2": "tf.profiler.experimental",
     "python.profiler.trace": "tf.profiler.experimental",
+    "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
+    f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
     "python.summary": "tf.compat.v1.summary tf.summary",
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
@@ -263,14 +267,14 @@ MODULES = {
     # Messages.
     "core": "tf.compat.v1 tf.compat.v1.summary tf.compat.v1.train meshflow.saved_model.graph.format.messages "
     "meshflow.io.messages",
-    "core.framework.types_pb2": f"{_HELPERS}",
+    "core.framework.types_pb2": "meshflow.shims.proto_files",
     # Other parts.
     "lite.python": "tf.lite tf.lite.experimental",
     "tools.docs": f"{_HELPERS}",
     "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
-    "keras.src.backend": "tf.keras.backend",
+    "keras.src.backend": f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
@@ -280,13 +284,16 @@ MODULES = {
     "keras.src.engine.data_adapter": f"tf.keras.utils {_KERAS_HELPERS} "
     "train_validation_split=meshflow.keras.engine.training.data_adapter:train_validation_split",
     "keras.src.engine.saving": f"{_KERAS_HELPERS}",
-    "keras.src.engine.keras_tensor": "KerasTensor=tf.keras.__internal__.KerasTensor",
+    "keras.src.engine.keras_tensor": "tf.keras.__internal__ register_keras_tensor_specialization="
+    "meshflow.keras.engine.symbolic.keras_tensor:register_keras_tensor_specialization",
     "keras.src.engine.network": "Network=tf.keras.Model",
     "keras.src.initializers": f"tf.keras.initializers {_FANS}",
     "keras.src.initializers.initializers": f"{_FANS}",
     "keras.src.initializers.initializers_v2": f"{_FANS}",
     "keras.src.keras_parameterized": f"TestCase=tf.test.TestCase {_HELPERS}",
     "keras.src.layers": "tf.keras.layers tf.keras.layers.experimental",
+    "keras.src.layers.core": f"_delegate_method={_INSTANCES}:delegate_method "
+    f"_delegate_property={_INSTANCES}:delegate_property",
     "keras.src.layers.merge": "_Merge=meshflow.keras.layers.merging:Merge",
     "keras.src.layers.merging.base_merge": "_Merge=meshflow.keras.layers.merging:Merge",
     "keras.src.layers.recurrent": f"{_KERAS_HELPERS}",

@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from meshflow.core.runtime.import_paths import get_public_package
-from meshflow.core.values import nest
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
-from meshflow.core.values.shapes import ShapeLike
+from meshflow.core.values import composite, nest
+from meshflow.core.values.bounded_spec import BoundedTensorSpec as BoundedTensorSpec
 from meshflow.core.values.tensor import Tensor, TensorLike
-from meshflow.environment.types import ArrayLike, PyTree
+from meshflow.environment.types import PyTree
 
 _T = TypeVar("_T")
 
@@ -32,6 +31,7 @@ eager_mode, smart_cond = _internal.eager_context.eager_mode, _internal.smart_con
 is_resource_variable = _internal.ops.is_resource_variable
 broadcast_weights = _internal.ops.broadcast_weights
 assign_moving_average = _internal.train.assign_moving_average
+add_dispatch_support = _internal.dispatch.add_dispatch_support
 is_attrs, is_mapping = _structures.is_attrs, _structures.is_mapping
 list_to_tuple, sequence_like = _structures.list_to_tuple, _structures.sequence_like
 flatten_up_to, map_structure_up_to = _structures.flatten_up_to, _structures.map_structure_up_to
@@ -51,12 +51,12 @@ def ignore_decorator(*args: Any, **kwargs: object) -> Any:
 tf_export = keras_export = estimator_export = deprecated = deprecated_args = ignore_decorator
 deprecated_arg_values = deprecated_endpoints = do_not_generate_docs = ignore_decorator
 do_not_doc_inheritable = do_not_doc_in_subclasses = for_subclass_implementers = ignore_decorator
-doc_private = doc_in_current_and_subclasses = add_dispatch_support = ignore_decorator
+doc_private = doc_in_current_and_subclasses = ignore_decorator
 no_automatic_dependency_tracking = ignore_decorator
 no_automatic_dependency_tracking_scope = contextlib.nullcontext
 run_in_graph_and_eager_modes = run_all_in_graph_and_eager_modes = run_v2_only = ignore_decorator
 run_deprecated_v1 = run_v1_only = run_with_all_model_types = run_all_keras_modes = ignore_decorator
-make_composite_tensor = register = dispatch_for_types = ignore_decorator
+make_composite_tensor = dispatch_for_types = ignore_decorator
 deprecated_graph_mode_only = register_dense_tensor_like_type = ignore_decorator
 disable_xla = disable_all_xla = enable_control_flow_v2 = also_run_as_tf_function = ignore_decorator
 run_all_in_deprecated_graph_mode_only = disable_tfrt = build_as_function_and_v1_graph = (
@@ -80,9 +80,6 @@ def getargspec(func: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 _ArgSpec = namedtuple("_ArgSpec", "args varargs keywords defaults")
-# Registries of `type_spec_registry`, which have no entries because `register` is ignored.
-_NAME_TO_TYPE_SPEC: dict[str, type] = {}
-_TYPE_SPEC_TO_NAME: dict[type, str] = {}
 
 
 def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
@@ -94,19 +91,56 @@ def getfullargspec(func: Callable[..., Any]) -> inspect.FullArgSpec:
 
 
 def getcallargs(func: Callable[..., Any], *args: object, **kwargs: object) -> dict[str, object]:
-    """Return the arguments of a call by name, including additional keyword arguments and `self`."""
-    bound = inspect.signature(func).bind(*args, **kwargs)
-    bound.apply_defaults()
-    named = {"self": func.__self__} if inspect.ismethod(func) else {}
-    for name, value in bound.arguments.items():
-        kind = bound.signature.parameters[name].kind
-        named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
-    return named
+    """Return the arguments of a call by name, also those that the function does not accept, and `self`."""
+    spec = getfullargspec(func)
+    positional = (func.__self__, *args) if inspect.ismethod(func) else args
+    defaults = spec.defaults or ()
+    named = dict(zip(spec.args[len(spec.args) - len(defaults) :], defaults, strict=True))
+    remaining = [name for name in spec.args if name not in kwargs]
+    return (
+        named
+        | (spec.kwonlydefaults or {})
+        | kwargs
+        | dict(zip(remaining, positional, strict=False))
+    )
 
 
 def fn_args(fn: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the parameters of a function, without `self` of a method."""
     return tuple(inspect.signature(fn).parameters)
+
+
+# ---- registry of specs, which files refer to by their names -----------------------------------------
+
+_NAME_TO_TYPE_SPEC = composite.named_spec_classes
+_TYPE_SPEC_TO_NAME: dict[type, str] = {}
+
+
+def register(name: str) -> Callable[[type[_T]], type[_T]]:
+    """Return a decorator that registers the class of a spec under its name in files."""
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        registered = _NAME_TO_TYPE_SPEC.setdefault(name, cls)  # type: ignore[arg-type]
+        if registered is not cls:
+            raise ValueError(f"Name {name} has already been registered for class {registered}.")
+        _TYPE_SPEC_TO_NAME[cls] = name
+        return cls
+
+    return decorate
+
+
+def lookup(name: str) -> type:
+    """Return the class of a spec that has a name in files."""
+    if name not in _NAME_TO_TYPE_SPEC:
+        raise ValueError(f"No TypeSpec has been registered with name {name!r}")
+    return _NAME_TO_TYPE_SPEC[name]
+
+
+def get_name(cls: type) -> str:
+    """Return the name of the class of a spec in files."""
+    if cls not in _TYPE_SPEC_TO_NAME:
+        raise ValueError(f"TypeSpec {cls.__name__} has not been registered.")
+    return _TYPE_SPEC_TO_NAME[cls]
 
 
 # ---- structures -----------------------------------------------------------------------------
@@ -170,9 +204,22 @@ def convert_variables_to_tensors(structure: PyTree) -> PyTree:
     )
 
 
-def assert_shallow_structure(shallow_tree: PyTree, input_tree: PyTree, **_: object) -> None:
-    """Raise an error if a structure lacks an element of a shallow structure."""
+def assert_shallow_structure(
+    shallow_tree: PyTree, input_tree: PyTree, check_types: bool = True, **_: object
+) -> None:
+    """Raise an error if a structure lacks an element of a shallow structure, or has other containers."""
     flatten_up_to(shallow_tree, input_tree)
+    if not check_types or not nest.is_nested(shallow_tree):
+        return
+    kinds = (dict, list, tuple)
+    if any(isinstance(shallow_tree, k) != isinstance(input_tree, k) for k in kinds):
+        raise TypeError(
+            "The two structures don't have the same sequence type. Input structure has type "
+            f"{type(input_tree).__name__}, while shallow structure has type {type(shallow_tree).__name__}."
+        )
+    is_dict = isinstance(shallow_tree, dict)
+    for key, part in shallow_tree.items() if is_dict else enumerate(shallow_tree):
+        assert_shallow_structure(part, input_tree[key], check_types)
 
 
 def unwrap_value(value: _T) -> _T:
@@ -333,7 +380,7 @@ def is_in_xla_context(graph: object = None) -> bool:
 
 
 GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
-silence = contextlib.nullcontext
+silence = graph_mode = contextlib.nullcontext
 
 
 ENABLE_CONTROL_FLOW_V2 = True
@@ -413,50 +460,6 @@ def constant_value_as_shape(tensor: Any) -> tf.TensorShape:
     return tf.TensorShape([None] * tensor.shape[0] if value is None else value.tolist())
 
 
-class BoundedTensorSpec(tf.TensorSpec):
-    """Spec of a tensor with bounds, which reinforcement learning describes actions by.
-
-    Args:
-      shape: A shape; sizes may be None.
-      dtype: Dtype of the elements.
-      minimum: Lower bound, which broadcasts to the shape.
-      maximum: Upper bound, which broadcasts to the shape.
-      name: An optional name.
-    """
-
-    def __init__(
-        self, shape: ShapeLike, dtype: DTypeLike, minimum: ArrayLike, maximum: ArrayLike, name: str | None = None
-    ) -> None:  # fmt: skip
-        super().__init__(shape, dtype, name)
-        minimum, maximum = (np.array(b, self.dtype.as_numpy_dtype) for b in (minimum, maximum))
-        self.minimum, self.maximum = minimum, maximum
-        for bound in (self.minimum, self.maximum):
-            bound.setflags(write=False)
-            if self.shape.is_fully_defined():
-                np.broadcast_shapes(bound.shape, self.shape.as_list())
-
-    @classmethod
-    def from_spec(cls, spec: PyTree, name: str | None = None) -> BoundedTensorSpec:
-        """Return a copy of a spec, with the range of the dtype as its bounds by default."""
-        dtype = as_dtype(spec.dtype)
-        bounds = getattr(spec, "minimum", dtype.min), getattr(spec, "maximum", dtype.max)
-        return cls(spec.shape, dtype, *bounds, name or spec.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BoundedTensorSpec) and self.__reduce__() == other.__reduce__()
-
-    __hash__ = tf.TensorSpec.__hash__
-
-    def __repr__(self) -> str:
-        names = ("shape", "dtype", "minimum", "maximum", "name")
-        parts = zip(names, map(repr, self.__reduce__()[1]), strict=True)
-        return f"BoundedTensorSpec({', '.join(f'{n}={v}' for n, v in parts)})"
-
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
-        bounds = self.minimum.tolist(), self.maximum.tolist()
-        return BoundedTensorSpec, (self.shape, self.dtype, *bounds, self.name)
-
-
 class Convolution:
     """Callable that convolves inputs with a filter; layers create it while they are built.
 
@@ -497,14 +500,3 @@ def get_test_data(
     y = generator.randint(0, num_classes, size=(count,))
     x = (means[y] + generator.normal(size=(count, *input_shape))).astype("float32")
     return (x[:train_samples], y[:train_samples]), (x[train_samples:], y[train_samples:])
-
-
-# Numbers of dtypes in files: `types_pb2.DT_FLOAT`.
-globals().update(
-    {f"DT_{name}": as_dtype(dtype).as_datatype_enum for name, dtype in {
-        "FLOAT": "float32", "DOUBLE": "float64", "INT32": "int32", "UINT8": "uint8", "INT16": "int16",
-        "INT8": "int8", "STRING": "string", "COMPLEX64": "complex64", "INT64": "int64", "BOOL": "bool",
-        "BFLOAT16": "bfloat16", "UINT16": "uint16", "COMPLEX128": "complex128", "HALF": "float16",
-        "UINT32": "uint32", "UINT64": "uint64",
-    }.items()}
-)  # fmt: skip

@@ -280,6 +280,9 @@ class _ShimLoader(Loader):
             _make_private(module, self._path)  # type: ignore[arg-type]
         else:
             _make_public(module, self._namespace, self._path)  # type: ignore[arg-type]
+        if module.__name__.endswith("_pb2"):
+            # Generated modules of libraries import the modules of the files that they need.
+            _load_object("meshflow.shims.proto_files:declare_module")(module.__name__)
 
 
 class _ShimFinder(MetaPathFinder):

@@ -205,9 +205,12 @@ class AbslAssertions(unittest.TestCase):
             self.assertSameStructure(x, y, aname + path, bname + path, msg)
 
     def assertMappingEqual(
-        self, a: Mapping[Any, object], b: Mapping[Any, object], msg: str | None = None
-    ) -> None:
-        """Fail unless two mappings have equal items."""
+        self, a: Mapping[Any, object], b: Mapping[Any, object], msg: str | None = None,
+        mapping_type: type = Mapping,
+    ) -> None:  # fmt: skip
+        """Fail unless two values have a type of mappings and equal items."""
+        self.assertIsInstance(a, mapping_type, msg)
+        self.assertIsInstance(b, mapping_type, msg)
         self.assertDictEqual(dict(a), dict(b), msg)
 
     def assertProtoEquals(

@@ -74,8 +74,9 @@ class TestCase(AbslAssertions):
         return self._get_temp_directory()
 
     def evaluate(self, tensors: PyTree) -> PyTree:
-        """Return the NumPy values of a structure of tensors, or of a function's result."""
-        return nest.map_structure(_to_numpy, tensors() if callable(tensors) else tensors)
+        """Return the NumPy values of a structure of tensors and functions, which are called."""
+        read = lambda value: self.evaluate(value()) if callable(value) else _to_numpy(value)
+        return nest.map_structure(read, tensors)
 
     def evaluate_if_both_tensors(self, a: PyTree, b: PyTree) -> tuple[PyTree, PyTree]:
         """Return the NumPy values of two tensors; other values are unchanged."""
@@ -105,7 +106,7 @@ class TestCase(AbslAssertions):
         a, b = _to_array(a), _to_array(b)
         self._check_same_shape(a, b, msg)
         with np.errstate(invalid="ignore"):
-            same = a == b
+            same = np.array(list(map(_are_equal, a.flat, b.flat))) if _has_rows(a) else a == b
             if a.dtype.kind in "fc" and b.dtype.kind in "fc":
                 same = same | (np.isnan(a) & np.isnan(b))
         self._check_all(np.asarray(same), a, b, "not equal", msg)
@@ -135,6 +136,10 @@ class TestCase(AbslAssertions):
             a, b = [a[k] for k in sorted(a)], [b[k] for k in sorted(a)]
         a, b = _to_array(a), _to_array(b)
         self._check_same_shape(a, b, msg)
+        if _has_rows(a):
+            for x, y in zip(a.flat, b.flat, strict=True):
+                self.assertAllClose(x, y, rtol, atol, msg)
+            return
         close = np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
         self._check_all(np.asarray(close), a, b, f"not close (rtol={rtol}, atol={atol})", msg)
 
@@ -325,6 +330,16 @@ def _to_numpy(value: Any) -> Any:
     if isinstance(value, IndexedSlices):
         return IndexedSlicesValue(*map(_to_numpy, (value.values, value.indices, value.dense_shape)))
     return value.numpy() if hasattr(value, "numpy") else value
+
+
+def _has_rows(value: np.ndarray) -> bool:
+    """Return whether the elements are arrays, as in the values of ragged tensors."""
+    return value.dtype == object and any(isinstance(v, np.ndarray) for v in value.flat)
+
+
+def _are_equal(a: np.ndarray, b: np.ndarray) -> bool:
+    is_nested = a.shape == b.shape and _has_rows(a)
+    return all(map(_are_equal, a.flat, b.flat)) if is_nested else np.array_equal(a, b)
 
 
 def _to_array(value: TensorLike) -> np.ndarray:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from meshflow.core.runtime.errors import NotAvailableError
 from meshflow.core.values.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -75,14 +77,39 @@ def no_gradient(op_type: str) -> None:
 
 
 class Graph:
-    """A placeholder for `isinstance` checks: functions are traced to jaxprs instead.
+    """A scope of version 1's programs, in which ops are executed at once; `tf.function` creates real graphs.
 
-    Raises:
-      NotImplementedError: At construction.
+    Members that need the ops of a graph raise `NotAvailableError`.
+
+    Example:
+      >>> import meshflow as tf
+      >>> with tf.Graph().as_default():
+      ...     total = tf.add(1, 2)
+      >>> total.numpy().item()
+      3
     """
 
-    def __init__(self) -> None:
-        raise NotImplementedError("tf.Graph is not available: use tf.function.")
+    seed: int | None = None
+    finalized = False
+    version = 0
+
+    @contextlib.contextmanager
+    def as_default(self) -> Iterator[Self]:
+        """Run a block."""
+        yield self
+
+    def finalize(self) -> None:
+        """Do nothing."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise NotAvailableError(
+                f"tf.Graph has no member {name!r}, because ops are executed at once. Define a tf.function, whose "
+                "get_concrete_function(...).graph has the members of a graph."
+            )
 
 
 class Operation:

@@ -16,12 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from meshflow.core.dispatch import symbolic_calls
 from meshflow.core.dispatch.dispatch import apply
 from meshflow.core.dispatch.operation import CAST, Op
 from meshflow.core.runtime.bounds_checks import BoundsCheck, check_bounds, check_segment_ids
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.values import dtypes
-from meshflow.core.values.composite import CompositeSpec, CompositeTensor
+from meshflow.core.values.composite import (
+    CompositeSpec,
+    CompositeTensor,
+    is_extension,
+    split_value,
+)
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape, as_shape
@@ -84,6 +90,8 @@ class IndexedSlices(CompositeTensor):
       array([[3.],
              [0.]], dtype=float32)
     """
+
+    _is_extension = False
 
     _is_tensor_like = True
 
@@ -354,6 +362,21 @@ def accept_composites(public: F) -> F:
     return function  # type: ignore[return-value]
 
 
+def accept_types_of_libraries(public: F) -> F:
+    """Make a public op of one tensor accept extension types, by applying it to their parts.
+
+    Types with a dispatcher of their own are passed to the op.
+    """
+
+    @functools.wraps(public)
+    def function(input: Any, name: str | None = None) -> Any:
+        if is_extension(input) and not isinstance(input, symbolic_calls.composite_types):
+            return input.join_parts([public(part, name) for part in split_value(input)])
+        return public(input, name)
+
+    return function  # type: ignore[return-value]
+
+
 def make_elementwise_row_rule(
     compute: Callable[[Tensor, IndexedSlices], IndexedSlices],
 ) -> Callable[..., Any]:
@@ -439,6 +462,8 @@ class SparseTensorSpec(CompositeSpec):
         """Return the spec of the rows of such tensors."""
         return SparseTensorSpec(self._shape.as_list()[1:], self._dtype)
 
+    _batch, _unbatch = to_batch_spec, to_row_spec
+
     def is_compatible_with(self, value: object) -> bool:
         """Check whether a sparse tensor, or the spec of one, has this dtype and a compatible shape."""
         return (
@@ -469,6 +494,8 @@ class SparseTensor(CompositeTensor):
       >>> tf.sparse.to_dense(s).numpy()
       array([[0., 5., 0.]], dtype=float32)
     """
+
+    _is_extension = False
 
     _is_tensor_like = True
 
@@ -607,6 +634,8 @@ class SparseTensor(CompositeTensor):
 
     def __mul__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.mul)
+
+    __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> SparseTensor:
         return self._combine_elements(other, operator.truediv)

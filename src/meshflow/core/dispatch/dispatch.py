@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar, overload
@@ -513,6 +514,12 @@ def _get_annotation(parameter: inspect.Parameter) -> str:
     return annotation if isinstance(annotation, str) else ""
 
 
+# Message of JAX, for which programs search TensorFlow's message.
+_INCOMPATIBLE_SHAPES = re.compile(
+    r"^(\w+ got i|I)ncompatible shapes for broadcasting: (shapes=\[)?\((.*?),?\), \((.*?),?\)[.\]]$"
+)
+
+
 def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> Exception:
     """Return TensorFlow's exception for a shape or value error of an op.
 
@@ -533,7 +540,8 @@ def translate_error(op_name: str, error: Exception, operands: Sequence[Any]) -> 
         return errors.UnimplementedError(
             f"{op_name} does not work on strings. [Op:{op_name}; operands: {shapes}]"
         )
-    text = f"{op_name}: {error} [Op:{op_name}; operands: {shapes or 'none'}]"
+    reason = _INCOMPATIBLE_SHAPES.sub(r"Incompatible shapes: [\3] vs. [\4]", str(error))
+    text = f"{op_name}: {reason} [Op:{op_name}; operands: {shapes or 'none'}]"
     if isinstance(error, (ValueError, TypeError, IndexError, ZeroDivisionError)):
         return errors.InvalidValueError(text)
     return type(error)(text)

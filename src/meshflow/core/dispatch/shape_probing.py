@@ -31,11 +31,12 @@ class ShapeProbe:
 
     Attributes:
       used: Whether a placeholder value was created.
+      invents_sizes: Whether unknown sizes are replaced by numbers, for which assertions do not hold.
     """
 
     def __init__(self, trace_index: int) -> None:
         self.trace_index = trace_index
-        self.used = False
+        self.used = self.invents_sizes = False
 
     def make_value(self, tensor: Tensor) -> np.ndarray:
         """Return a placeholder value.

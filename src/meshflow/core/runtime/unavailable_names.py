@@ -29,7 +29,7 @@ _NAMES_BY_REASON: dict[str, str] = {
         "compat.v1.ragged.RaggedTensorValue compat.v1.ragged.constant_value"
     ),
     "use tf.experimental.dispatch_for_api and its relatives.": (
-        "__internal__.dispatch.GlobalOpDispatcher __internal__.dispatch.OpDispatcher"
+        "__internal__.dispatch.GlobalOpDispatcher"
     ),
     "see the MLIR of jax.jit(...).lower(...).": "mlir",
     "it places the variables of version 1's graphs. Variables created in the scope of a "

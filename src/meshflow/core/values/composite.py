@@ -12,17 +12,18 @@ A composite tensor with strings is a constant of a trace, like a tensor of strin
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self, TypeGuard
 
 import jax
 
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TypeSpec
+from meshflow.core.values.specs import TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
 __all__ = [
+    "BatchableSpec",
     "CompositeSpec",
     "CompositeTensor",
     "can_split",
@@ -64,6 +65,9 @@ class CompositeTensor:
       >>> tf.nest.flatten(tf.ragged.constant([[1], []]), expand_composites=True)[1].numpy()
       array([0, 1, 1])
     """
+
+    # Whether the class belongs to a user or a library; the types of TensorFlow have code of their own.
+    _is_extension = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -176,11 +180,16 @@ class CompositeSpec(TypeSpec):
 
     def list_component_specs(self) -> list[TypeSpec]:
         """List the specs of the components."""
-        return list(self._component_specs)
+        return jax.tree_util.tree_leaves(self._component_specs)
 
     def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
         """Return a value with the results of a function of the specs of its components."""
-        return self._from_components([fill(spec) for spec in self._component_specs])
+        return self._from_components(jax.tree_util.tree_map(fill, self._component_specs))
+
+    def is_compatible_with(self, spec_or_value: Any) -> bool:
+        """Check whether a value, or a spec, has the same type and compatible components."""
+        other = type_spec_from_value(spec_or_value)
+        return type(other) is type(self) and _are_compatible(self._serialize(), other._serialize())
 
     def most_specific_compatible_type(self, other: TypeSpec) -> Self:
         """Return the most specific spec that covers both.
@@ -218,17 +227,89 @@ class CompositeSpec(TypeSpec):
         return f"{type(self).__name__}{self._serialize()!r}"
 
 
+class BatchableSpec(CompositeSpec):
+    """Base class of specs of libraries whose values datasets can batch; methods are TensorFlow's private ones."""
+
+    @property
+    def _flat_tensor_specs(self) -> list[Any]:
+        return [s for spec in self.list_component_specs() for s in spec._flat_tensor_specs]
+
+    def _to_tensor_list(self, value: PyTree) -> list[Any]:
+        return self._list_tensors(value, "_to_tensor_list")
+
+    def _to_batched_tensor_list(self, value: PyTree) -> list[Any]:
+        return self._list_tensors(value, "_to_batched_tensor_list")
+
+    def _list_tensors(self, value: PyTree, method: str) -> list[Any]:
+        specs = self._component_specs
+        structure: PyTree = jax.tree_util.tree_structure(specs)
+        components = structure.flatten_up_to(self._to_components(value))
+        pairs = zip(jax.tree_util.tree_leaves(specs), components, strict=True)
+        return [tensor for spec, part in pairs for tensor in getattr(spec, method)(part)]
+
+    def _from_compatible_tensor_list(self, tensor_list: Sequence[Any]) -> PyTree:
+        supply = iter(tensor_list)
+
+        def fill(spec: PyTree) -> PyTree:
+            tensors = [tensor for _, tensor in zip(spec._flat_tensor_specs, supply, strict=False)]
+            return spec._from_compatible_tensor_list(tensors)
+
+        return self.fill_components(fill)
+
+
+class _TensorListEncoder:
+    """Encoder of values by the private methods of their specs."""
+
+    def batch(self, spec: PyTree, batch_size: int | None) -> PyTree:
+        """Return the spec of a batch of values."""
+        return spec._batch(batch_size)
+
+    def unbatch(self, spec: PyTree) -> PyTree:
+        """Return the spec of the values in a batch."""
+        return spec._unbatch()
+
+    def encode(self, spec: PyTree, value: PyTree, minimum_rank: int = 0) -> PyTree:
+        """Return tensors that can be batched."""
+        return spec._to_batched_tensor_list(value) if minimum_rank else spec._to_tensor_list(value)
+
+    def decode(self, spec: PyTree, encoding: PyTree) -> PyTree:
+        """Return a value from its tensors."""
+        return spec._from_compatible_tensor_list(encoding)
+
+    def encoding_specs(self, spec: PyTree) -> PyTree:
+        """Return the specs of the tensors."""
+        return spec._flat_tensor_specs
+
+
+_TENSOR_LISTS = _TensorListEncoder()
+
+
 def _generalize(first: PyTree, second: PyTree) -> PyTree:
     """Combine the serializations of two specs."""
     if isinstance(first, TypeSpec) and isinstance(second, TypeSpec):
         return first.most_specific_compatible_type(second)  # type: ignore[attr-defined]
     if isinstance(first, TensorShape) and isinstance(second, TensorShape):
         return first.most_specific_compatible_shape(second)
-    if type(first) is tuple and type(second) is tuple and len(first) == len(second):
-        return tuple(map(_generalize, first, second))
+    if type(first) in (list, tuple) and type(first) is type(second) and len(first) == len(second):
+        return type(first)(map(_generalize, first, second))
+    if isinstance(first, Mapping) and isinstance(second, Mapping) and first.keys() == second.keys():
+        return {key: _generalize(value, second[key]) for key, value in first.items()}
     if type(first) is not type(second) or first != second:
         raise ValueError(f"No TypeSpec is compatible with both {first!r} and {second!r}")
     return first
+
+
+def _are_compatible(first: PyTree, second: PyTree) -> bool:
+    """Compare the serializations of two specs."""
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(_are_compatible, first, second))
+    if isinstance(first, Mapping):
+        is_same = first.keys() == second.keys()
+        return is_same and all(_are_compatible(v, second[key]) for key, v in first.items())
+    check = getattr(first, "is_compatible_with", None)
+    return check(second) if check else first == second
 
 
 def _is_constant(parts: Sequence[Any]) -> bool:
@@ -237,7 +318,7 @@ def _is_constant(parts: Sequence[Any]) -> bool:
 
 def is_extension(value: object) -> TypeGuard[CompositeTensor]:
     """Check whether a value belongs to an extension type of the user."""
-    return getattr(value, "_is_dispatched_extension", False)
+    return getattr(value, "_is_extension", False)
 
 
 def is_extension_spec(spec: object) -> TypeGuard[CompositeSpec]:
@@ -252,10 +333,12 @@ def get_batch_encoder(spec: CompositeSpec) -> PyTree:
       TypeError: If the type is not batchable.
     """
     encoder = getattr(spec.value_type, "__batch_encoder__", None)
+    if encoder is None and hasattr(spec, "_batch"):
+        return _TENSOR_LISTS
     if encoder is None:
         raise TypeError(
             f"{spec.value_type.__qualname__} cannot be batched. Derive it from "
-            "tf.experimental.BatchableExtensionType."
+            "tf.experimental.BatchableExtensionType, or define _batch and _unbatch in its spec."
         )
     return encoder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,22 @@ class Dimension:
     def __eq__(self, other: object) -> Any:
         value = other.value if isinstance(other, Dimension) else other
         return None if self._value is None or value is None else self._value == value
+
+    def _compare(self, other: Any, function: Callable[[int, int], bool]) -> bool | None:
+        value = Dimension(other).value
+        return None if self._value is None or value is None else function(self._value, value)
+
+    def __lt__(self, other: Any) -> bool | None:
+        return self._compare(other, operator.lt)
+
+    def __le__(self, other: Any) -> bool | None:
+        return self._compare(other, operator.le)
+
+    def __gt__(self, other: Any) -> bool | None:
+        return self._compare(other, operator.gt)
+
+    def __ge__(self, other: Any) -> bool | None:
+        return self._compare(other, operator.ge)
 
     def __hash__(self) -> int:
         return hash(self._value)

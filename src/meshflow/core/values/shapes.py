@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias, overload
@@ -57,6 +58,15 @@ class TensorShape:
     def dims(self) -> list[Dimension] | None:
         """Return the sizes as a list of objects with a `value`, or None if the rank is unknown."""
         return None if self._dims is None else [Dimension(size) for size in self._dims]
+
+    def as_proto(self) -> Any:
+        """Return the shape as a protocol buffer."""
+        # The module needs an optional package.
+        make = importlib.import_module("meshflow.io.messages").TensorShapeProto
+
+        if self._dims is None:
+            return make(unknown_rank=True)
+        return make(dim=[{"size": -1 if d is None else d} for d in self._dims])
 
     # The type of a size is `int | Any`, because sizes are usually known. So type checkers do not
     # require a test for None.
@@ -242,9 +252,15 @@ def _as_dims(dims: Any) -> tuple[int | None, ...] | None:
         return dims._dims
     if isinstance(dims, (int, np.integer)):
         return (_as_size(dims),)
+    if hasattr(dims, "unknown_rank"):  # A message of a file.
+        return None if dims.unknown_rank else tuple(_as_size(_from_message(d)) for d in dims.dim)
     if isinstance(dims, str) or not isinstance(dims, Iterable):
         raise TypeError(f"Expected a shape: an iterable of sizes, a size, or None; got {dims!r}.")
     return tuple(_as_size(d) for d in dims)
+
+
+def _from_message(dim: Any) -> int | None:
+    return None if dim.size == -1 else dim.size
 
 
 def _as_size(size: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshflow.core.values import dtypes
@@ -40,6 +40,21 @@ class TypeSpec:
     def is_compatible_with(self, value: Any) -> bool:
         """Check whether `value`, or another spec, satisfies this description."""
         raise NotImplementedError(f"{type(self).__name__} does not define is_compatible_with.")
+
+    # Specs of libraries call these private methods of the specs of their components.
+
+    @property
+    def _flat_tensor_specs(self) -> list[Any]:
+        return [self]
+
+    def _to_tensor_list(self, value: Any) -> list[Any]:
+        return [value]
+
+    def _to_batched_tensor_list(self, value: Any) -> list[Any]:
+        return self._to_tensor_list(value)
+
+    def _from_compatible_tensor_list(self, tensor_list: Sequence[Any]) -> Any:
+        return tensor_list[0]
 
 
 class TensorSpec(TypeSpec):
@@ -107,6 +122,12 @@ class TensorSpec(TypeSpec):
     def value_type(self) -> type:
         """Return the class that the spec describes, `tf.Tensor`."""
         return Tensor
+
+    def _batch(self, batch_size: int | None) -> TensorSpec:
+        return TensorSpec([batch_size, *self._shape.as_list()], self._dtype)
+
+    def _unbatch(self) -> TensorSpec:
+        return TensorSpec(self._shape.as_list()[1:], self._dtype)
 
     def most_specific_compatible_type(self, other: TypeSpec) -> TensorSpec:
         """Return the most specific spec that covers both.

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.runtime.name_scopes import name_scope
 from meshflow.core.variables.variable import Variable
 
@@ -50,6 +51,20 @@ class ObservableAttributes:
             )
         setattr(self, name, trackable)
         return trackable
+
+    def _trackable_children(self, save_type: str = "checkpoint", **_: object) -> dict[str, Any]:
+        """Return the objects that are saved with this one, by name."""
+        children: dict[str, Any] = get_public_package().__internal__.tracking.list_children(self)
+        return children
+
+    @property
+    def _unconditional_checkpoint_dependencies(self) -> list[Any]:
+        reference = get_public_package().__internal__.tracking.TrackableReference
+        return [reference(*item) for item in self._trackable_children().items()]
+
+    def _lookup_dependency(self, name: str, cached_dependencies: Any = None) -> Any:
+        """Return an object that is saved with this one, or None."""
+        return (cached_dependencies or self._trackable_children()).get(name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_on_attribute"}

@@ -27,6 +27,7 @@ from meshflow.core.runtime.context import (
 )
 from meshflow.core.runtime.devices import get_array_device
 from meshflow.core.runtime.errors import FailedPreconditionError, InvalidValueError
+from meshflow.core.runtime.import_paths import get_public_package
 from meshflow.core.runtime.memory_errors import translate_memory_error
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.tracing.trace import init_scope
@@ -498,6 +499,11 @@ class Variable(VariableRowMethods, _Operators):
                 )
             self._write(result)
         return self
+
+    def count_up_to(self, limit: int) -> Tensor:
+        """Return the value of an integer variable and increment it; see `tf.compat.v1.count_up_to`."""
+        value: Tensor = get_public_package().compat.v1.count_up_to(self, limit)
+        return value
 
     def assign_add(
         self,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshflow.core.dispatch.shape_probing import ShapeProbe, probe_shapes
 from meshflow.core.runtime.errors import InvalidArgumentError, InvalidValueError
 from meshflow.core.tracing.trace import trace_shapes
 from meshflow.core.values import dtypes, nest
@@ -303,9 +304,13 @@ class FlatMap(RandomTransformation):
         finally:
             elements.close()
         samples = samples or [structure.map_specs(_make_blank_leaf, self.parent.element_spec)]
-        inner = [
-            self._create_inner_dataset(element, index) for index, element in enumerate(samples)
-        ]
+        # Assertions hold when elements are read, perhaps not yet.
+        probe = ShapeProbe(0)
+        probe.invents_sizes = True
+        with probe_shapes(probe):
+            inner = [
+                self._create_inner_dataset(element, index) for index, element in enumerate(samples)
+            ]
         self._supports_chunks = all(d.iter_chunks(Epoch(d)) is not None for d in inner)
         # The sizes may differ between the datasets, so the specs are merged.
         return functools.reduce(structure.merge_specs, [d.element_spec for d in inner])

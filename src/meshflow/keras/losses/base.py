@@ -137,6 +137,12 @@ class Loss:
         # A fully masked batch has the loss 0.
         return weights * math.cast(math.divide_no_nan(1.0, fraction), weights.dtype)
 
+    def _get_reduction(self) -> str:
+        """Return the reduction; subclasses in libraries call this method."""
+        self._check_reduction()
+        is_auto = self.reduction == Reduction.AUTO
+        return Reduction.SUM_OVER_BATCH_SIZE if is_auto else self.reduction
+
     def _check_reduction(self) -> None:
         # A mean over the examples of one replica, summed over the replicas, is too large by their
         # number.

@@ -65,10 +65,6 @@ class SparseTensorValue(NamedTuple):
 class _DefaultGraph(Graph):
     """The graph of a thread, which is empty."""
 
-    seed: int | None = None
-    finalized = False
-    version = 0
-
     def __init__(self) -> None:
         self._name_counts: dict[str, int] = {}
 
@@ -76,11 +72,6 @@ class _DefaultGraph(Graph):
     def building_function(self) -> bool:
         """Return whether a function is being traced."""
         return not executing_eagerly()
-
-    @contextlib.contextmanager
-    def as_default(self) -> Iterator[_DefaultGraph]:
-        """Run a block."""
-        yield self
 
     def get_name_scope(self) -> str:
         """Return the current name scope."""

@@ -31,7 +31,7 @@ _MODULES = {
     "mixed_precision": ("loss_scaling",),
     "saved_model": ("saved_model",),
     "keras.backend": ("sessions",),
-    "keras.layers": ("cudnn_layers",),
+    "keras.layers": ("keras_layers",),
     "summary": ("graph_names",),
     "train": ("train", "optimizers", "learning_rates", "graph_names"),
 }

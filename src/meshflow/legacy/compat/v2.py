@@ -9,4 +9,6 @@ __all__ = list(_tf.__all__)
 
 
 def __getattr__(name: str) -> object:
+    if name == "enable_v2_behavior":
+        return _tf.compat.v1.enable_v2_behavior
     return getattr(_tf, name)

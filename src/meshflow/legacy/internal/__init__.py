@@ -39,7 +39,7 @@ _NAMES: dict[str, str] = {
         f"{space}.{name}".lstrip("."): f"{_FUNCTIONS}.{module}:{name}"
         for space, module, text in (
             ("decorator", "functions", "make_decorator unwrap"),
-            ("dispatch", "functions", "add_dispatch_support"),
+            ("dispatch", "dispatchers", "OpDispatcher add_dispatch_support"),
             (
                 "distribute",
                 "functions",
@@ -62,7 +62,11 @@ _NAMES: dict[str, str] = {
             ("ops", "functions", "broadcast_weights is_resource_variable"),
             ("smart_cond", "functions", "smart_cond"),
             ("tf2", "functions", "enabled"),
-            ("tracking", "tracking", "AutoTrackable Trackable TrackableReference wrap"),
+            (
+                "tracking",
+                "tracking",
+                "AutoTrackable Trackable TrackableReference list_children wrap",
+            ),
             (
                 "tracking",
                 "tracking",
@@ -82,10 +86,10 @@ _NAMES: dict[str, str] = {
     },
 }
 _KERAS_NAMES: dict[str, str] = {
-    **dict.fromkeys(
-        ("KerasTensor", "RaggedKerasTensor", "SparseKerasTensor"),
-        "meshflow.keras.engine.symbolic.keras_tensor:KerasTensor",
-    ),
+    **{
+        name: f"meshflow.keras.engine.symbolic.keras_tensor:{name}"
+        for name in ("KerasTensor", "RaggedKerasTensor", "SparseKerasTensor")
+    },
     "enable_unsafe_deserialization": "keras.config.enable_unsafe_deserialization",
     "layers.BaseDenseAttention": "meshflow.keras.layers.attention:BaseDenseAttention",
     "losses.LossFunctionWrapper": "meshflow.keras.losses.base:LossFunctionWrapper",

@@ -19,7 +19,6 @@ from meshflow.legacy.compat.public_package import tf
 __all__ = [
     "BoolGauge",
     "add",
-    "add_dispatch_support",
     "assign_moving_average",
     "broadcast_weights",
     "control_status_ctx",
@@ -171,11 +170,6 @@ def unwrap(maybe_tf_decorator: PyTree) -> tuple[list[Any], Any]:
         decorators.append(maybe_tf_decorator)
         maybe_tf_decorator = maybe_tf_decorator.__wrapped__
     return decorators, maybe_tf_decorator
-
-
-def add_dispatch_support(target: object = None, iterable_parameters: object = None) -> object:
-    """Return a function, or with options a decorator, unchanged."""
-    return (lambda function: function) if target is None else target
 
 
 def smart_cond(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from meshflow.checkpoint.object_graph import list_children
 from meshflow.core.variables.module import ObservableAttributes
 
 __all__ = [
     "AutoTrackable",
     "Trackable",
     "TrackableReference",
+    "list_children",
     "no_automatic_dependency_tracking",
     "sticky_attribute_assignment",
     "wrap",

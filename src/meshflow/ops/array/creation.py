@@ -248,10 +248,19 @@ def eye(
       >>> tf.eye(2, batch_shape=[5]).shape
       TensorShape([5, 2, 2])
     """
-    (rows,) = as_sizes(num_rows, "num_rows")
-    columns = rows if num_columns is None else as_sizes(num_columns, "num_columns")[0]
+    (rows,) = as_sizes(_to_integer(num_rows), "num_rows")
+    columns = rows
+    if num_columns is not None:
+        (columns,) = as_sizes(_to_integer(num_columns), "num_columns")
     batch = () if batch_shape is None else as_sizes(batch_shape)
     return apply(_EYE, (), (rows, columns, batch, as_dtype(dtype).name))
+
+
+def _to_integer(size: Any) -> Any:
+    """Convert a size that a program computed with floating-point numbers."""
+    if isinstance(size, Tensor) and size.dtype.is_floating:
+        return Tensor(size.array.astype("int32"))
+    return int(size) if isinstance(size, float) and size.is_integer() else size
 
 
 _EYE = Op(

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshflow.core.dispatch.composite import (
     accept_composites,
+    accept_types_of_libraries,
     make_elementwise_row_rule,
 )
 from meshflow.core.dispatch.dispatch import op
@@ -18,7 +19,7 @@ from meshflow.core.dispatch.symbolic_calls import accept_symbolic, dispatch_comp
 from meshflow.core.runtime.context import context
 from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.values import dtypes
-from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.composite import CompositeTensor, is_extension
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
@@ -69,7 +70,11 @@ def shape(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = Non
 
 
 def _make_shape_tensor(input: Any, out_type: DTypeLike) -> Tensor:
-    sizes, dtype = _get_shape(input).as_list(), as_dtype(out_type).dtype
+    static = _get_shape(input)
+    if is_extension(input) and not static.is_fully_defined():
+        # An object of a library, such as a parameter, may know less than its value.
+        static = _get_shape(convert_to_tensor(input))
+    sizes, dtype = static.as_list(), as_dtype(out_type).dtype
     return (
         make_sizes_tensor((*sizes,), dtype)
         if has_symbolic_size(sizes)
@@ -121,6 +126,7 @@ def size(input: Any, out_type: DTypeLike = dtypes.int32, name: str | None = None
     return Tensor(np.array(count, as_dtype(out_type).dtype))
 
 
+@accept_types_of_libraries
 @accept_composites
 @op(same=(), strings="moves")
 def identity(input: TensorLike, name: str | None = None) -> Tensor:

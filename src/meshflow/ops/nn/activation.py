@@ -18,7 +18,7 @@ from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_op_key
 from meshflow.ops.array import where, zeros_like
 from meshflow.ops.array.shaping import StaticInts
-from meshflow.ops.math import log_sigmoid, sigmoid, tanh
+from meshflow.ops.math import cast, log_sigmoid, sigmoid, tanh
 from meshflow.ops.random import count_counters, derive_key
 
 __all__ = [
@@ -276,16 +276,15 @@ def bias_add(
 
 @op(same=("x",), kinds="f", name="dropout")
 def _dropout(
-    x: TensorLike, key: TensorLike, rate: TensorLike, noise_shape: tuple[int | None, ...] | None
-) -> Tensor:
+    x: TensorLike, key: TensorLike, rate: TensorLike, scale: TensorLike, noise_shape: tuple[int | None, ...] | None
+) -> Tensor:  # fmt: skip
     shape = (
         x.shape
         if noise_shape is None
         else tuple(s if n is None else n for n, s in zip(noise_shape, x.shape, strict=True))
     )
     mask = philox.draw_uniform(key, shape, x.dtype) >= rate.astype(x.dtype)
-    scale = (1 / (1 - rate.astype(jnp.float32))).astype(x.dtype)
-    return jnp.where(mask, x * scale, jnp.zeros((), x.dtype))
+    return jnp.where(mask, x * scale.astype(x.dtype), jnp.zeros((), x.dtype))
 
 
 def apply_dropout(
@@ -293,7 +292,10 @@ def apply_dropout(
 ) -> Tensor:
     """Apply dropout with an explicit key."""
     shape = None if noise_shape is None else to_static_value(noise_shape, "noise_shape")
-    return _dropout(x, key, convert_to_tensor(rate, dtype_hint="float32"), shape)
+    # A quotient of Python numbers has double precision: 3 / 2, not 1.5000001, for a rate of 1 / 3.
+    scale = 1 / (1 - rate) if isinstance(rate, (int, float)) else 1 / (1 - cast(rate, "float32"))
+    rate, scale = (convert_to_tensor(v, dtype_hint="float32") for v in (rate, scale))
+    return _dropout(x, key, rate, scale, shape)
 
 
 def count_dropout_counters(x: Tensor, noise_shape: StaticInts = None) -> int | jax.Array:

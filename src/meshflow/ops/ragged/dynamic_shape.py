@@ -48,6 +48,8 @@ class DynamicRaggedShape(CompositeTensor):
       <DynamicRaggedShape lengths=[2, (1, 2)] num_row_partitions=1>
     """
 
+    _is_extension = False
+
     def __init__(
         self,
         row_partitions: Sequence[RowPartition],

@@ -255,6 +255,8 @@ class RowPartition(CompositeTensor):
       ([0, 2, 2, 3], [0, 0, 2])
     """
 
+    _is_extension = False
+
     def __init__(
         self,
         row_splits: Tensor,

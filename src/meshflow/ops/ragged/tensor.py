@@ -98,6 +98,8 @@ class RaggedTensor(CompositeTensor, _Operators):
       ([[10, 20], [], [30]], [[1, 2], [-1, -1], [3, -1]])
     """
 
+    _is_extension = False
+
     _is_tensor_like = True
     _keras_mask = None
     __array_priority__ = 150
@@ -809,6 +811,8 @@ class RaggedTensorSpec(CompositeSpec):
         """Return the spec of the rows of such tensors."""
         sizes = self._shape.as_list()[1:]
         return RaggedTensorSpec(sizes, self.dtype, self.ragged_rank - 1, self.row_splits_dtype)
+
+    _batch, _unbatch = to_batch_spec, to_row_spec
 
     def _serialize(self) -> tuple[Any, ...]:
         parts = self._shape, self._dtype, self._ragged_rank, self._row_splits_dtype

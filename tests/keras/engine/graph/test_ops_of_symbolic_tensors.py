@@ -39,5 +39,5 @@ def test_unknown_sizes_that_meet_known_ones_are_these():
     assert shape(ops.matmul(symbolic(None, 3), symbolic(None, 4))) == (None, 4)
     assert shape(ops.reshape(symbolic(None, 3), (3, 2))) == (3, 2)
     assert shape(ops.concatenate([symbolic(None, 3), symbolic(2, None)], 1)) == (2, None)
-    with pytest.raises(ValueError, match="incompatible shapes"):
+    with pytest.raises(ValueError, match="Incompatible shapes"):
         ops.add(symbolic(None, 3), symbolic(2, 4))

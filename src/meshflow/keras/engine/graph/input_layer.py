@@ -13,6 +13,7 @@ from meshflow.core.values.specs import TensorSpec
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import Config
 from meshflow.keras import settings
+from meshflow.keras.engine.graph.json_values import deserialize_value, serialize_value
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, Node
 from meshflow.ops.ragged import RaggedTensorSpec
@@ -107,13 +108,21 @@ class InputLayer(Layer):
 
     def get_config(self) -> Config:
         """Return the configuration."""
-        return {
+        config = {
             "batch_input_shape": self._batch_input_shape,
             "dtype": self.dtype,
             "sparse": self.sparse,
             "ragged": self.ragged,
             "name": self.name,
         }
+        type_spec = self.inbound_nodes[0].outputs.type_spec
+        is_extension = is_extension_spec(type_spec)
+        return config | ({"type_spec": serialize_value(type_spec)} if is_extension else {})
+
+    @classmethod
+    def from_config(cls, config: Config) -> InputLayer:
+        """Create the layer from its configuration."""
+        return cls(**config | {"type_spec": deserialize_value(config.get("type_spec"))})
 
 
 def _make_composite_spec(
@@ -164,7 +173,8 @@ def Input(
       >>> y.shape
       TensorShape([None, 3])
     """
-    batch_shape = kwargs.pop("batch_shape", None) or kwargs.pop("batch_input_shape", None)
+    batch_shape = kwargs.pop("batch_input_shape", None)
+    batch_shape = kwargs.pop("batch_shape", batch_shape)
     if kwargs:
         raise ValueError(f"Unrecognized keyword arguments to Input: {sorted(kwargs)}")
     if shape is not None and batch_shape is not None:

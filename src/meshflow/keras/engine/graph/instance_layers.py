@@ -6,14 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.environment.types import Config, PyTree
 from meshflow.keras import settings
 from meshflow.keras.engine.graph.op_layers import TFOpLambda
-from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
+from meshflow.keras.engine.symbolic.keras_tensor import (
+    KerasTensor,
+    RaggedKerasTensor,
+    SparseKerasTensor,
+    register_keras_tensor_specialization,
+)
+from meshflow.ops.ragged.tensor import RaggedTensor
 
 __all__ = ["InstanceMethod", "InstanceProperty"]
 
@@ -70,7 +77,23 @@ def _find_attribute(self: KerasTensor, name: str) -> Any:
         return NotImplemented
     if isinstance(attribute, property):
         return InstanceProperty(name)(self)
-    return lambda *args, **kwargs: InstanceMethod(name)(self, args=list(args), kwargs=kwargs)
+    return _make_method(name).__get__(self)
 
 
+def _make_method(name: str) -> Callable[..., PyTree]:
+    return lambda self, *args, **kwargs: InstanceMethod(name)(self, args=list(args), kwargs=kwargs)
+
+
+def delegate_property(keras_tensor_cls: type[KerasTensor], property_name: str) -> None:
+    """Define a property of symbolic tensors by that of their values."""
+    setattr(keras_tensor_cls, property_name, property(InstanceProperty(property_name)))
+
+
+def delegate_method(keras_tensor_cls: type[KerasTensor], method_name: str) -> None:
+    """Define a method of symbolic tensors by that of their values."""
+    setattr(keras_tensor_cls, method_name, _make_method(method_name))
+
+
+register_keras_tensor_specialization(SparseTensor, SparseKerasTensor)
+register_keras_tensor_specialization(RaggedTensor, RaggedKerasTensor)
 KerasTensor._find_attribute = _find_attribute  # type: ignore[method-assign]

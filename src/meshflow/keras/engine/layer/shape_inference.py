@@ -175,7 +175,7 @@ def _infer_with_probes(
     call: Callable[..., PyTree], args: PyTree, kwargs: PyTree, probes: tuple[ShapeProbe, ShapeProbe]
 ) -> PyTree:
     symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
-    if all(t.shape.is_fully_defined() and not t.known_values for t in symbolic):
+    if all(_has_known_sizes(t) and not t.known_values for t in symbolic):
         first, _, masks = _trace_specs(call, args, kwargs, _PLACEHOLDER_SIZES[0], probes[0])
         if probes[0].used:
             return _compare_traces(call, args, kwargs, _PLACEHOLDER_SIZES, probes)
@@ -190,6 +190,13 @@ def _infer_with_probes(
             return _compare_traces(call, args, kwargs, _SMALL_PLACEHOLDER_SIZES, probes)
         except Exception:
             raise error from None
+
+
+def _has_known_sizes(tensor: KerasTensor) -> bool:
+    parts = (
+        nest.flatten_parts(tensor.type_spec) if is_extension_spec(tensor.type_spec) else [tensor]
+    )
+    return all(part.shape.is_fully_defined() for part in parts)
 
 
 def _compare_traces(
@@ -221,6 +228,8 @@ def _trace_specs(
     """
     known: dict[int, np.ndarray] = {}
     masks: dict[int, TensorSpec] = {}
+    symbolic = [v for v in nest.flatten((args, kwargs)) if isinstance(v, KerasTensor)]
+    probe.invents_sizes = not all(map(_has_known_sizes, symbolic))
     input_masks = {
         str(i): _make_placeholder(v._keras_mask, size)
         for i, v in enumerate(nest.flatten((args, kwargs)))

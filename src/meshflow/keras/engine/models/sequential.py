@@ -9,6 +9,7 @@ from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
+from meshflow.core.values.composite import is_extension
 from meshflow.core.values.dtypes import DTypeLike, as_dtype
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
@@ -199,7 +200,8 @@ class Sequential(GraphMembers):
     def _maybe_build(self, inputs: PyTree, args: tuple = (), kwargs: dict | None = None) -> None:
         if self.built:
             return
-        if self._input is None and isinstance(getattr(inputs, "shape", None), TensorShape):
+        has_shape = isinstance(getattr(inputs, "shape", None), TensorShape)
+        if self._input is None and has_shape and not is_extension(inputs):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]

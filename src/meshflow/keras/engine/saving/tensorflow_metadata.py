@@ -9,12 +9,14 @@ from typing import Any
 
 from meshflow.checkpoint.bundle_messages import ObjectNode
 from meshflow.core.values import nest
-from meshflow.core.values.composite import CompositeSpec, is_extension_spec
-from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import Config, Json, PyTree
 from meshflow.keras.engine.graph.graph import get_graph
+from meshflow.keras.engine.graph.json_values import (
+    serialize_shapes,
+    serialize_tuple,
+    serialize_value,
+)
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.saving.model_configuration import (
     make_model_config,
@@ -92,7 +94,7 @@ def _collect_metadata(layer: Any) -> Config:
         # Without a configuration, the object can only be restored from its saved functions.
         metadata = {"class_name": type(layer).__name__}
     batch_shape = getattr(layer, "_batch_input_shape", None)
-    metadata |= {"name": layer.name, "batch_input_shape": _serialize_value(batch_shape)}
+    metadata |= {"name": layer.name, "batch_input_shape": serialize_value(batch_shape)}
     if _get_model_class(layer) == "InputLayer":
         return metadata | {"dtype": layer.dtype, "sparse": False, "ragged": False}
     metadata |= {
@@ -105,15 +107,15 @@ def _collect_metadata(layer: Any) -> Config:
         "autocast": layer._autocast,
     }
     if layer._build_input_shape is not None:
-        metadata["build_input_shape"] = _serialize_shapes(layer._build_input_shape)
+        metadata["build_input_shape"] = serialize_shapes(layer._build_input_shape)
     if _get_model_class(layer):
         metadata["is_graph_network"] = get_graph(layer) is not None
         specs = layer.__dict__.get("_save_spec")
-        spec = None if specs is None else _serialize_value(specs)
+        spec = None if specs is None else serialize_value(specs)
         metadata["save_spec"] = spec
         args, kwargs = layer.__dict__.get("_more_specs", ((), {}))
-        arguments = [[spec, *map(_serialize_value, args)], _serialize_value(kwargs)]
-        metadata["full_save_spec"] = None if spec is None else _serialize_tuple(arguments)
+        arguments = [[spec, *map(serialize_value, args)], serialize_value(kwargs)]
+        metadata["full_save_spec"] = None if spec is None else serialize_tuple(arguments)
     return metadata
 
 
@@ -188,47 +190,3 @@ def _convert_argument(value: Json) -> Json:
     if set(value) == {"list"}:
         return [_convert_argument(v) for v in value["list"]]
     raise NotImplementedError(f"Keras 2 cannot express the argument {value!r} of a call.")
-
-
-def _serialize_tuple(items: Sequence[Any]) -> dict[str, Any]:
-    return {"class_name": "__tuple__", "items": list(items)}
-
-
-def _serialize_shapes(value: PyTree) -> Json:
-    """Convert a shape, or a nested structure of shapes, to tf.keras's JSON form."""
-    if isinstance(value, dict):
-        return {key: _serialize_shapes(v) for key, v in value.items()}
-    if isinstance(value, TensorShape) or all(s is None or isinstance(s, int) for s in value):
-        # Layers that were first called while the model is saved have symbols as sizes.
-        sizes = [n if isinstance(n, int) else None for n in TensorShape(value).as_list()]
-        return {"class_name": "TensorShape", "items": sizes}
-    items = [_serialize_shapes(v) for v in value]
-    return _serialize_tuple(items) if isinstance(value, tuple) else items
-
-
-def _serialize_value(value: PyTree) -> Json:
-    """Convert tuples, shapes and tensor specs to tf.keras's JSON form."""
-    if isinstance(value, TensorSpec):
-        shape = _serialize_shapes(value.shape)
-        return {
-            "class_name": "TypeSpec",
-            "type_spec": "tf.TensorSpec",
-            "serialized": [shape, value.dtype.name, value.name],
-        }
-    if isinstance(value, CompositeSpec):
-        if is_extension_spec(value):
-            return None
-        parts = [
-            p.name if isinstance(p, DType) else _serialize_value(p) for p in value._serialize()
-        ]
-        name = f"tf.{type(value).__name__}"
-        return {"class_name": "TypeSpec", "type_spec": name, "serialized": parts}
-    if isinstance(value, TensorShape):
-        return _serialize_shapes(value)
-    if isinstance(value, tuple):
-        return _serialize_tuple([_serialize_value(v) for v in value])
-    if isinstance(value, list):
-        return [_serialize_value(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _serialize_value(v) for k, v in value.items()}
-    return value

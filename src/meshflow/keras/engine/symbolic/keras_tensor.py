@@ -15,7 +15,7 @@ from meshflow.core.values import nest
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType
 from meshflow.core.values.shapes import ShapeLike, TensorShape
-from meshflow.core.values.specs import TensorSpec, TypeSpec
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Reference
 from meshflow.environment.types import PyTree
 
@@ -51,6 +51,14 @@ class KerasTensor(_Base):
     _symbolic_priority = 1
     __array_priority__ = 200
 
+    def __new__(cls, type_spec: TypeSpec | None = None, name: str | None = None) -> KerasTensor:
+        """Create an object of the class for the values that the spec describes."""
+        value_type = getattr(type_spec, "value_type", None)
+        if cls is KerasTensor and isinstance(value_type, type):
+            pairs = _specializations.items()
+            cls = next((k for base, k in pairs if issubclass(value_type, base)), cls)
+        return super().__new__(cls)
+
     def __init__(self, type_spec: TypeSpec, name: str | None = None) -> None:
         if not hasattr(type_spec, "shape"):
             raise ValueError(
@@ -85,7 +93,7 @@ class KerasTensor(_Base):
         """Return the element type; that of the first tensor if an extension type defines none."""
         spec = self._type_spec
         if isinstance(spec, CompositeSpec) and not hasattr(spec, "dtype"):
-            spec = next(s for s in spec.list_component_specs() if hasattr(s, "dtype"))
+            spec = next(s for s in nest.flatten_parts(spec) if hasattr(s, "dtype"))
         return spec.dtype
 
     @property
@@ -100,6 +108,21 @@ class KerasTensor(_Base):
         """Return the layer call that creates the tensor."""
         layer, index, _ = self._keras_history
         return layer.inbound_nodes[index]
+
+    @classmethod
+    def from_type_spec(cls, type_spec: TypeSpec, name: str | None = None) -> KerasTensor:
+        """Return a symbolic tensor for a spec."""
+        return cls(type_spec, name)
+
+    @classmethod
+    def from_tensor(cls, tensor: object) -> KerasTensor:
+        """Return a symbolic tensor for values like one value."""
+        return cls(type_spec_from_value(tensor), getattr(tensor, "name", None))
+
+    @classmethod
+    def _overload_operator(cls, tensor_class: type, operator: str) -> None:
+        """Use an operator of the class of the values, as libraries call this method."""
+        setattr(cls, operator, getattr(tensor_class, operator))
 
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
@@ -182,6 +205,25 @@ class KerasTensor(_Base):
             f" (created by layer '{self._keras_history.layer.name}')" if self._keras_history else ""
         )
         return f"<KerasTensor: shape={self.shape} dtype={self.dtype.name}{created}>"
+
+
+# Subclasses of `KerasTensor` by the classes of their values; the first match counts.
+_specializations: dict[type, type[KerasTensor]] = {}
+
+
+def register_keras_tensor_specialization(
+    cls: type, keras_tensor_subclass: type[KerasTensor]
+) -> None:
+    """Make the symbolic tensors of the values of a class instances of a subclass of `KerasTensor`."""
+    _specializations[cls] = keras_tensor_subclass
+
+
+class RaggedKerasTensor(KerasTensor):
+    """Symbolic ragged tensor."""
+
+
+class SparseKerasTensor(KerasTensor):
+    """Symbolic sparse tensor."""
 
 
 class Node:

@@ -223,7 +223,10 @@ SIGNATURE_MESSAGES: MessageTable = {
         "name": (1, "|string"),
         "dtype": (2, "int32"),
         "tensor_shape": (3, "TensorShapeProto"),
+        "composite_tensor": (5, "|TensorInfo.CompositeTensor"),
     },
+    # The spec is a `TypeSpecProto`.
+    "TensorInfo.CompositeTensor": {"type_spec": (1, "bytes"), "components": (2, "*TensorInfo")},
     "SignatureDef": {
         "inputs": (1, "{}TensorInfo"),
         "outputs": (2, "{}TensorInfo"),

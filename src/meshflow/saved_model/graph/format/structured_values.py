@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshflow.core.runtime.errors import DataLossError
+from meshflow.core.values.bounded_spec import BoundedTensorSpec
 from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.specs import TensorSpec
 from meshflow.environment.types import PyTree
-from meshflow.saved_model.graph.format.messages import Message
+from meshflow.io.tensors import make_ndarray, make_tensor_proto
+from meshflow.saved_model.graph.format.messages import Message, StructuredValue
 from meshflow.saved_model.graph.format.node_attributes import parse_shape
 from meshflow.saved_model.graph.format.nodes import to_dtype_enum, write_shape
 from meshflow.saved_model.manifest.composite_values import (
@@ -23,7 +25,7 @@ from meshflow.saved_model.manifest.composite_values import (
 )
 from meshflow.saved_model.manifest.json_structures import get_sizes, make_named_tuple
 
-__all__ = ["read_structure", "write_argument_spec", "write_structure"]
+__all__ = ["encode_structure", "read_structure", "write_argument_spec", "write_structure"]
 
 # Names of the supported composite specs, and of unsupported types, by TensorFlow's enum of spec classes.
 _SPEC_NAMES = {1: "SparseTensorSpec", 2: "IndexedSlicesSpec", 3: "RaggedTensorSpec"}
@@ -58,10 +60,16 @@ def write_structure(proto: Message, value: PyTree) -> None:
     elif isinstance(value, str):
         proto.string_value = value
     elif isinstance(value, TensorSpec):
-        spec = proto.tensor_spec_value
+        is_bounded = isinstance(value, BoundedTensorSpec)
+        spec = proto.bounded_tensor_spec_value if is_bounded else proto.tensor_spec_value
         spec.dtype = to_dtype_enum(value.dtype)
         spec.name = value.name or ""
         write_shape(spec.shape, get_sizes(value.shape))
+        if isinstance(value, BoundedTensorSpec):
+            bounded = proto.bounded_tensor_spec_value
+            for field in ("minimum", "maximum"):
+                text = make_tensor_proto(getattr(value, field)).SerializeToString()
+                getattr(bounded, field).ParseFromString(text)
     elif isinstance(value, DType):
         proto.tensor_dtype_value = to_dtype_enum(value)
     elif isinstance(value, TensorShape):
@@ -94,6 +102,13 @@ def _write_container(proto: Message, value: PyTree) -> None:
             write_structure(proto.dict_value.fields[key], part)
     else:
         raise UnsavableError(f"{value!r} of type {type(value).__name__}")
+
+
+def encode_structure(nested_structure: PyTree) -> Message:
+    """Return the `StructuredValue` of a nested structure; see `write_structure`."""
+    proto: Message = StructuredValue()
+    write_structure(proto, nested_structure)
+    return proto
 
 
 def write_argument_spec(
@@ -135,7 +150,11 @@ def read_structure(proto: Message) -> PyTree:
     if kind in ("bool_value", "int64_value", "float64_value", "string_value"):
         return value
     if kind in ("tensor_spec_value", "bounded_tensor_spec_value"):
-        return TensorSpec(parse_shape(value.shape), as_dtype(value.dtype), value.name or None)
+        spec = TensorSpec(parse_shape(value.shape), as_dtype(value.dtype), value.name or None)
+        if kind == "tensor_spec_value" or not value.HasField("minimum"):
+            return spec
+        low, high = make_ndarray(value.minimum), make_ndarray(value.maximum)
+        return BoundedTensorSpec(spec.shape, spec.dtype, low, high, spec.name)
     if kind == "tensor_dtype_value":
         return as_dtype(value)
     if kind == "tensor_shape_value":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshflow.core.values import nest
+from meshflow.core.values.composite import CompositeSpec
 from meshflow.core.values.specs import TensorSpec
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import PyTree
@@ -35,6 +37,7 @@ from meshflow.saved_model.graph.writing import program_functions
 from meshflow.saved_model.graph.writing.program_functions import ExportedProgram, WrittenFunction
 from meshflow.saved_model.graph.writing.table_nodes import add_table
 from meshflow.saved_model.host_steps.plan import FunctionPlan, HostStep, ProgramsByRank
+from meshflow.saved_model.manifest.composite_values import list_component_specs
 from meshflow.saved_model.manifest.json_structures import UnsavableError
 from meshflow.saved_model.programs.stablehlo import NO_GRADIENT
 from meshflow.saved_model.saving.function_saver import SavedFunction
@@ -400,13 +403,14 @@ class GraphWriter:
                     shape=make_shape(None if spec.shape.rank is None else list(spec.shape)),
                 )
             )
-            _set_tensor_info(definition.inputs[key], f"{inputs[-1]}:0", spec)
+            _set_tensor_info(definition.inputs[key], iter([f"{inputs[-1]}:0"]), spec)
         inputs += [f"variable_{n}" for n in written.bound_inputs]
         call = program_functions.add_call(
             self._graph.node, f"{name}_call", written.definition, inputs, written.outs
         )
-        for i, (key, spec) in enumerate(sorted(program.result_specs.items())):
-            _set_tensor_info(definition.outputs[key], f"{call}:{i}", spec)
+        results = (f"{call}:{i}" for i in itertools.count())
+        for key, spec in sorted(program.result_specs.items()):
+            _set_tensor_info(definition.outputs[key], results, spec)
 
     # ---- saving and restoring --------------------------------------------------------------
 
@@ -482,7 +486,16 @@ def _set_user_object(proto: Message, identifier: str) -> None:
     user_object.version.producer = user_object.version.min_consumer = 1
 
 
-def _set_tensor_info(proto: Message, name: str, spec: TensorSpec) -> None:
-    proto.name = name
+def _set_tensor_info(proto: Message, names: Iterator[str], spec: PyTree) -> None:
+    """Describe an argument or a result, given an iterator of the names of its tensors."""
+    if isinstance(spec, CompositeSpec):
+        described = messages.StructuredValue()
+        write_structure(described, spec)
+        composite = proto.composite_tensor
+        composite.type_spec = described.type_spec_value.SerializeToString()
+        for part in list_component_specs(spec):
+            _set_tensor_info(composite.components.add(), names, part)
+        return
+    proto.name = next(names)
     proto.dtype = to_dtype_enum(spec.dtype)
     write_shape(proto.tensor_shape, None if spec.shape.rank is None else list(spec.shape))

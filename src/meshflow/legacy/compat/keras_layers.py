@@ -1,12 +1,13 @@
-"""`tf.compat.v1.keras.layers`: recurrent layers that used cuDNN; XLA computes them on every device."""
+"""`tf.compat.v1.keras.layers`: classes that version 2 does not have, such as layers that used cuDNN."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from meshflow.keras import layers
 from meshflow.keras.layers import GRU, LSTM
 
-__all__ = ["CuDNNGRU", "CuDNNLSTM"]
+__all__ = ["CuDNNGRU", "CuDNNLSTM", "DenseFeatures"]
 
 
 class CuDNNGRU(GRU):
@@ -31,3 +32,9 @@ class CuDNNLSTM(LSTM):
 
     def __init__(self, units: int, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
+
+
+# Libraries compare the types of layers with the classes of both versions.
+DenseFeatures = type(
+    "DenseFeatures", (layers.DenseFeatures,), {"__doc__": layers.DenseFeatures.__doc__}
+)
