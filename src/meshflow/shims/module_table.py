@@ -82,6 +82,7 @@ PACKAGES = frozenset(
 
 _HELPERS = "meshflow.shims.private_helpers"
 _COMBINATIONS = "meshflow.shims.test_combinations"
+_KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
 _FANS = "_compute_fans=meshflow.keras.initializers:compute_fans compute_fans=meshflow.keras.initializers:compute_fans"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
@@ -270,7 +271,7 @@ MODULES = {
     "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
-    "keras.src.backend": "tf.keras.backend",
+    "keras.src.backend": f"tf.keras.backend _current_graph={_KERAS_HELPERS}:_current_graph",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
@@ -305,8 +306,8 @@ MODULES = {
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
     "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_COMBINATIONS} {_HELPERS}",
-    "keras.src.testing_infra.test_utils": f"{_HELPERS}",
-    "keras.src.testing_utils": f"{_HELPERS}",
+    "keras.src.testing_infra.test_utils": f"{_KERAS_TESTS} {_HELPERS}",
+    "keras.src.testing_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.utils": f"tf.keras.utils {_KERAS_HELPERS} {_HELPERS}",
     "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
 }

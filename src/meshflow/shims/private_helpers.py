@@ -294,6 +294,11 @@ class EagerContext:
 context = EagerContext
 
 
+def graph_mode() -> contextlib.AbstractContextManager[object]:
+    """Return a context with a graph of its own, in which ops run at once, as elsewhere."""
+    return tf.Graph().as_default()
+
+
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 

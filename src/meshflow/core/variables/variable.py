@@ -248,6 +248,11 @@ class Variable(VariableRowMethods, _Operators):
     def _shared_name(self) -> str:
         return self._name
 
+    # Optimizers use it as the key of a variable.
+    @property
+    def _unique_id(self) -> str:
+        return f"{self._name}_{id(self)}"
+
     @property
     def dtype(self) -> dtypes.DType:
         """Return the element type."""
@@ -318,6 +323,12 @@ class Variable(VariableRowMethods, _Operators):
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
         return self._static_shape
+
+    def _dense_var_to_tensor(
+        self, dtype: dtypes.DTypeLike | None = None, name: str | None = None, as_ref: bool = False
+    ) -> Tensor:
+        """Return the value, for libraries that wrap variables."""
+        return convert_to_tensor(self, dtype=dtype)
 
     # ---- reading ---------------------------------------------------------------------------
 

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from meshflow.core.config.graph_mode import Graph
-from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.config.graph_mode import get_default_graph
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -62,67 +61,6 @@ class SparseTensorValue(NamedTuple):
     dense_shape: Any
 
 
-class _DefaultGraph(Graph):
-    """The graph of a thread, which is empty."""
-
-    seed: int | None = None
-    finalized = False
-    version = 0
-
-    def __init__(self) -> None:
-        self._name_counts: dict[str, int] = {}
-
-    @property
-    def building_function(self) -> bool:
-        """Return whether a function is being traced."""
-        return not executing_eagerly()
-
-    @contextlib.contextmanager
-    def as_default(self) -> Iterator[_DefaultGraph]:
-        """Run a block."""
-        yield self
-
-    def get_name_scope(self) -> str:
-        """Return the current name scope."""
-        return tf.get_current_name_scope()
-
-    def restart_names(self) -> None:
-        """Forget the names that were used."""
-        self._name_counts.clear()
-
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """Return a name that was not used before: `name`, `name_1` and so on."""
-        unique, key = name, name.lower()
-        count = self._name_counts.get(key, 0)
-        while unique.lower() in self._name_counts:
-            count, unique = count + 1, f"{name}_{max(count, 1)}"
-        if mark_as_used:
-            self._name_counts[key] = max(count, 1)
-            self._name_counts.setdefault(unique.lower(), 1)
-        return unique
-
-    def get_operations(self) -> list[Any]:
-        """Return an empty list."""
-        return []
-
-    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """Return an empty list."""
-        return []
-
-    get_collection_ref = get_collection
-
-    def add_to_collection(self, name: str, value: object) -> None:
-        """Do nothing."""
-
-
-_graph = _DefaultGraph()
-
-
-def get_default_graph() -> Graph:
-    """Return an empty graph, with the state of the thread."""
-    return _graph
-
-
 def _make_list_function(name: str) -> Callable[..., list[Any]]:
     def function(*args: object, **kwargs: object) -> list[Any]:
         return []
@@ -150,7 +88,7 @@ def add_to_collections(names: object, value: object) -> None:
 
 def reset_default_graph() -> None:
     """Restart the numbers of automatic names; the graph itself is always empty."""
-    _graph.restart_names()
+    get_default_graph().restart_names()
     tf.keras.backend.reset_uids()
 
 
