@@ -299,6 +299,13 @@ def graph_mode() -> contextlib.AbstractContextManager[object]:
     return tf.Graph().as_default()
 
 
+load_context = contextlib.nullcontext
+
+
+def get_load_options() -> None:
+    """Return None, the options of a model that is being loaded: loaders pass their options themselves."""
+
+
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 

@@ -17,6 +17,8 @@ class CompiledModel(Protocol):
     """The attributes of a compiled model that the check reads."""
 
     compiled_loss: Any
+    # Other steps may change the labels, or compute other losses.
+    has_own_train_step: bool
 
     @property
     def outputs(self) -> PyTree:
@@ -45,11 +47,11 @@ class LabelRangeCheck:
         """
         model = self._model
         container = model.compiled_loss
-        if container is None:
+        if container is None or model.has_own_train_step:
             return []
         outputs, losses = model.outputs, container.losses
         if not losses:
-            losses = _flatten_by_name(container.user_losses, model.output_names or [])
+            losses = _flatten_by_name(container._user_losses, model.output_names or [])
         if not any(map(_takes_class_indices, losses)):
             return []
         if container.prediction_shapes:

@@ -156,7 +156,7 @@ class TrainingSteps(StepCounterMethods):
         """
         del x
         container = self.compiled_loss
-        if container.user_losses is not None and y is None and not self.losses:
+        if container._user_losses is not None and y is None and not self.losses:
             return None  # type: ignore[return-value]
 
         def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:
@@ -227,14 +227,18 @@ class TrainingSteps(StepCounterMethods):
         """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
+    @property
+    def has_own_train_step(self) -> bool:
+        """Check whether the user has replaced `train_step`."""
+        return getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
+
     def _delegates_gradients(self, batch: tuple[Any, ...]) -> bool:
         """Check whether `train_step` delegates loss and gradients to Keras.
 
         Options that split the loss require this.
         """
-        is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
         data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not is_overridden or delegates_gradients(self, _unpack_single_input(data))
+        return not self.has_own_train_step or delegates_gradients(self, _unpack_single_input(data))
 
     # ---- compiled steps --------------------------------------------------------------------
 
