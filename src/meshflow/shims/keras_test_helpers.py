@@ -32,7 +32,7 @@ def layer_test(
     test_harness: Any = None,
     supports_masking: bool | None = None,
 ) -> np.ndarray:
-    """Check a layer: its shapes, dtypes, weights and configuration, alone and in two kinds of models.
+    """Check the shapes, dtypes, weights and configuration of a layer and of models with it.
 
     Args:
       layer_cls: Class of the layer.

@@ -295,7 +295,7 @@ context = EagerContext
 
 
 def graph_mode() -> contextlib.AbstractContextManager[object]:
-    """Return a context with a graph of its own, in which ops run at once, as elsewhere."""
+    """Return a context with a graph of its own, in which ops run at once."""
     return tf.Graph().as_default()
 
 

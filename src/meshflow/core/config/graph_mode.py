@@ -79,7 +79,7 @@ def no_gradient(op_type: str) -> None:
 
 
 class Graph:
-    """Graph of TensorFlow 1, which stays empty: in a block with it, ops run at once, as elsewhere.
+    """Graph of TensorFlow 1, without ops: those in a block with it run at once, as in all other code.
 
     A session returns the values that tensors have. Use `tf.function` for programs that run more than once.
 
