@@ -212,7 +212,7 @@ def get_small_subclass_mlp(num_hidden: int, num_classes: int) -> Any:
         return get_small_mlp(num_hidden, num_classes, None)
 
 
-class _LayerModel(tf.keras.Model):  # type: ignore[misc]
+class _LayerModel(tf.keras.Model):
     """Subclassed model with layers in sequence."""
 
     def __init__(self, model_layers: Sequence[Any], **kwargs: Any) -> None:
