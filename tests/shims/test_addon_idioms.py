@@ -101,12 +101,47 @@ def test_cells_and_variables_of_metrics():
     assert [v.name for v in module.variables] == ["total:0", "count:0"]
 
 
+def test_weights_that_libraries_append():
+    class Appending(keras.layers.Layer):
+        def build(self, input_shape):
+            self._trainable_weights.append(tf.Variable(1.0, name="w"))
+            self._non_trainable_weights += [tf.Variable(2.0, trainable=False, name="n")]
+
+    layer = Appending()
+    layer.build(None)
+    assert [v.name for v in layer.weights] == ["w:0", "n:0"]
+    assert layer._dedup_weights(layer.weights * 2) == layer.weights
+    layer._trainable_weights = []
+    assert [v.name for v in layer.weights] == ["n:0"]
+
+
+def test_inputs_of_sequential_models_have_the_dtype_of_the_first_layer():
+    layer = keras.layers.Lambda(tf.strings.length, input_shape=[], dtype=tf.string)
+    model = keras.Sequential([layer])
+    assert model.inputs[0].dtype == "string"
+    assert model.predict(np.array(["ab", "c"]), verbose=0).tolist() == [2, 1]
+
+
+def test_losses_containers_are_copied():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", loss_weights=[2.0])
+    container, mean = model.compiled_loss, keras.metrics.Mean(name="other")
+    weights = container._user_loss_weights
+    copy = type(container)(container._user_losses, weights, ["dense"], total_loss_mean=mean)
+    assert float(copy(tf.zeros([1, 1]), tf.ones([1, 1]))) == 2
+    assert copy.metrics[0] is mean
+
+
 def test_graphs_run_ops_at_once():
     with tf.Graph().as_default() as graph:
         assert tf.compat.v1.get_default_graph() is graph
         with tf.compat.v1.Session(graph=graph) as session:
             assert session.run(tf.constant(1) + 1) == 2
     assert tf.compat.v1.get_default_graph() is not graph
+    variable = tf.compat.v1.Variable(1.0, use_resource=True, collections=[], name="v")
+    assert type(variable) is tf.Variable and variable.name == "v:0"
+    assert isinstance(tf.Variable(1.0), tf.compat.v1.Variable)
+    assert issubclass(tf.Variable, tf.compat.v1.Variable)
 
 
 def test_helpers_of_tests_of_layers():

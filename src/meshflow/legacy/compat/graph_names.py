@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from meshflow.core.config.graph_mode import get_default_graph
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
@@ -59,6 +60,40 @@ class SparseTensorValue(NamedTuple):
     indices: Any
     values: Any
     dense_shape: Any
+
+
+class _VariableType(type):
+    """Type of version 1's `Variable`, which has other parameters; variables are instances of `tf.Variable`."""
+
+    def __call__(
+        cls,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: object = None,
+        validate_shape: bool = True,
+        caching_device: object = None,
+        name: str | None = None,
+        variable_def: object = None,
+        dtype: DTypeLike | None = None,
+        expected_shape: object = None,
+        import_scope: object = None,
+        constraint: Callable[[Any], Any] | None = None,
+        use_resource: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Create a variable; `collections`, `expected_shape` and `use_resource` have no effect."""
+        kwargs |= {"validate_shape": validate_shape, "name": name, "constraint": constraint}
+        return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, tf.Variable)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, tf.Variable)
+
+
+class Variable(metaclass=_VariableType):
+    """`tf.Variable` with the parameters of version 1."""
 
 
 def _make_list_function(name: str) -> Callable[..., list[Any]]:
@@ -167,6 +202,7 @@ __all__ = [
         "FileWriterCache",
         "GraphKeys",
         "SparseTensorValue",
+        "Variable",
         "add_to_collection",
     ),
     *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),
