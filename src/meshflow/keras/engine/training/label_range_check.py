@@ -17,8 +17,10 @@ class CompiledModel(Protocol):
     """The attributes of a compiled model that the check reads."""
 
     compiled_loss: Any
-    # Other steps may change the labels, or compute other losses.
-    has_own_train_step: bool
+
+    @property
+    def has_own_train_step(self) -> bool:
+        """Return whether the step is the user's, which may change the labels or compute other losses."""
 
     @property
     def outputs(self) -> PyTree:
