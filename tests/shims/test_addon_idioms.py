@@ -158,3 +158,14 @@ def test_helpers_of_tests_of_layers():
             assert helpers.get_small_mlp(2, 3, 4)(tf.ones([1, 4])).shape == (1, 3)
             assert helpers.should_run_eagerly()
     assert helpers.get_model_type() == "functional"
+
+
+@pytest.mark.parametrize("base", [keras.layers.Dense, keras.layers.Conv1D, keras.layers.GRUCell])
+def test_properties_with_the_names_of_weights(base):
+    class WithoutBias(base):
+        @property
+        def bias(self):
+            return None
+
+    options = {"kernel_size": 1} if base is keras.layers.Conv1D else {}
+    assert WithoutBias(2, use_bias=False, **options).bias is None

@@ -53,6 +53,8 @@ class _Projection(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
+    bias: Variable | None = None
+
     def __init__(
         self,
         equation: str,
@@ -64,7 +66,6 @@ class _Projection(Layer):
         super().__init__(**kwargs)
         self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
         self._settings = settings
-        self.bias: Variable | None = None
 
     def build(self, input_shape: PyTree) -> None:
         """Create kernel and bias."""

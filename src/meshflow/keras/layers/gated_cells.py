@@ -38,6 +38,8 @@ class GatedCell(AbstractRNNCell):
 
     num_gates = 1
 
+    bias: Any = None
+
     def __init__(
         self,
         units: int,
@@ -90,7 +92,6 @@ class GatedCell(AbstractRNNCell):
         }
         if self.use_bias:
             shapes["bias"] = self._get_bias_shape()
-        self.bias: Any = None
         for name, shape in shapes.items():
             option = name.split("_")[0]
             weight = self.add_weight(
