@@ -19,10 +19,6 @@ class CompiledModel(Protocol):
     compiled_loss: Any
 
     @property
-    def has_own_train_step(self) -> bool:
-        """Return whether the step is the user's, which may change the labels or compute other losses."""
-
-    @property
     def outputs(self) -> PyTree:
         """Return the symbolic outputs, None for a subclassed model."""
 
@@ -49,7 +45,7 @@ class LabelRangeCheck:
         """
         model = self._model
         container = model.compiled_loss
-        if container is None or model.has_own_train_step:
+        if container is None:
             return []
         outputs, losses = model.outputs, container.losses
         if not losses:

@@ -227,18 +227,14 @@ class TrainingSteps(StepCounterMethods):
         """Return the forward pass and loss that strategies and planners trace."""
         return ModelProgram(self)
 
-    @property
-    def has_own_train_step(self) -> bool:
-        """Check whether the user has replaced `train_step`."""
-        return getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
-
     def _delegates_gradients(self, batch: tuple[Any, ...]) -> bool:
         """Check whether `train_step` delegates loss and gradients to Keras.
 
         Options that split the loss require this.
         """
+        is_overridden = getattr(self.train_step, "__func__", None) is not TrainingSteps.train_step
         data = tuple(part for n, part in enumerate(batch) if any(v is not None for v in batch[n:]))
-        return not self.has_own_train_step or delegates_gradients(self, _unpack_single_input(data))
+        return not is_overridden or delegates_gradients(self, _unpack_single_input(data))
 
     # ---- compiled steps --------------------------------------------------------------------
 
