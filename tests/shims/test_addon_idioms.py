@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from absl.testing import parameterized
 
 import meshflow as tf
 from meshflow.shims import keras_test_helpers as helpers
@@ -169,3 +170,12 @@ def test_properties_with_the_names_of_weights(base):
 
     options = {"kernel_size": 1} if base is keras.layers.Conv1D else {}
     assert WithoutBias(2, use_bias=False, **options).bias is None
+
+
+def test_dictionaries_in_cases_with_parameters_of_absl():
+    class Case(tf.test.TestCase, parameterized.TestCase):
+        pass
+
+    Case().assertEqual({"a": 1}, {"a": 1})
+    with pytest.raises(AssertionError, match="'a': 2"):
+        Case().assertEqual({"a": 1}, {"a": 2})
