@@ -448,6 +448,7 @@ _PUBLIC_MODULES = {
         ("LossScaleOptimizer", "LossScaleOptimizerV3"),
         "keras.src.mixed_precision.loss_scale_optimizer",
     ),
+    **dict.fromkeys(("LinearModel", "WideDeepModel"), "keras.experimental"),
     "RandomFourierFeatures": "keras.layers.experimental",
     "SyncBatchNormalization": "keras.layers.experimental",
     "Functional": "keras.src.engine.functional",

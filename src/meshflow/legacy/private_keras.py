@@ -34,6 +34,12 @@ constant_value = smart_constant_value
 load_attributes_from_hdf5_group, save_attributes_to_hdf5_group = hdf5.read_names, hdf5.write_names
 is_symbolic_tensor = tf.is_symbolic_tensor
 
+
+def _current_graph(op_input_list: object, graph: object = None) -> Any:
+    """Return the default graph, which is empty."""
+    return tf.compat.v1.get_default_graph()
+
+
 # ---- shapes and sizes -----------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from meshflow.core.variables.variable import Variable
 from meshflow.ops import array, math, nn
 from meshflow.ops import linalg as linear_algebra
 from meshflow.ops import random as random_ops
+from meshflow.ops.image.warping import warp
 from meshflow.ops.random import stateless as stateless_random
 
 __all__ = ["FUNCTIONS"]
@@ -157,7 +158,29 @@ def _approximate_top_k(
     return select(input, k, reduction_dimension)
 
 
+def _transform_images(
+    images: TensorLike,
+    transforms: TensorLike,
+    output_shape: TensorLike,
+    interpolation: str,
+    fill_mode: str = "CONSTANT",
+    fill_value: TensorLike = 0.0,
+) -> Tensor:
+    """Transform images by eight parameters each, or for all: the last row of a map is (g, h, 1)."""
+    inputs, rows = convert_to_tensor(images), convert_to_tensor(transforms, dtype="float32")
+    height, width = (int(s) for s in array.unstack(convert_to_tensor(output_shape)))
+    floats = inputs if inputs.dtype.is_floating else math.cast(inputs, "float32")
+    maps = array.concat([rows, array.ones_like(rows[:, :1])], 1)
+    maps = array.broadcast_to(array.reshape(maps, [-1, 3, 3]), [array.shape(inputs)[0], 3, 3])
+    fill = float(convert_to_tensor(fill_value))
+    warped = warp(floats, maps, fill_mode.lower(), interpolation.lower(), fill, (height, width))
+    return math.cast(warped, inputs.dtype)
+
+
 FUNCTIONS: dict[str, _Function] = {
+    **dict.fromkeys(
+        ["ImageProjectiveTransformV2", "ImageProjectiveTransformV3"], _transform_images
+    ),
     "All": lambda input, axis, keep_dims=False: math.reduce_all(input, axis, keep_dims),
     "Any": lambda input, axis, keep_dims=False: math.reduce_any(input, axis, keep_dims),
     "Max": lambda input, axis, keep_dims=False: math.reduce_max(input, axis, keep_dims),

@@ -84,6 +84,7 @@ _HELPERS = "meshflow.shims.private_helpers"
 _STRUCTURES = "meshflow.saved_model.graph.format.structured_values"
 _COMBINATIONS = "meshflow.shims.test_combinations"
 _INSTANCES = "meshflow.keras.engine.graph.instance_layers"
+_KERAS_TESTS = "meshflow.shims.keras_test_helpers"
 _KERAS_HELPERS = "meshflow.legacy.private_keras"
 _FANS = "_compute_fans=meshflow.keras.initializers:compute_fans compute_fans=meshflow.keras.initializers:compute_fans"
 # Modules of `keras` in its earlier versions that `MODULES` does not list.
@@ -244,6 +245,7 @@ MODULES = {
     "python.saved_model.nested_structure_coder": f"encode_structure={_STRUCTURES}:encode_structure "
     f"decode_proto={_STRUCTURES}:read_structure",
     "python.saved_model": "tf.saved_model tf.compat.v1.saved_model tf.saved_model.experimental",
+    "python.saved_model.load_context": f"{_HELPERS}",
     "python.summary": "tf.compat.v1.summary tf.summary",
     "python.summary.summary_iterator": "summary_iterator=tf.compat.v1.train.summary_iterator",
     "python.tools": "tf.compat.v1.graph_util",
@@ -274,7 +276,7 @@ MODULES = {
     "estimator": "tf.estimator",
     # Keras.
     "keras.src": "tf.keras tf.keras.layers tf.keras.models tf.keras.utils tf.keras.backend",
-    "keras.src.backend": f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name",
+    "keras.src.backend": f"tf.keras.backend unique_object_name={_KERAS_HELPERS}:unique_object_name _current_graph={_KERAS_HELPERS}:_current_graph",
     "keras.src.engine": "tf.keras.layers tf.keras.models tf.keras.utils",
     "keras.src.engine.base_layer": "BaseRandomLayer=tf.keras.__internal__.layers.BaseRandomLayer",
     "keras.src.engine.base_layer_utils": f"{_KERAS_HELPERS} {_HELPERS}",
@@ -307,13 +309,15 @@ MODULES = {
     "keras.src.optimizers.optimizer_v2": "tf.keras.optimizers.legacy OptimizerV2=tf.keras.optimizers.legacy.Optimizer",
     "keras.src.optimizers.optimizer_experimental": "tf.keras.optimizers",
     "keras.src.saving": "tf.keras.saving tf.keras.models tf.keras.utils",
+    "keras.src.saving.saved_model.load_context": f"{_HELPERS}",
+    "keras.src.saving.legacy.saved_model.load_context": f"{_HELPERS}",
     "keras.src.saving.hdf5_format": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.hdf5_format": f"{_KERAS_HELPERS}",
     "keras.src.saving.legacy.serialization": "tf.keras.utils.legacy",
     "keras.src.testing_infra": f"tf.test {_HELPERS}",
     "keras.src.testing_infra.test_combinations": f"TestCase=tf.test.TestCase {_COMBINATIONS} {_HELPERS}",
-    "keras.src.testing_infra.test_utils": f"{_HELPERS}",
-    "keras.src.testing_utils": f"{_HELPERS}",
+    "keras.src.testing_infra.test_utils": f"{_KERAS_TESTS} {_HELPERS}",
+    "keras.src.testing_utils": f"{_KERAS_TESTS} {_HELPERS}",
     "keras.src.utils": f"tf.keras.utils {_KERAS_HELPERS} {_HELPERS}",
     "keras.src.utils.losses_utils": "tf.keras.losses ReductionV2=tf.keras.losses.Reduction",
 }

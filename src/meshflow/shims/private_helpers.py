@@ -341,6 +341,18 @@ class EagerContext:
 context = EagerContext
 
 
+def graph_mode() -> contextlib.AbstractContextManager[object]:
+    """Return a context with a graph of its own, in which ops run at once."""
+    return tf.Graph().as_default()
+
+
+load_context = contextlib.nullcontext
+
+
+def get_load_options() -> None:
+    """Return None, the options of a model that is being loaded: loaders pass their options themselves."""
+
+
 class IgnoredMetric:
     """A metric of `tensorflow.python.eager.monitoring`, which measures the use of TensorFlow itself."""
 
@@ -380,7 +392,7 @@ def is_in_xla_context(graph: object = None) -> bool:
 
 
 GraphOrParentsInXlaContext = IsInXLAContext = is_in_xla_context
-silence = graph_mode = contextlib.nullcontext
+silence = contextlib.nullcontext
 
 
 ENABLE_CONTROL_FLOW_V2 = True

@@ -205,13 +205,17 @@ class AbslAssertions(unittest.TestCase):
             self.assertSameStructure(x, y, aname + path, bname + path, msg)
 
     def assertMappingEqual(
-        self, a: Mapping[Any, object], b: Mapping[Any, object], msg: str | None = None,
+        self,
+        a: Mapping[Any, object],
+        b: Mapping[Any, object],
+        msg: str | None = None,
         mapping_type: type = Mapping,
-    ) -> None:  # fmt: skip
-        """Fail unless two values have a type of mappings and equal items."""
-        self.assertIsInstance(a, mapping_type, msg)
-        self.assertIsInstance(b, mapping_type, msg)
-        self.assertDictEqual(dict(a), dict(b), msg)
+    ) -> None:
+        """Fail unless two mappings of a type have equal items."""
+        for mapping in (a, b):
+            self.assertIsInstance(mapping, mapping_type, msg)
+        # absl's `assertDictEqual` calls this method.
+        unittest.TestCase.assertDictEqual(self, dict(a), dict(b), msg)
 
     def assertProtoEquals(
         self, expected_message_maybe_ascii: object, validate_message: object, msg: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.errors import NotAvailableError
+from meshflow.core.runtime.name_scopes import get_current_name_scope
 from meshflow.core.values.tensor import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,28 +80,72 @@ def no_gradient(op_type: str) -> None:
 
 
 class Graph:
-    """A scope of version 1's programs, in which ops are executed at once; `tf.function` creates real graphs.
+    """Graph of TensorFlow 1, without ops: those in a block with it run at once, as in all other code.
 
+    A session returns the values that tensors have. Use `tf.function` for programs that run more than once.
     Members that need the ops of a graph raise `NotAvailableError`.
 
     Example:
       >>> import meshflow as tf
-      >>> with tf.Graph().as_default():
-      ...     total = tf.add(1, 2)
-      >>> total.numpy().item()
-      3
+      >>> with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+      ...     session.run(tf.constant(1) + 1)
+      np.int32(2)
     """
 
     seed: int | None = None
     finalized = False
     version = 0
 
+    def __init__(self) -> None:
+        self._name_counts: dict[str, int] = {}
+
+    @property
+    def building_function(self) -> bool:
+        """Return whether a function is being traced."""
+        return not executing_eagerly()
+
     @contextlib.contextmanager
     def as_default(self) -> Iterator[Self]:
-        """Run a block."""
-        yield self
+        """Return a context in which `tf.compat.v1.get_default_graph` returns the graph."""
+        token = _default_graph.set(self)
+        try:
+            yield self
+        finally:
+            _default_graph.reset(token)
+
+    def get_name_scope(self) -> str:
+        """Return the current name scope."""
+        return get_current_name_scope()
 
     def finalize(self) -> None:
+        """Do nothing: the graph has no ops."""
+
+    def restart_names(self) -> None:
+        """Forget the names that were used."""
+        self._name_counts.clear()
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """Return a name that was not used before: `name`, `name_1` and so on."""
+        unique, key = name, name.lower()
+        count = self._name_counts.get(key, 0)
+        while unique.lower() in self._name_counts:
+            count, unique = count + 1, f"{name}_{max(count, 1)}"
+        if mark_as_used:
+            self._name_counts[key] = max(count, 1)
+            self._name_counts.setdefault(unique.lower(), 1)
+        return unique
+
+    def get_operations(self) -> list[Any]:
+        """Return an empty list."""
+        return []
+
+    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
+        """Return an empty list."""
+        return []
+
+    get_collection_ref = get_collection
+
+    def add_to_collection(self, name: str, value: object) -> None:
         """Do nothing."""
 
     if not TYPE_CHECKING:
@@ -110,6 +157,15 @@ class Graph:
                 f"tf.Graph has no member {name!r}, because ops are executed at once. Define a tf.function, whose "
                 "get_concrete_function(...).graph has the members of a graph."
             )
+
+
+_root_graph = Graph()
+_default_graph: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("graph", default=None)
+
+
+def get_default_graph() -> Graph:
+    """Return the graph of the innermost context, or one for all other code."""
+    return _default_graph.get() or _root_graph
 
 
 class Operation:

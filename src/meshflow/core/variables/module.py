@@ -206,7 +206,7 @@ def _iterate_leaves(value: Any, enclosing: set[int]) -> Iterator[Any]:
         items = [value[k] for k in _sort_keys(value)] if isinstance(value, Mapping) else value
         for item in items:
             yield from _iterate_leaves(item, enclosing | {id(value)})
-    elif getattr(value, "_is_sharded", False):
+    elif getattr(value, "_is_sharded", False) or getattr(value, "_is_metric", False):
         yield from value.variables
     elif isinstance(value, (Variable, Module)):
         yield value

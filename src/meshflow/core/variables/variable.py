@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import numpy as np
@@ -249,6 +249,11 @@ class Variable(VariableRowMethods, _Operators):
     def _shared_name(self) -> str:
         return self._name
 
+    # Optimizers use it as the key of a variable.
+    @property
+    def _unique_id(self) -> str:
+        return f"{self._name}_{id(self)}"
+
     @property
     def dtype(self) -> dtypes.DType:
         """Return the element type."""
@@ -319,6 +324,30 @@ class Variable(VariableRowMethods, _Operators):
     def get_shape(self) -> TensorShape:
         """Return the static shape."""
         return self._static_shape
+
+    def set_shape(self, shape: ShapeLike) -> None:
+        """Merge a shape into the static shape."""
+        self._static_shape = self._static_shape.merge_with(shape)
+
+    def load(self, value: TensorLike, session: object = None) -> None:
+        """Assign a value; version 1's name of `assign`."""
+        self.assign(value)
+
+    def eval(self, session: object = None) -> NoReturn:
+        """Raise an error, because there are no sessions.
+
+        Raises:
+          RuntimeError: Always, as in eager TensorFlow.
+        """
+        raise RuntimeError(
+            "Variable.eval: this operation is not supported when eager execution is enabled. Use `numpy()`."
+        )
+
+    def _dense_var_to_tensor(
+        self, dtype: dtypes.DTypeLike | None = None, name: str | None = None, as_ref: bool = False
+    ) -> Tensor:
+        """Return the value, for libraries that wrap variables."""
+        return convert_to_tensor(self, dtype=dtype)
 
     # ---- reading ---------------------------------------------------------------------------
 

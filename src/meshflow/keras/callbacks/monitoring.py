@@ -326,16 +326,17 @@ class ModelCheckpoint(Callback):
         self._batches_since_save += 1
         if self._batches_since_save >= int(self.save_freq):
             self._batches_since_save = 0
-            self._save(self._epoch, batch, logs)
+            self._save_model(self._epoch, batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save, if `save_freq` is 'epoch' and enough epochs have passed."""
         self._epochs_since_save += 1
         if self.save_freq == "epoch" and self._epochs_since_save >= self.period:
             self._epochs_since_save = 0
-            self._save(epoch, None, logs)
+            self._save_model(epoch, None, logs)
 
-    def _save(self, epoch: int, batch: int | None, logs: Logs) -> None:
+    # Subclasses in libraries override it.
+    def _save_model(self, epoch: int, batch: int | None, logs: Logs) -> None:
         try:
             path = self.filepath.format(epoch=epoch + 1, batch=(batch or 0) + 1, **(logs or {}))
         except KeyError as error:

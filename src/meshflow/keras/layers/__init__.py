@@ -86,6 +86,8 @@ registry.LAYERS.add(
     *(_instance_layers.InstanceMethod, _instance_layers.InstanceProperty),
     **_select_layers(vars(experimental)) | _select_layers(globals()),
     **{name: registry.LazyObject(module, name) for name, module in _DEFERRED_LAYERS.items()},
+    LinearModel=registry.LazyObject("meshflow.keras.linear_models", "LinearModel"),
+    WideDeepModel=registry.LazyObject("meshflow.keras.linear_models", "WideDeepModel"),
     FeatureSpace=registry.LazyObject(
         "meshflow.keras.layers.preprocessing.feature_space", "FeatureSpace"
     ),

@@ -79,6 +79,8 @@ class Conv(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
+    bias: Any = None
+
     def __init__(
         self,
         rank: int,
@@ -136,7 +138,6 @@ class Conv(Layer):
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
         self.input_spec = InputSpec(min_ndim=rank + 2)
-        self.bias: Any = None
 
     @property
     def _is_channels_first(self) -> bool:

@@ -55,6 +55,8 @@ class ConvLSTMCell(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "recurrent", "bias")
 
+    bias: Any = None
+
     def __init__(
         self,
         rank: int,
@@ -100,7 +102,6 @@ class ConvLSTMCell(Layer):
         self.use_bias, self.unit_forget_bias = use_bias, unit_forget_bias
         self.dropout = min(1.0, max(0.0, float(dropout)))
         self.recurrent_dropout = min(1.0, max(0.0, float(recurrent_dropout)))
-        self.bias: Any = None
         self.state_size: Any = [filters, filters]
 
     @property

@@ -63,6 +63,8 @@ class Dense(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
+    bias: Variable | None = None
+
     def __init__(
         self,
         units: int,
@@ -95,7 +97,6 @@ class Dense(Layer):
         self.bias_constraint = constraints.get(bias_constraint)
         self.input_spec = InputSpec(min_ndim=2)
         self.supports_masking = True
-        self.bias: Variable | None = None
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create kernel and bias."""

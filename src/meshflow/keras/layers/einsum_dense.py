@@ -60,6 +60,9 @@ class EinsumDense(Layer):
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
 
+    kernel: Any = None
+    bias: Any = None
+
     def __init__(
         self,
         equation: str,
@@ -88,8 +91,6 @@ class EinsumDense(Layer):
         self.bias_regularizer = regularizers.get(bias_regularizer)
         self.kernel_constraint = constraints.get(kernel_constraint)
         self.bias_constraint = constraints.get(bias_constraint)
-        self.kernel: Any = None
-        self.bias: Any = None
 
     def build(self, input_shape: ShapeLike) -> None:
         """Create the kernel and the bias."""

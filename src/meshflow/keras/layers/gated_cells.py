@@ -38,6 +38,8 @@ class GatedCell(AbstractRNNCell):
 
     num_gates = 1
 
+    bias: Any = None
+
     def __init__(
         self,
         units: int,
@@ -90,7 +92,6 @@ class GatedCell(AbstractRNNCell):
         }
         if self.use_bias:
             shapes["bias"] = self._get_bias_shape()
-        self.bias: Any = None
         for name, shape in shapes.items():
             option = name.split("_")[0]
             weight = self.add_weight(
@@ -523,9 +524,26 @@ class LSTMCell(GatedCell):
         before, memory = states
         state = before if keep is None else before * keep
         gates = projected + math.matmul(state, self.recurrent_kernel)  # type: ignore[attr-defined]
-        input_gate, forget_gate, candidate, output_gate = array.split(gates, 4, axis=-1)
-        memory = self.recurrent_activation(forget_gate) * memory + self.recurrent_activation(
-            input_gate
-        ) * self.activation(candidate)
-        output = self.recurrent_activation(output_gate) * self.activation(memory)
+        memory, opening = self._compute_carry_and_output_fused(
+            array.split(gates, 4, axis=-1), memory
+        )
+        output = opening * self.activation(memory)
         return output, [output, memory]
+
+    # Cells that derive from this one call the two methods between other steps.
+    def _compute_carry_and_output_fused(
+        self, z: Sequence[Tensor], c_tm1: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next memory and the output gate from the four gates before activation."""
+        input_gate, forget_gate, candidate, output_gate = z
+        memory = self.recurrent_activation(forget_gate) * c_tm1
+        memory += self.recurrent_activation(input_gate) * self.activation(candidate)
+        return memory, self.recurrent_activation(output_gate)
+
+    def _compute_carry_and_output(
+        self, x: Sequence[Tensor], h_tm1: Sequence[Tensor], c_tm1: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the next memory and the output gate from the inputs and the states of the four gates."""
+        kernels = array.split(self.recurrent_kernel, 4, axis=1)  # type: ignore[attr-defined]
+        gates = [p + math.matmul(h, k) for p, h, k in zip(x, h_tm1, kernels, strict=True)]
+        return self._compute_carry_and_output_fused(gates, c_tm1)

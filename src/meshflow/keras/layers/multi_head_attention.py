@@ -51,6 +51,7 @@ class _Projection(Layer):
     """Linear map that is defined by an einsum equation, with a bias."""
 
     _weights_with_layouts: tuple[str, ...] = ("kernel", "bias")
+    bias: Variable | None = None
 
     def __init__(
         self,
@@ -63,7 +64,6 @@ class _Projection(Layer):
         super().__init__(**kwargs)
         self._equation, self._kernel_shape, self._bias_shape = equation, kernel_shape, bias_shape
         self._settings = settings
-        self.bias: Variable | None = None
 
     def build(self, input_shape: PyTree) -> None:
         """Create kernel and bias."""

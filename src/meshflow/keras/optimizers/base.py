@@ -166,7 +166,8 @@ class Optimizer(UpdateHooks, GradientAccumulation, StatelessUpdates):
             self._index_dict[self._var_key(var)] = len(self._index_dict)
         if not new:
             return
-        self._create_slots(new)
+        with init_scope():
+            self._create_slots(new)
         if self.use_ema:
             for var in new:
                 with init_scope():

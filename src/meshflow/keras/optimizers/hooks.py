@@ -84,6 +84,15 @@ class UpdateHooks(Hyperparameters):
             gradient.values, var, gradient.indices, **extra
         )
 
+    # Optimizers that wrap another one read the names of the parameters of its hooks.
+    @property
+    def _dense_apply_args(self) -> list[str]:
+        return inspect.getfullargspec(self._resource_apply_dense).args
+
+    @property
+    def _sparse_apply_args(self) -> list[str]:
+        return inspect.getfullargspec(self._resource_apply_sparse).args
+
     @overridable
     def _resource_apply_dense(
         self, grad: Tensor, var: Variable, apply_state: ApplyState | None = None

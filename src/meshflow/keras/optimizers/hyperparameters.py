@@ -104,7 +104,11 @@ class Hyperparameters:
         elif not isinstance(value, Variable):
             with init_scope(), self._hosting_scope():
                 start = value.numpy() if isinstance(value, Tensor) else value
-                value = Variable(np.float32(start), trainable=False, name=name)
+                # Rates may become fractions later; flags and counts of other optimizers do not.
+                is_rate = name in ("learning_rate", "decay", *self.hyper_names)
+                if is_rate or not isinstance(start, (int, np.integer, np.bool_)):
+                    start = np.float32(start)
+                value = Variable(start, trainable=False, name=name)
             self._hyper[name] = value
         return value if dtype is None else math.cast(value, dtype)
 
@@ -137,6 +141,8 @@ class Hyperparameters:
             return serialize_schedule(value)
         value = value() if _is_function(value) else value
         if isinstance(value, (Variable, Tensor)):
+            if not value.dtype.is_floating:
+                return value.numpy().item()
             # The shortest decimal with this float32 value is 0.001, not 0.0010000000474974513.
             return float(str(np.float32(value.numpy())))
         return value

@@ -137,10 +137,15 @@ class RuleOptimizer(Optimizer):
     ) -> None:
         self._run_rule(grad, None, var, apply_state)
 
+    def _resource_apply_sparse(
+        self, grad: Tensor, var: Variable, indices: Tensor, apply_state: ApplyState | None = None
+    ) -> None:
+        self._run_rule(grad, indices, var, apply_state)
+
     def _resource_apply_sparse_duplicate_indices(
         self, grad: Tensor, var: Variable, indices: Tensor, **kwargs: Any
     ) -> None:
-        if type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse:
+        if type(self)._resource_apply_sparse is not RuleOptimizer._resource_apply_sparse:
             super()._resource_apply_sparse_duplicate_indices(grad, var, indices, **kwargs)
         else:
             self._run_rule(grad, indices, var, kwargs.get("apply_state"))
@@ -179,7 +184,7 @@ class RuleOptimizer(Optimizer):
         settings = self.weight_decay, self.use_ema, self.gradient_accumulation_steps
         changes_all_rows = any(settings) or self.gradient_transformers
         rows_only = self._by_rows in ("rows", "sum") and not (changes_all_rows or var.constraint)
-        has_hook = type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
+        has_hook = type(self)._resource_apply_sparse is not RuleOptimizer._resource_apply_sparse
         return [var, *self._get_slots(var)] if rows_only and not has_hook else []
 
     @classmethod

@@ -271,7 +271,8 @@ def function(
     dtypes = [t.dtype for t in nest.flatten(inputs)]
 
     def call(arrays: Any) -> PyTree:
-        arrays = list(arrays) if isinstance(inputs, (list, tuple)) else [arrays]
+        is_list = isinstance(inputs, (list, tuple)) and isinstance(arrays, (list, tuple))
+        arrays = list(arrays) if is_list else [arrays]
         tensors = [
             convert.convert_to_tensor(a, dtype=d) for a, d in zip(arrays, dtypes, strict=True)
         ]

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
-from meshflow.core.config.graph_mode import Graph
-from meshflow.core.runtime.eager import executing_eagerly
+from meshflow.core.config.graph_mode import get_default_graph
 from meshflow.core.values.dimensions import Dimension  # noqa: F401 - a public name
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.environment.types import StrPath
@@ -62,56 +62,38 @@ class SparseTensorValue(NamedTuple):
     dense_shape: Any
 
 
-class _DefaultGraph(Graph):
-    """The graph of a thread, which is empty."""
+class _VariableType(type):
+    """Type of version 1's `Variable`, which has other parameters; variables are instances of `tf.Variable`."""
 
-    def __init__(self) -> None:
-        self._name_counts: dict[str, int] = {}
+    def __call__(
+        cls,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: object = None,
+        validate_shape: bool = True,
+        caching_device: object = None,
+        name: str | None = None,
+        variable_def: object = None,
+        dtype: DTypeLike | None = None,
+        expected_shape: object = None,
+        import_scope: object = None,
+        constraint: Callable[[Any], Any] | None = None,
+        use_resource: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Create a variable; `collections`, `expected_shape` and `use_resource` have no effect."""
+        kwargs |= {"validate_shape": validate_shape, "name": name, "constraint": constraint}
+        return tf.Variable(initial_value, trainable, dtype=dtype, **kwargs)
 
-    @property
-    def building_function(self) -> bool:
-        """Return whether a function is being traced."""
-        return not executing_eagerly()
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, tf.Variable)
 
-    def get_name_scope(self) -> str:
-        """Return the current name scope."""
-        return tf.get_current_name_scope()
-
-    def restart_names(self) -> None:
-        """Forget the names that were used."""
-        self._name_counts.clear()
-
-    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
-        """Return a name that was not used before: `name`, `name_1` and so on."""
-        unique, key = name, name.lower()
-        count = self._name_counts.get(key, 0)
-        while unique.lower() in self._name_counts:
-            count, unique = count + 1, f"{name}_{max(count, 1)}"
-        if mark_as_used:
-            self._name_counts[key] = max(count, 1)
-            self._name_counts.setdefault(unique.lower(), 1)
-        return unique
-
-    def get_operations(self) -> list[Any]:
-        """Return an empty list."""
-        return []
-
-    def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
-        """Return an empty list."""
-        return []
-
-    get_collection_ref = get_collection
-
-    def add_to_collection(self, name: str, value: object) -> None:
-        """Do nothing."""
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, tf.Variable)
 
 
-_graph = _DefaultGraph()
-
-
-def get_default_graph() -> Graph:
-    """Return an empty graph, with the state of the thread."""
-    return _graph
+class Variable(metaclass=_VariableType):
+    """`tf.Variable` with the parameters of version 1."""
 
 
 def _make_list_function(name: str) -> Callable[..., list[Any]]:
@@ -141,7 +123,7 @@ def add_to_collections(names: object, value: object) -> None:
 
 def reset_default_graph() -> None:
     """Restart the numbers of automatic names; the graph itself is always empty."""
-    _graph.restart_names()
+    get_default_graph().restart_names()
     tf.keras.backend.reset_uids()
 
 
@@ -220,6 +202,7 @@ __all__ = [
         "FileWriterCache",
         "GraphKeys",
         "SparseTensorValue",
+        "Variable",
         "add_to_collection",
     ),
     *("add_to_collections", "assert_variables_initialized", "colocate_with", "get_default_graph"),

@@ -37,34 +37,43 @@ def warp(
     fill_mode: str = "constant",
     interpolation: str = "bilinear",
     fill_value: float = 0.0,
+    size: tuple[int, int] | None = None,
 ) -> Tensor:
     """Transform images: output pixel (x, y) is the input pixel at `map @ (x, y, 1)`.
 
     Args:
       images: Floating, [batch, height, width, channels].
-      maps: float32, [batch, 2, 3]; the first row yields x, the second y.
+      maps: float32, [batch, 2, 3]; the first row yields x, the second y. The third row of [batch, 3, 3] yields
+        the divisor of both; a pixel with divisor 0 is outside the image.
       fill_mode: Content outside the image: 'constant', 'nearest' (the edge), 'reflect' (the
         mirrored image) or 'wrap' (the opposite edge).
       interpolation: 'bilinear' or 'nearest'.
       fill_value: Value outside the image for 'constant'.
+      size: Height and width of the result; default those of the images.
     """
     count, height, width, _ = images.shape
+    rows, columns = size or (height, width)
     y, x = jnp.meshgrid(
-        jnp.arange(height, dtype="f4"), jnp.arange(width, dtype="f4"), indexing="ij"
+        jnp.arange(rows, dtype="f4"), jnp.arange(columns, dtype="f4"), indexing="ij"
     )
     map_positions = lambda row: (
         maps[:, row, 0, None, None] * x
         + maps[:, row, 1, None, None] * y
         + maps[:, row, 2, None, None]
     )
-    across, down = (
-        _wrap_position(map_positions(0), width, fill_mode),
-        _wrap_position(map_positions(1), height, fill_mode),
-    )
+    across, down = map_positions(0), map_positions(1)
+    is_finite = jnp.ones(across.shape, bool)
+    if maps.shape[1] == 3:
+        divisor = map_positions(2)
+        is_finite = divisor != 0
+        divisor = jnp.where(is_finite, divisor, 1)
+        across, down = across / divisor, down / divisor
+    across = _wrap_position(across, width, fill_mode)
+    down = _wrap_position(down, height, fill_mode)
     batch = jnp.arange(count)[:, None, None]
 
     def read(row: jnp.ndarray, column: jnp.ndarray) -> jnp.ndarray:
-        is_inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        is_inside = (row >= 0) & (row < height) & (column >= 0) & (column < width) & is_finite
         pixels = images[
             batch,
             jnp.clip(row, 0, height - 1).astype("i4"),
@@ -73,7 +82,9 @@ def warp(
         return jnp.where(is_inside[..., None], pixels, jnp.asarray(fill_value, images.dtype))
 
     if interpolation == "nearest":
-        return read(jnp.round(down), jnp.round(across))
+        # Ties are rounded away from zero.
+        round_position = lambda v: jnp.sign(v) * jnp.floor(jnp.abs(v) + 0.5)
+        return read(round_position(down), round_position(across))
     top, left = jnp.floor(down), jnp.floor(across)
     lower, right = (v[..., None].astype(images.dtype) for v in (down - top, across - left))
     above = (1 - right) * read(top, left) + right * read(top, left + 1)

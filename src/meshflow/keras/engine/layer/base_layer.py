@@ -197,8 +197,20 @@ class Layer(  # type: ignore[misc]
         """Return the dtype name of the computation, to which floating-point inputs are cast."""
         return self._dtype_policy.compute_dtype
 
-    # Layers written for TensorFlow before 2.4 use this name.
+    # Layers written for TensorFlow before 2.4 use these names.
     _compute_dtype = compute_dtype
+
+    @property
+    def _compute_dtype_object(self) -> dtypes.DType | None:
+        return dtypes.as_dtype(self.compute_dtype) if self.compute_dtype else None
+
+    @property
+    def _dtype(self) -> str | None:
+        return self.dtype
+
+    @_dtype.setter
+    def _dtype(self, value: DTypeLike) -> None:
+        self._set_dtype_policy(dtypes.as_dtype(value).name)
 
     @property
     def dtype_policy(self) -> policies.Policy:

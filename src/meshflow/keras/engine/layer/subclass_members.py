@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from meshflow.core.variables.variable import Variable
+from meshflow.keras.engine.layer.helpers import remove_duplicates
 from meshflow.keras.mixed_precision import policy as policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from meshflow.keras.engine.layer.tracking import Tracker
+
+
+class OwnWeights(list[Variable]):
+    """Weights of a layer without those of sublayers; an additional one becomes a weight of the layer.
+
+    Args:
+      owner: The layer.
+      weights: The weights.
+    """
+
+    def __init__(self, owner: SubclassMembers, weights: Iterable[Variable]) -> None:
+        super().__init__(weights)
+        self._owner = owner
+
+    def append(self, variable: Variable) -> None:
+        """Add a weight to the layer, unless it is one of its weights."""
+        super().append(variable)
+        if all(variable is not v for v in self._owner._tracked.variables):
+            self._owner._own_weights.append(variable)
+
+    def extend(self, variables: Iterable[Variable]) -> None:
+        """Add weights to the layer."""
+        for variable in variables:
+            self.append(variable)
+
+    def __iadd__(self, variables: Iterable[Variable]) -> Self:  # type: ignore[override, misc]
+        self.extend(variables)
+        return self
+
+    def __reduce__(self) -> tuple[type, tuple[list[Variable]]]:
+        return list, (list(self),)
 
 
 class SubclassMembers:
@@ -26,6 +60,11 @@ class SubclassMembers:
         def _flatten_layers(
             self, recursive: bool = True, include_self: bool = True
         ) -> Iterator[Any]: ...
+
+        _own_weights: list[Variable]
+
+        @property
+        def _tracked(self) -> Tracker: ...
 
         def _list_own_variables(self, trainable: bool) -> list[Variable]: ...
 
@@ -61,11 +100,27 @@ class SubclassMembers:
 
     @property
     def _trainable_weights(self) -> list[Variable]:
-        return self._list_own_variables(True)
+        return OwnWeights(self, self._list_own_variables(True))
+
+    @_trainable_weights.setter
+    def _trainable_weights(self, value: Iterable[Variable]) -> None:
+        self._set_own_weights(value, True)
 
     @property
     def _non_trainable_weights(self) -> list[Variable]:
-        return self._list_own_variables(False)
+        return OwnWeights(self, self._list_own_variables(False))
+
+    @_non_trainable_weights.setter
+    def _non_trainable_weights(self, value: Iterable[Variable]) -> None:
+        self._set_own_weights(value, False)
+
+    def _set_own_weights(self, weights: Iterable[Variable], trainable: bool) -> None:
+        others = [v for v in self._own_weights if v.trainable != trainable]
+        self._own_weights = remove_duplicates([*others, *weights])
+
+    def _dedup_weights(self, weights: Iterable[Variable]) -> list[Variable]:
+        """Return weights without repetitions."""
+        return remove_duplicates(list(weights))
 
     @property
     def _updates(self) -> list[Any]:

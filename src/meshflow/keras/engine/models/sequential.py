@@ -10,7 +10,7 @@ from meshflow.core.runtime.eager import executing_eagerly
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values import nest
 from meshflow.core.values.composite import is_extension
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor
 from meshflow.core.variables.variable import Variable
@@ -381,8 +381,7 @@ def _get_input_dtype(layer: Layer) -> DTypeLike | None:
     graph = get_graph(layer)
     if graph is not None:
         return graph.flat_inputs[0].dtype
-    is_floating = layer.dtype is not None and as_dtype(layer.dtype).is_floating
-    return layer.dtype if is_floating else None
+    return layer.dtype
 
 
 def _call_with_one_output(layer: Layer, inputs: Any) -> Any:

@@ -146,6 +146,7 @@ class LossesContainer(OutputContainer):
       losses: A loss, or losses by output; None if only `add_loss` is used.
       loss_weights: Factors by output.
       output_names: Names of the outputs.
+      total_loss_mean: Running mean of the total loss.
     """
 
     def __init__(
@@ -153,14 +154,15 @@ class LossesContainer(OutputContainer):
         losses: PyTree,
         loss_weights: PyTree = None,
         output_names: list[str] | None = None,
+        total_loss_mean: Mean | None = None,
     ) -> None:
         super().__init__(output_names)
-        self.user_losses = losses
-        self._user_weights = loss_weights
+        self._user_losses = losses
+        self._user_loss_weights = loss_weights
         # The entries as they were passed, until the outputs are known.
         self._losses: list[Any] = [] if losses is None else nest.flatten(losses)
-        self._weights: list[Any] = []
-        self._total = Mean(name="loss")
+        self._loss_weights: list[Any] = []
+        self._total = total_loss_mean or Mean(name="loss")
         self._per_output_metrics: list[Any] = []
         # The shapes of the latest predictions, and functions to call once they are known: checks of
         # the first batch.
@@ -184,12 +186,12 @@ class LossesContainer(OutputContainer):
           y_pred: The model's outputs.
         """
         self.output_names = self._find_output_names(y_pred)
-        losses = self._list_per_output(self.user_losses, "loss")
+        losses = self._list_per_output(self._user_losses, "loss")
         self._losses = [None if loss is None else _as_loss(loss) for loss in losses]
         for loss in self._losses:
             if loss is not None:
                 loss._is_scaled_by_model = True
-        self._weights = self._list_per_output(self._user_weights, "loss_weights")
+        self._loss_weights = self._list_per_output(self._user_loss_weights, "loss_weights")
         if len(self.output_names) > 1:
             self._per_output_metrics = [
                 None if loss is None else Mean(name=f"{name}_loss")
@@ -249,7 +251,9 @@ class LossesContainer(OutputContainer):
         terms: list[Any] = []
         displayed: list[Any] = []
         batch = predictions[0].shape[0] if len(predictions[0].shape) else 1
-        rows = zip(names, predictions, targets, weights, self._losses, self._weights, strict=True)
+        rows = zip(
+            names, predictions, targets, weights, self._losses, self._loss_weights, strict=True
+        )
         for i, (name, prediction, target, weight, loss, factor) in enumerate(rows):
             if loss is None:
                 continue
@@ -331,7 +335,7 @@ class MetricsContainer(OutputContainer):
     ) -> None:
         super().__init__(output_names)
         self._user_metrics = metrics
-        self._user_weighted = weighted_metrics
+        self._user_weighted_metrics = weighted_metrics
         self._unweighted: list[list[Any]] = []
         self._weighted: list[list[Any]] = []
 
@@ -339,7 +343,7 @@ class MetricsContainer(OutputContainer):
     def metrics(self) -> list[Any]:
         """Return all metric objects in order; before the first batch only those that the user created."""
         if not self.built:
-            flat = [*nest.flatten(self._user_metrics), *nest.flatten(self._user_weighted)]
+            flat = [*nest.flatten(self._user_metrics), *nest.flatten(self._user_weighted_metrics)]
             return [m for m in flat if getattr(m, "_is_metric", False)]
         return self._list_metrics()
 
@@ -354,7 +358,7 @@ class MetricsContainer(OutputContainer):
         predictions = nest.flatten(y_pred)
         targets = flatten_targets(y_true, self.output_names, y_pred, "targets")
         self._unweighted = self._make_metrics(self._user_metrics, targets, predictions)
-        self._weighted = self._make_metrics(self._user_weighted, targets, predictions)
+        self._weighted = self._make_metrics(self._user_weighted_metrics, targets, predictions)
         self._make_names_unique()
         self.built = True
 
@@ -426,7 +430,7 @@ class MetricsContainer(OutputContainer):
           y_pred: The model's outputs.
           sample_weight: Weights per example, by output.
         """
-        if self._user_metrics is None and self._user_weighted is None:
+        if self._user_metrics is None and self._user_weighted_metrics is None:
             return
         if not self.built:
             self.build(y_pred, y_true)

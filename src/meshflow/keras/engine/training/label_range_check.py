@@ -49,7 +49,7 @@ class LabelRangeCheck:
             return []
         outputs, losses = model.outputs, container.losses
         if not losses:
-            losses = _flatten_by_name(container.user_losses, model.output_names or [])
+            losses = _flatten_by_name(container._user_losses, model.output_names or [])
         if not any(map(_takes_class_indices, losses)):
             return []
         if container.prediction_shapes:

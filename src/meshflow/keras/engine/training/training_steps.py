@@ -156,7 +156,7 @@ class TrainingSteps(StepCounterMethods):
         """
         del x
         container = self.compiled_loss
-        if container.user_losses is not None and y is None and not self.losses:
+        if container._user_losses is not None and y is None and not self.losses:
             return None  # type: ignore[return-value]
 
         def call(y: PyTree, y_pred: PyTree, sample_weight: PyTree) -> Any:

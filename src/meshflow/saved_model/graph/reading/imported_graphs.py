@@ -140,6 +140,7 @@ class ImportedGraph(Graph):
     """
 
     def __init__(self, variable: Callable[[Node], Variable] | None = None) -> None:
+        super().__init__()
         self.prefix, self._get_variable = "", variable
         self._definition: Message | None = None
         self.nodes: dict[str, Node] = {}

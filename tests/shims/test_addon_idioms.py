@@ -1,0 +1,181 @@
+"""What add-ons of Keras use: projective transforms, wrapped optimizers, cells, helpers of tests. Values are TensorFlow's."""
+
+import numpy as np
+import pytest
+from absl.testing import parameterized
+
+import meshflow as tf
+from meshflow.shims import keras_test_helpers as helpers
+
+keras = tf.keras
+
+
+@pytest.mark.parametrize(
+    ("mode", "interpolation", "expected"),
+    [
+        ("CONSTANT", "BILINEAR", [0.1, 1.8812, 3.0392, 4.1748, 2.7589, 2.7067, 5.8252, 6.9231, 8.0, 4.8327]),
+        ("CONSTANT", "NEAREST", [-1, 0, 1, 2, 3, 4, 5, 6, 6, 7]),
+        ("REFLECT", "BILINEAR", [1.2, 1.8812, 3.0392, 4.1748, 4.9231, 5.098, 5.8252, 6.9231, 8.0, 8.6604]),
+        ("WRAP", "BILINEAR", [4.2, 1.8812, 3.0392, 4.1748, 1.9231, 8.098, 5.8252, 6.9231, 8.0, 5.6604]),
+        ("WRAP", "NEAREST", [3, 0, 1, 2, 0, 7, 5, 6, 6, 4]),
+        ("NEAREST", "NEAREST", [0, 0, 1, 2, 3, 4, 5, 6, 6, 7]),
+    ],
+)  # fmt: skip
+def test_projective_transforms(mode, interpolation, expected):
+    images = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+    transform = tf.constant([[1, 0.1, -0.5, 0.05, 1, 0.3, 0.01, 0.02]])
+    result = tf.raw_ops.ImageProjectiveTransformV3(
+        images=images, transforms=transform, output_shape=[2, 5], fill_value=-1.0, interpolation=interpolation,
+        fill_mode=mode,
+    )  # fmt: skip
+    np.testing.assert_allclose(result.numpy().ravel(), expected, atol=1e-4)
+
+
+def test_projective_transforms_of_integers_and_infinite_positions():
+    images = tf.cast(tf.reshape(tf.range(16) * 10, [1, 4, 4, 1]), tf.uint8)
+    parameters = {"images": images, "interpolation": "BILINEAR", "output_shape": [1, 4]}
+    transform = [[1, 0.1, -0.5, 0.05, 1, 0.3, 0.01, 0.02]]
+    result = tf.raw_ops.ImageProjectiveTransformV2(transforms=transform, **parameters)
+    assert result.dtype == "uint8" and result.numpy().ravel().tolist() == [6, 18, 30, 41]
+    result = tf.raw_ops.ImageProjectiveTransformV2(
+        transforms=[[1, 0, 0, 0, 1, 0, -1, 0]], **parameters
+    )
+    assert result.numpy().ravel().tolist() == [0, 0, 0, 0]
+
+
+class Averages(keras.optimizers.legacy.Optimizer):
+    """Optimizer that wraps another one, as libraries write it: it averages the variables."""
+
+    def __init__(self, optimizer, is_active=True, period=2, rate=0.5):
+        super().__init__("averages")
+        self._optimizer = optimizer
+        for name, value in {"is_active": is_active, "period": period, "rate": rate}.items():
+            self._set_hyper(name, value)
+
+    def _create_slots(self, var_list):
+        self._optimizer._create_slots(var_list=var_list)
+        for variable in var_list:
+            self.add_slot(variable, "average", variable.read_value())
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        assert "apply_state" in self._optimizer._dense_apply_args
+        self._optimizer._resource_apply_dense(grad, var, apply_state=None)
+        return self.get_slot(var, "average").assign((self.get_slot(var, "average") + var) / 2)
+
+    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
+        assert "apply_state" in self._optimizer._sparse_apply_args
+        return self._optimizer._resource_apply_sparse(grad, var, indices, apply_state=None)
+
+    def get_config(self):
+        return {
+            name: self._serialize_hyperparameter(name) for name in ("is_active", "period", "rate")
+        }
+
+
+def test_optimizers_that_wrap_another_one():
+    optimizer = Averages(keras.optimizers.legacy.SGD(1.0))
+    variable = tf.Variable([1.0, 2.0])
+
+    @tf.function
+    def step():
+        optimizer.apply_gradients([(tf.constant([1.0, 0.0]), variable)])
+
+    step()
+    rows = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([2]))
+    optimizer.apply_gradients([(rows, variable)])
+    assert variable.numpy().tolist() == [0, 0]
+    assert optimizer.get_slot(variable, "average").numpy().tolist() == [0.5, 2]
+    assert optimizer._get_hyper("is_active").dtype == "bool"
+    assert str(optimizer.get_config()) == "{'is_active': True, 'period': 2, 'rate': 0.5}"
+    assert variable._unique_id != tf.Variable(1.0)._unique_id
+
+
+def test_cells_and_variables_of_metrics():
+    cell, x, h, c = keras.layers.LSTMCell(2), tf.ones([1, 3]), tf.ones([1, 2]), tf.ones([1, 2])
+    output, (_, memory) = cell(x, [h, c])
+    gates = tf.split(x @ cell.kernel + cell.bias, 4, axis=1)
+    carry, opening = cell._compute_carry_and_output(gates, [h] * 4, c)
+    np.testing.assert_allclose(carry, memory, rtol=1e-6)
+    np.testing.assert_allclose(opening * tf.tanh(carry), output, rtol=1e-6)
+    module = tf.Module()
+    module.metric = keras.metrics.Mean()
+    assert [v.name for v in module.variables] == ["total:0", "count:0"]
+
+
+def test_weights_that_libraries_append():
+    class Appending(keras.layers.Layer):
+        def build(self, input_shape):
+            self._trainable_weights.append(tf.Variable(1.0, name="w"))
+            self._non_trainable_weights += [tf.Variable(2.0, trainable=False, name="n")]
+
+    layer = Appending()
+    layer.build(None)
+    assert [v.name for v in layer.weights] == ["w:0", "n:0"]
+    assert layer._dedup_weights(layer.weights * 2) == layer.weights
+    layer._trainable_weights = []
+    assert [v.name for v in layer.weights] == ["n:0"]
+
+
+def test_inputs_of_sequential_models_have_the_dtype_of_the_first_layer():
+    layer = keras.layers.Lambda(tf.strings.length, input_shape=[], dtype=tf.string)
+    model = keras.Sequential([layer])
+    assert model.inputs[0].dtype == "string"
+    assert model.predict(np.array(["ab", "c"]), verbose=0).tolist() == [2, 1]
+
+
+def test_losses_containers_are_copied():
+    model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", loss_weights=[2.0])
+    container, mean = model.compiled_loss, keras.metrics.Mean(name="other")
+    weights = container._user_loss_weights
+    copy = type(container)(container._user_losses, weights, ["dense"], total_loss_mean=mean)
+    assert float(copy(tf.zeros([1, 1]), tf.ones([1, 1]))) == 2
+    assert copy.metrics[0] is mean
+
+
+def test_graphs_run_ops_at_once():
+    with tf.Graph().as_default() as graph:
+        assert tf.compat.v1.get_default_graph() is graph
+        with tf.compat.v1.Session(graph=graph) as session:
+            assert session.run(tf.constant(1) + 1) == 2
+    assert tf.compat.v1.get_default_graph() is not graph
+    variable = tf.compat.v1.Variable(1.0, use_resource=True, collections=[], name="v")
+    assert type(variable) is tf.Variable and variable.name == "v:0"
+    assert isinstance(tf.Variable(1.0), tf.compat.v1.Variable)
+    assert issubclass(tf.Variable, tf.compat.v1.Variable)
+
+
+def test_helpers_of_tests_of_layers():
+    class Untrue(keras.layers.Dense):
+        def compute_output_shape(self, input_shape):
+            return input_shape
+
+    options = {"kwargs": {"units": 3}, "input_shape": (None, 4)}
+    assert helpers.layer_test(keras.layers.Dense, **options).shape[1] == 3
+    with pytest.raises(AssertionError, match="not the expected shape"):
+        helpers.layer_test(Untrue, **options)
+    for kind in ("functional", "sequential", "subclass"):
+        with helpers.model_type_scope(kind), helpers.run_eagerly_scope(True):
+            assert helpers.get_small_mlp(2, 3, 4)(tf.ones([1, 4])).shape == (1, 3)
+            assert helpers.should_run_eagerly()
+    assert helpers.get_model_type() == "functional"
+
+
+@pytest.mark.parametrize("base", [keras.layers.Dense, keras.layers.Conv1D, keras.layers.GRUCell])
+def test_properties_with_the_names_of_weights(base):
+    class WithoutBias(base):
+        @property
+        def bias(self):
+            return None
+
+    options = {"kernel_size": 1} if base is keras.layers.Conv1D else {}
+    assert WithoutBias(2, use_bias=False, **options).bias is None
+
+
+def test_dictionaries_in_cases_with_parameters_of_absl():
+    class Case(tf.test.TestCase, parameterized.TestCase):
+        pass
+
+    Case().assertEqual({"a": 1}, {"a": 1})
+    with pytest.raises(AssertionError, match="'a': 2"):
+        Case().assertEqual({"a": 1}, {"a": 2})
