@@ -25,6 +25,7 @@ from meshflow.keras.engine.models.functional import (
     build_graph_from_config,
     make_graph_config,
 )
+from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
 
@@ -175,9 +176,13 @@ class Sequential(GraphMembers):
         if self._input is not None:
             if layer.inbound_nodes:
                 layer.inbound_nodes.pop()
-            self._output = self._stack[-1].inbound_nodes[-1].outputs if self._stack else self._input
             self._graph = None
-            self._invalidate_graph()
+            if self._stack:
+                self._output = self._stack[-1].inbound_nodes[-1].outputs
+                self._invalidate_graph()
+            else:
+                self._input = self._output = None
+                self._graph_pending = self._is_input_declared = self.built = False
         return layer
 
     @overridable
@@ -203,7 +208,9 @@ class Sequential(GraphMembers):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
-            name = f"{self._stack[0].name}_input"
+            first = self._stack[0]
+            assert_input_compatibility(first.input_spec, inputs, first.name)
+            name = f"{first.name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
             self._discard_inferred_losses()
         self.built = True
@@ -294,12 +301,35 @@ class Sequential(GraphMembers):
         Raises:
           ValueError: If the input shape is not known yet.
         """
+        self._assert_built()
+        return super().weights
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """Return the weights that training updates.
+
+        Raises:
+          ValueError: If the input shape is not known yet.
+        """
+        self._assert_built()
+        return super().trainable_weights
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        """Return the weights that training does not update.
+
+        Raises:
+          ValueError: If the input shape is not known yet.
+        """
+        self._assert_built()
+        return super().non_trainable_weights
+
+    def _assert_built(self) -> None:
         if not self.built and self._stack and not any(layer.built for layer in self._stack):
             raise ValueError(
                 f"Weights for model {self.name} have not yet been created. Weights are created when the Model is "
                 "first called on inputs or `build()` is called with an `input_shape`."
             )
-        return super().weights
 
     @property
     def _saved_weights(self) -> list[Any]:

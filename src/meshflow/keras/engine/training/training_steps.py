@@ -287,9 +287,7 @@ class TrainingSteps(StepCounterMethods):
             place_step(self, hosted.compiled)
             return hosted
         step = CompiledStep(function, name, self.name)
-        step.allows_simplification = bool(
-            getattr(self, "_compile_arguments", {}).get("jit_compile")
-        )
+        step.allows_simplification = bool(self._jit_compile)
         return place_step(self, step)
 
     def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
