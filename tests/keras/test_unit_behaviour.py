@@ -65,10 +65,6 @@ ERRORS = {
         *(ValueError, "expected min_ndim=2, found ndim=0"),
         lambda: keras.Sequential([layers.Dense(1)])(1.0),
     ),
-    "unbuilt weights": (
-        *(ValueError, "have not yet been created"),
-        lambda: keras.Sequential([layers.Dense(1)]).trainable_weights,
-    ),
     "empty data": (
         *(ValueError, "Expected input data to be non-empty"),
         lambda: compile_model().predict(np.ones((0, 3))),

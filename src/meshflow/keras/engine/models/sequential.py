@@ -301,35 +301,12 @@ class Sequential(GraphMembers):
         Raises:
           ValueError: If the input shape is not known yet.
         """
-        self._assert_built()
-        return super().weights
-
-    @property
-    def trainable_weights(self) -> list[Variable]:
-        """Return the weights that training updates.
-
-        Raises:
-          ValueError: If the input shape is not known yet.
-        """
-        self._assert_built()
-        return super().trainable_weights
-
-    @property
-    def non_trainable_weights(self) -> list[Variable]:
-        """Return the weights that training does not update.
-
-        Raises:
-          ValueError: If the input shape is not known yet.
-        """
-        self._assert_built()
-        return super().non_trainable_weights
-
-    def _assert_built(self) -> None:
         if not self.built and self._stack and not any(layer.built for layer in self._stack):
             raise ValueError(
                 f"Weights for model {self.name} have not yet been created. Weights are created when the Model is "
                 "first called on inputs or `build()` is called with an `input_shape`."
             )
+        return super().weights
 
     @property
     def _saved_weights(self) -> list[Any]:
