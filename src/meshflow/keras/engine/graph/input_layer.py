@@ -88,8 +88,6 @@ class InputLayer(Layer):
             raise ValueError(
                 "Only provide the `input_shape` OR `batch_input_shape` argument to InputLayer, not both at the same time."
             )
-        if unknown := set(kwargs) - {"batch_input_shape"}:
-            raise ValueError(f"Unrecognized keyword arguments to InputLayer: {sorted(unknown)}")
         if type_spec is not None:
             output = KerasTensor(type_spec)
             batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())
