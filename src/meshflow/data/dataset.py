@@ -31,6 +31,7 @@ from meshflow.data.specs import DatasetSpec, register_value_type
 from meshflow.data.states import make_state_function
 from meshflow.environment.html_tables import format_table
 from meshflow.environment.types import NumpyValue, PyTree
+from meshflow.ops.ragged import RaggedRow
 
 Result = TypeVar("Result")
 
@@ -263,6 +264,8 @@ def _to_numpy(element: PyTree) -> PyTree:
 
 def _leaf_to_numpy(leaf: Any) -> Any:
     """Return a read-only view of an array, a NumPy scalar for an array of rank 0, other leaves as they are."""
+    if isinstance(leaf, RaggedRow):
+        leaf = leaf.array
     if not isinstance(leaf, np.ndarray):
         return leaf
     if leaf.ndim == 0:

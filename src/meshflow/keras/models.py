@@ -17,7 +17,7 @@ from meshflow.keras.engine.graph.input_layer import Input, InputLayer
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.layer.default_config import is_default
 from meshflow.keras.engine.models.functional import Functional
-from meshflow.keras.engine.models.model import Model
+from meshflow.keras.engine.models.model import Model, takes_graph
 from meshflow.keras.engine.models.sequential import Sequential, attach_layers
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.registry import CustomObjects
@@ -120,6 +120,11 @@ def clone_model(
             return _clone_sequential(cast(KerasTensor, tensors[0]), model, config, layers)
         names = [tensor.node.layer.name for tensor in inputs]
         layers |= {name: _TensorInput(tensor) for name, tensor in zip(names, tensors, strict=True)}
+    if isinstance(model, Sequential):
+        # Configurations of layers may lack the name.
+        entries = [e for e in config["layers"] if e["class_name"] != "InputLayer"]
+        for entry, layer in zip(entries, model.layers, strict=False):
+            entry["name"] = layer.name
     with registry.LAYERS.replace_layers(layers):
         return type(model).from_config(config)
 
@@ -154,14 +159,19 @@ def _clone_custom_model(
     if model.outputs is not None and is_default(type(model).get_config):
         graph = Functional(model.input, model.output, name=model.name)
         _copy_attached(model, graph)
-        return clone_model(graph, input_tensors, clone_function)
+        clone = clone_model(graph, input_tensors, clone_function)
+        if not takes_graph(type(model)):
+            return clone
+        result = type(model)(inputs=clone.input, outputs=clone.output, name=model.name)
+        _copy_attached(clone, result)
+        return result
     if input_tensors is not None or clone_function is not None:
         raise ValueError(
             "Arguments `clone_function` and `input_tensors` are only supported for Sequential models or Functional "
             f"models. Received model of type {type(model).__name__!r}, with clone_function={clone_function!r} and "
             f"input_tensors={input_tensors!r}"
         )
-    clone: Model = type(model).from_config(model.get_config())
+    clone = cast(Model, type(model).from_config(model.get_config()))
     return clone
 
 

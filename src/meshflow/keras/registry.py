@@ -392,7 +392,8 @@ class _LayerRegistry(ObjectRegistry):
         replacements = self._replacements.get()
         if replacements and isinstance(identifier, dict):
             config = identifier.get("config")
-            layer = replacements.get(config.get("name")) if isinstance(config, dict) else None
+            name = identifier.get("name") or (isinstance(config, dict) and config.get("name"))
+            layer = replacements.get(name)
             if layer is not None:
                 return layer
         return super().get(identifier, custom_objects)

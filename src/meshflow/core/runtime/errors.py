@@ -373,5 +373,13 @@ class ShapeGrowthError(ValueNeededError, ValueError):
     """A loop variable of a staged loop changes its shape, which `shape_invariants` allow."""
 
 
+class VaryingValueError(ValueError, TypeError):
+    """A variable of a staged branch or loop has another dtype, shape or structure in the other branch or iteration."""
+
+
+class SymbolicArrayError(NotImplementedError, AttributeError):
+    """A NumPy array is requested of a tensor that has no value while a function is traced."""
+
+
 class InaccessibleTensorError(ValueError, TypeError):
     """A tensor created during the trace of a function is used outside that function."""

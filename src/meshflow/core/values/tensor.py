@@ -241,6 +241,11 @@ class Tensor(_Operators):
         raise NotImplementedError("eval is not supported with eager execution; use numpy().")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if isinstance(self._value, jax.core.Tracer):
+            raise errors.SymbolicArrayError(
+                f"Cannot convert a symbolic tensor of shape {self.shape} and dtype {self.dtype.name} to a NumPy array: "
+                + _SYMBOLIC_HELP
+            )
         array = np.asarray(self.numpy())
         return array if dtype is None else array.astype(dtype, copy=False)
 

@@ -99,6 +99,9 @@ class CSVLogger(Callback):
         logs = logs or {}
         if self._writer is None:
             self._keys = sorted(logs)
+            if not any(key.startswith("val_") for key in self._keys):
+                # A later epoch may be validated.
+                self._keys += [f"val_{key}" for key in self._keys]
             self._writer = csv.DictWriter(self._text, ["epoch", *self._keys], delimiter=self.sep)
             if not self._text.tell():
                 self._writer.writeheader()

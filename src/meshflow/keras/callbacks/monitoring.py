@@ -3,62 +3,72 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import MutableMapping
-from typing import Literal, TypedDict, Unpack
+from collections.abc import Callable, MutableMapping
+from typing import Any, Literal, TypedDict, Unpack
 
 import jax
 import numpy as np
 
 from meshflow.checkpoint.formats import is_checkpoint
+from meshflow.checkpoint.options import CheckpointOptions
 from meshflow.core.variables.variable import Variable
 from meshflow.environment.types import Logs, StrPath
 from meshflow.files import gfile
 from meshflow.files.paths import to_path_string
-from meshflow.keras.engine.training.callbacks import Callback
+from meshflow.keras.engine.training.callbacks import Callback, convert_logs
 from meshflow.keras.literals import MonitorMode
+from meshflow.saved_model.options import SaveOptions
 
 
-class Monitor:
-    """Comparison of values of a metric.
+class MonitorCallback(Callback):
+    """Base class of callbacks that compare the values of a metric.
 
-    Args:
-      name: Name of the metric.
-      mode: 'min', 'max', or 'auto' to decide by the name.
-      min_delta: Smallest change that counts as an improvement.
-      callback_name: Name of the callback, for warnings.
+    Attributes:
+      monitor: Name of the metric.
+      monitor_op: Comparison of a value with the best one, `np.less` or `np.greater`; subclasses may replace it.
+      min_delta: Smallest change that counts as an improvement, negative for a metric that is minimized.
     """
 
-    def __init__(self, name: str, mode: str, min_delta: float, callback_name: str) -> None:
-        self.name, self.callback_name = name, callback_name
+    _description: str
+
+    def _set_monitor(self, monitor: str, mode: str, min_delta: float = 0.0) -> None:
+        """Set the metric.
+
+        Args:
+          monitor: Name of the metric.
+          mode: 'min', 'max', or 'auto' to decide by the name.
+          min_delta: Smallest change that counts as an improvement.
+        """
         if mode not in ("auto", "min", "max"):
             warnings.warn(
-                f"{callback_name} mode {mode} is unknown, fallback to auto mode.", stacklevel=3
+                f"{self._description} mode {mode} is unknown, fallback to auto mode.", stacklevel=4
             )
             mode = "auto"
         is_maximized = mode == "max" or (
             mode == "auto"
-            and (name.endswith(("acc", "accuracy", "auc")) or name.startswith("fmeasure"))
+            and (monitor.endswith(("acc", "accuracy", "auc")) or monitor.startswith("fmeasure"))
         )
-        self.sign = 1.0 if is_maximized else -1.0
-        self.min_delta = abs(min_delta)
-        self.worst = -np.inf if is_maximized else np.inf
+        self.monitor, self.mode = monitor, mode
+        self.monitor_op: Callable[[Any, Any], Any] = np.greater if is_maximized else np.less
+        self.min_delta = abs(min_delta) if is_maximized else -abs(min_delta)
+        self._worst = -np.inf if is_maximized else np.inf
 
-    def is_better(self, value: float, best: float) -> bool:
-        """Check whether `value` is better than `best` by more than `min_delta`."""
-        return self.sign * (value - best) > self.min_delta
+    def _is_improvement(self, monitor_value: float, reference_value: float) -> bool:
+        """Check whether a value is better than another one by more than `min_delta`."""
+        return bool(self.monitor_op(monitor_value - self.min_delta, reference_value))
 
-    def read_value(self, logs: Logs) -> float | None:
+    def get_monitor_value(self, logs: Logs) -> float | None:
         """Return the value of the metric; if it is missing, warn and return None."""
-        value = (logs or {}).get(self.name)
+        value = (logs or {}).get(self.monitor)
         if value is None:
             warnings.warn(
-                f"{self.callback_name} conditioned on metric `{self.name}` which is not available. Available metrics are: {','.join(logs or {})}",
+                f"{self._description} conditioned on metric `{self.monitor}` which is not available. Available metrics are: {','.join(logs or {})}",
                 stacklevel=3,
             )
         return value
 
 
-class EarlyStopping(Callback):
+class EarlyStopping(MonitorCallback):
     """Callback that stops training when a metric has stopped improving.
 
     Args:
@@ -81,6 +91,8 @@ class EarlyStopping(Callback):
       ([0, 1, 2], 2)
     """
 
+    _description = "Early stopping"
+
     def __init__(
         self,
         monitor: str = "val_loss",
@@ -93,37 +105,31 @@ class EarlyStopping(Callback):
         start_from_epoch: int = 0,
     ) -> None:
         super().__init__()
-        self.monitor, self.patience, self.verbose, self.baseline = (
-            monitor,
-            patience,
-            verbose,
-            baseline,
-        )
+        self.patience, self.verbose, self.baseline = patience, verbose, baseline
         self.restore_best_weights, self.start_from_epoch = restore_best_weights, start_from_epoch
-        self._metric = Monitor(monitor, mode, min_delta, "Early stopping")
-        self.min_delta = min_delta
+        self._set_monitor(monitor, mode, min_delta)
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
-        self.best: float = self._metric.worst
+        self.best: float = self._worst
         self.best_weights: list[np.ndarray] | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counters."""
         self.wait, self.stopped_epoch, self.best_epoch = 0, 0, 0
-        self.best, self.best_weights = self._metric.worst, None
+        self.best, self.best_weights = self._worst, None
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Compare the metric with its best value."""
-        current = self._metric.read_value(logs)
+        current = self.get_monitor_value(logs)
         if current is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:
             self.best_weights, self.best_epoch = self.model.get_weights(), epoch
         self.wait += 1
-        if self._metric.is_better(current, self.best):
+        if self._is_improvement(current, self.best):
             self.best, self.best_epoch = current, epoch
             if self.restore_best_weights:
                 self.best_weights = self.model.get_weights()
-            if self.baseline is None or self._metric.is_better(current, self.baseline):
+            if self.baseline is None or self._is_improvement(current, self.baseline):
                 self.wait = 0
             return
         if self.wait >= self.patience and epoch > 0:
@@ -141,10 +147,6 @@ class EarlyStopping(Callback):
                 )
             self.model.set_weights(self.best_weights)
 
-    def get_monitor_value(self, logs: Logs) -> float | None:
-        """Return the value of the metric."""
-        return self._metric.read_value(logs)
-
 
 class PlateauArguments(TypedDict, total=False):
     """Former names of arguments of `ReduceLROnPlateau`."""
@@ -152,7 +154,7 @@ class PlateauArguments(TypedDict, total=False):
     epsilon: float
 
 
-class ReduceLROnPlateau(Callback):
+class ReduceLROnPlateau(MonitorCallback):
     """Callback that reduces the learning rate when a metric has stopped improving.
 
     Args:
@@ -176,6 +178,8 @@ class ReduceLROnPlateau(Callback):
       0.25
     """
 
+    _description = "Learning rate reduction"
+
     def __init__(
         self,
         monitor: str = "val_loss",
@@ -191,10 +195,12 @@ class ReduceLROnPlateau(Callback):
         super().__init__()
         if factor >= 1.0:
             raise ValueError(f"ReduceLROnPlateau does not support a factor >= 1.0. Got {factor}")
-        self.monitor, self.factor, self.patience, self.verbose = monitor, factor, patience, verbose
+        self.factor, self.patience, self.verbose = factor, patience, verbose
         self.cooldown, self.min_lr = cooldown, min_lr
-        self.min_delta = kwargs.pop("epsilon", min_delta)
-        self._metric = Monitor(monitor, mode, self.min_delta, "Learning rate reduction")
+        self._set_monitor(monitor, mode, kwargs.pop("epsilon", min_delta))
+        compare, signed_delta = self.monitor_op, self.min_delta
+        self.monitor_op = lambda value, best: compare(value, best + signed_delta)
+        self.min_delta = abs(signed_delta)
         self._reset()
 
     def in_cooldown(self) -> bool:
@@ -202,7 +208,7 @@ class ReduceLROnPlateau(Callback):
         return self.cooldown_counter > 0
 
     def _reset(self) -> None:
-        self.best, self.wait, self.cooldown_counter = self._metric.worst, 0, 0
+        self.best, self.wait, self.cooldown_counter = self._worst, 0, 0
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counters."""
@@ -216,13 +222,13 @@ class ReduceLROnPlateau(Callback):
         rate = float(np.asarray(getattr(optimizer, name)))
         if isinstance(logs, MutableMapping):
             logs["lr"] = rate
-        current = self._metric.read_value(logs)
+        current = self.get_monitor_value(logs)
         if current is None:
             return
         if self.in_cooldown():
             self.cooldown_counter -= 1
             self.wait = 0
-        if self._metric.is_better(current, self.best):
+        if self.monitor_op(current, self.best):
             self.best, self.wait = current, 0
         elif not self.in_cooldown():
             self.wait += 1
@@ -246,7 +252,7 @@ class CheckpointArguments(TypedDict, total=False):
     load_weights_on_restart: bool
 
 
-class ModelCheckpoint(Callback):
+class ModelCheckpoint(MonitorCallback):
     """Callback that saves the model or its weights.
 
     Args:
@@ -257,7 +263,8 @@ class ModelCheckpoint(Callback):
       save_weights_only: Whether to save only weights.
       mode: 'auto', 'min' or 'max'.
       save_freq: 'epoch', or a number of batches.
-      options: Ignored.
+      options: `tf.train.CheckpointOptions` for weights, otherwise `tf.saved_model.SaveOptions`; checked, and
+        otherwise ignored.
       initial_value_threshold: Value that the first saved model must improve on.
       **kwargs: `period`, a former argument for the number of epochs; `load_weights_on_restart`,
         whether training starts with the weights of an existing file.
@@ -274,6 +281,10 @@ class ModelCheckpoint(Callback):
       ['after_1.keras', 'after_2.keras']
     """
 
+    _description = "ModelCheckpoint"
+    # Logs are converted only when a file is written.
+    _supports_tf_logs = True
+
     def __init__(
         self,
         filepath: StrPath,
@@ -288,7 +299,7 @@ class ModelCheckpoint(Callback):
         **kwargs: Unpack[CheckpointArguments],
     ) -> None:
         super().__init__()
-        self.filepath, self.monitor, self.verbose = to_path_string(filepath), monitor, verbose
+        self.filepath, self.verbose = to_path_string(filepath), verbose
         self.save_best_only, self.save_weights_only, self.save_freq = (
             save_best_only,
             save_weights_only,
@@ -302,9 +313,15 @@ class ModelCheckpoint(Callback):
             raise ValueError(
                 f"Unrecognized save_freq: {save_freq}. Expected save_freq are 'epoch' or integer"
             )
-        self._metric = Monitor(monitor, mode, 0.0, "ModelCheckpoint")
+        kind = CheckpointOptions if save_weights_only else SaveOptions
+        if options is not None and not isinstance(options, kind):
+            raise TypeError(
+                f"ModelCheckpoint with save_weights_only={save_weights_only}: expected `options` of type {kind.__name__}, "
+                f"got {options!r}."
+            )
+        self._set_monitor(monitor, mode)
         self.best: float = (
-            self._metric.worst if initial_value_threshold is None else initial_value_threshold
+            self._worst if initial_value_threshold is None else initial_value_threshold
         )
         self._batches_since_save = self._epoch = self._epochs_since_save = 0
         if save_freq != "epoch":
@@ -335,19 +352,24 @@ class ModelCheckpoint(Callback):
             self._epochs_since_save = 0
             self._save_model(epoch, None, logs)
 
-    # Subclasses in libraries override it.
-    def _save_model(self, epoch: int, batch: int | None, logs: Logs) -> None:
+    def _get_file_path(self, epoch: int, batch: int | None, logs: Logs) -> str:
+        """Return the path of a file; subclasses may override this method."""
         try:
-            path = self.filepath.format(epoch=epoch + 1, batch=(batch or 0) + 1, **(logs or {}))
+            return self.filepath.format(epoch=epoch + 1, batch=(batch or 0) + 1, **(logs or {}))
         except KeyError as error:
             raise KeyError(
                 f'Failed to format this callback filepath: "{self.filepath}". Reason: {error} is not among {sorted(logs or {})}'
             ) from error
+
+    def _save_model(self, epoch: int, batch: int | None, logs: Logs) -> None:
+        """Save, if the metric requires it; subclasses may override this method."""
+        logs = convert_logs(logs)
+        path = self._get_file_path(epoch, batch, logs)
         if self.save_best_only:
-            current = self._metric.read_value(logs)
+            current = self.get_monitor_value(logs)
             if current is None:
                 return
-            if not self._metric.is_better(current, self.best):
+            if not self.monitor_op(current, self.best):
                 if self.verbose:
                     print(
                         f"\nEpoch {epoch + 1}: {self.monitor} did not improve from {self.best:.5f}"

@@ -80,7 +80,7 @@ class TensorBoard(Callback):
     """
 
     # Metrics of a batch are read only when they are written.
-    _takes_tensors = True
+    _supports_tf_logs = True
 
     def __init__(
         self,

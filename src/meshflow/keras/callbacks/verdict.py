@@ -39,7 +39,7 @@ class Verdict(Callback):
     """
 
     # The callback reads no metrics, so training need not wait for them.
-    _takes_tensors = True
+    _supports_tf_logs = True
 
     def __init__(
         self, profile_batch: int | str | tuple[int, int] = (10, 20), log_dir: StrPath | None = None

@@ -20,7 +20,7 @@ from meshflow.core.runtime.errors import InvalidValueError
 from meshflow.core.runtime.philox_host import StatelessRandom
 from meshflow.core.runtime.tracebacks import hide_frames_of_methods
 from meshflow.core.values.convert import convert_python_value, convert_to_tensor
-from meshflow.core.values.dtypes import DTypeLike, as_dtype
+from meshflow.core.values.dtypes import DTypeLike, as_dtype, string
 from meshflow.core.values.tensor import Tensor, TensorLike
 from meshflow.core.variables.random_streams import draw_weight_seed
 from meshflow.environment.types import Config, Json, PyTree, overridable
@@ -97,7 +97,7 @@ class Initializer:
         Raises:
           NotImplementedError: If parts of the values are not defined.
           TypeError: If there is another argument.
-          ValueError: If the dtype is an integer and the values are fractions.
+          ValueError: If the dtype is an integer and the values are fractions, or a string.
         """
         unknown = [name for name in kwargs if name not in _KEYWORDS]
         if unknown:
@@ -110,9 +110,12 @@ class Initializer:
                 f"{type(self).__name__} initializer does not support partition-related arguments."
             )
         dtype = as_dtype(dtype or settings.floatx())
+        if dtype is string:
+            raise ValueError(f"Expected numeric or boolean dtype, got {dtype}.")
         if self._needs_floating_dtype and not dtype.is_floating:
             raise ValueError(f"Expected floating point type, got {dtype}.")
-        values = self.values(tuple(int(s) for s in shape))
+        sizes = (shape,) if isinstance(shape, int) else shape
+        values = self.values(tuple(int(s) for s in sizes))
         if size is not None:
             starts = offset or [0] * len(size)
             values = values[tuple(slice(o, o + n) for o, n in zip(starts, size, strict=True))]

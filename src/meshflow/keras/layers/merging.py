@@ -54,7 +54,7 @@ class Merge(Layer):
             or len(input_shape) < 1
         ):
             raise ValueError(
-                f"A merge layer should be called on a list of at least 1 input. Received: input_shape={input_shape} (layer {self.name})."
+                f"A merge layer should be called on a list of inputs, at least 1. Received: input_shape={input_shape} (layer {self.name})."
             )
         self.built = True
 
@@ -341,6 +341,10 @@ class Dot(Merge):
                     f"Dot(name={self.name!r}): axis {axis} is no axis after the batch of an input of shape {operand.shape}."
                 )
         i, j = pair[0] % len(a.shape), pair[1] % len(b.shape)
+        if a.shape[i] != b.shape[j] and None not in (a.shape[i], b.shape[j]):
+            raise ValueError(
+                f"Dot(name={self.name!r}): incompatible shapes: {a.shape} and {b.shape} differ in axes {pair}."
+            )
         if self.normalize:
             a, b = math.l2_normalize(a, axis=i), math.l2_normalize(b, axis=j)
         letters = iter("abcdefghijklmnopqrstuvwxy")

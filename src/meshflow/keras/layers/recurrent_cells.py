@@ -257,9 +257,9 @@ def call_cell(
     """Call a cell with the optional arguments that its `call` method accepts."""
     signature = get_call_signature(type(cell))
     kwargs: dict[str, Any] = {}
-    if constants and "constants" in signature.names:
+    if constants and "constants" in signature.arg_names:
         kwargs["constants"] = constants
-    if signature.takes_training:
+    if signature.expects_training_arg:
         kwargs["training"] = training
     run = cell if isinstance(cell, Layer) else cell.call
     return run(inputs, states, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Unpack, get_args
 
 from meshflow.core.values.shapes import ShapeLike, TensorShape
 from meshflow.core.values.tensor import Tensor, TensorLike
@@ -107,6 +107,10 @@ class UpSampling2D(UpSampling):
         **kwargs: Unpack[RegularizedArguments],
     ) -> None:
         super().__init__(size, data_format, **kwargs)
+        if interpolation not in get_args(Interpolation):
+            raise NotImplementedError(
+                f"{type(self).__name__}: expected an interpolation in {get_args(Interpolation)}, got {interpolation!r}."
+            )
         self.interpolation = interpolation
         # The interpolated outputs are float32 with any compute dtype.
         self._traced_shape = interpolation != "nearest"

@@ -145,7 +145,7 @@ def _parse_name(name: str) -> tuple[str | None, str | None]:
         dtype = dtypes.as_dtype(name).name
     except TypeError:
         floats = [d.name for d in dtypes.ALL_DTYPES if d.is_floating]
-        raise ValueError(
+        raise registry.UnknownNameError(
             f"Cannot convert value {name} to a mixed precision Policy. Valid policies include "
             f"{sorted(_MIXED_COMPUTE_DTYPES)} and the name of any dtype, such as {floats}."
         ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any, Literal
 
 import numpy as np
@@ -225,6 +225,10 @@ def pad_sequences(
     if padding not in ("pre", "post") or truncating not in ("pre", "post"):
         raise ValueError(
             f"pad_sequences: padding and truncating must be 'pre' or 'post', got {padding!r}, {truncating!r}."
+        )
+    if not isinstance(sequences, Sized) or not all(isinstance(s, Sized) for s in sequences):
+        raise ValueError(
+            f"pad_sequences: `sequences` must be iterable and hold sequences, got {sequences!r:.100}."
         )
     length = max((len(s) for s in sequences), default=0) if maxlen is None else maxlen
     inner_shape = next((np.shape(s)[1:] for s in sequences if len(s)), ())

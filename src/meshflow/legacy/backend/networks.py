@@ -339,7 +339,7 @@ def batch_normalization(
     sizes[axis] = -1
 
     def reshape_vector(value: TensorLike) -> Any:
-        if value is None or len(value.shape) != 1:
+        if value is None or len(getattr(value, "shape", ())) != 1:
             return value
         return array.reshape(value, sizes)
 

@@ -238,14 +238,14 @@ def function(
     """Create a function of arrays from symbolic inputs and outputs.
 
     Args:
-      inputs: Symbolic tensor, or a list of them.
+      inputs: Symbolic tensor, or a list or dictionary of them.
       outputs: Symbolic tensor computed from the inputs, or a list of them.
       updates: Not supported.
       name: Ignored.
       **kwargs: Not supported.
 
     Returns:
-      A function from a list of arrays to NumPy arrays in the structure of `outputs`.
+      A function from arrays in the structure of `inputs` to NumPy arrays in the structure of `outputs`.
 
     Raises:
       ValueError: If updates or other keywords are passed.
@@ -267,12 +267,15 @@ def function(
             "`updates` argument is not supported during eager execution. You passed: "
             f"{updates}. Assign variables in a layer's `call` instead."
         )
-    model: Any = Model(inputs=inputs, outputs=outputs)
+    model: Any = Model(inputs=nest.flatten(inputs), outputs=outputs)
     dtypes = [t.dtype for t in nest.flatten(inputs)]
 
     def call(arrays: Any) -> PyTree:
-        is_list = isinstance(inputs, (list, tuple)) and isinstance(arrays, (list, tuple))
-        arrays = list(arrays) if is_list else [arrays]
+        if isinstance(inputs, dict):
+            arrays = nest.flatten_up_to(inputs, arrays)
+        else:
+            is_list = isinstance(inputs, (list, tuple)) and isinstance(arrays, (list, tuple))
+            arrays = list(arrays) if is_list else [arrays]
         tensors = [
             convert.convert_to_tensor(a, dtype=d) for a, d in zip(arrays, dtypes, strict=True)
         ]

@@ -8,6 +8,7 @@ from typing import Any
 from meshflow.core.values.dtypes import DTypeLike
 from meshflow.core.values.shapes import ShapeLike
 from meshflow.core.values.tensor import Tensor, TensorLike
+from meshflow.environment.types import Config
 from meshflow.keras.engine.layer.base_layer import Layer
 from meshflow.keras.engine.models.model import Model
 from meshflow.keras.engine.training.data_adapter import DataHandler
@@ -28,14 +29,21 @@ __all__ = [
 ]
 
 
+_RNG_TYPES = ("stateful", "stateless", "legacy_stateful")
+
+
 class _RandomGenerator:
     """Random numbers of a layer.
 
     Args:
       seed: Seed.
+      rng_type: Name of Keras' kind of generator, which the configuration of the layer holds.
     """
 
-    def __init__(self, seed: int | None) -> None:
+    def __init__(self, seed: int | None, rng_type: str | None = None) -> None:
+        if rng_type not in (None, *_RNG_TYPES):
+            raise ValueError(f"Expected an rng_type in {_RNG_TYPES}, got {rng_type!r}.")
+        self._rng_type = rng_type or _RNG_TYPES[-1]
         self._seed = seed
         self._generator = tf.random.Generator.from_seed(seed) if seed else None
 
@@ -89,7 +97,7 @@ class BaseRandomLayer(Layer):
     Args:
       seed: Seed.
       force_generator: Ignored.
-      rng_type: Ignored.
+      rng_type: Name that the configuration holds; it has no other effect.
       **kwargs: Arguments of `Layer`.
     """
 
@@ -101,7 +109,12 @@ class BaseRandomLayer(Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._random_generator = _RandomGenerator(seed)
+        self._random_generator = _RandomGenerator(seed, rng_type)
+
+    def get_config(self) -> Config:
+        """Return the configuration."""
+        rng_type = self._random_generator._rng_type
+        return super().get_config() | ({} if rng_type == _RNG_TYPES[-1] else {"rng_type": rng_type})
 
 
 def apply_name_scope_on_model_declaration(enable: bool) -> None:

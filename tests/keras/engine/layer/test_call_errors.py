@@ -75,7 +75,7 @@ MISTAKES = [
     (
         lambda: layers.Dot(1, name="n")([Input((3,)), Input((4,))]),
         "n",
-        "[None, 3], float32[None, 4]",
+        "(None, 3) and (None, 4)",
     ),
     (lambda: layers.LSTM(2, name="n")(Input((3,))), "n", "(None, 3)"),
     (

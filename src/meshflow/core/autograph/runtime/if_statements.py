@@ -12,7 +12,7 @@ from meshflow.core.autograph.runtime.structure_template import (
     format_label,
     get_location,
 )
-from meshflow.core.runtime.errors import ListGrowthError
+from meshflow.core.runtime.errors import ListGrowthError, VaryingValueError
 from meshflow.core.staging.branches import BranchMerge, run_branch
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
 
@@ -105,7 +105,7 @@ class _IfMerge(BranchMerge):
         is_list = aspect == "structure" and all(
             text == repr(TENSORLESS) or text.startswith("[") for text in (first, second)
         )
-        return (ListGrowthError if is_list else TypeError)(
+        return (ListGrowthError if is_list else VaryingValueError)(
             f"{self._format_label(position)} must have the same {aspect} in both branches of the conditional on a "
             f"tensor at {self.location}: got {first} in the main branch and {second} in the else branch."
             + _ADVICE.get(aspect, "")

@@ -18,7 +18,7 @@ from meshflow.core.autograph.runtime.structure_template import (
 )
 from meshflow.core.dispatch.operands import to_static_value
 from meshflow.core.runtime.context import context
-from meshflow.core.runtime.errors import ListGrowthError
+from meshflow.core.runtime.errors import ListGrowthError, VaryingValueError
 from meshflow.core.staging import loops
 from meshflow.core.staging.loop_state import LoopInvariants
 from meshflow.core.staging.scalar_logic import is_symbolic, to_scalar_bool
@@ -357,7 +357,7 @@ class _StatementInvariants(LoopInvariants):
                 "decides which elements are added. Collect results in a tf.TensorArray, use tf.map_fn, or iterate over a "
                 "Python range, which is unrolled."
             )
-        return TypeError(
+        return VaryingValueError(
             f"{name} must keep its {aspect} in the loop over tensors at {self.location}: got {before} before the "
             f"loop and {after} after one iteration." + _ADVICE.get(aspect, "")
         )

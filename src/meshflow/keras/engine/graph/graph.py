@@ -214,7 +214,7 @@ class Graph:
             missing = [n for n in names if n not in inputs]
             if missing:
                 raise ValueError(
-                    f"Missing data for input {missing[0]!r} of model {self.name!r}. You passed a data dictionary "
+                    f'Missing data for input "{missing[0]}" of model {self.name!r}. You passed a data dictionary '
                     f"with keys {sorted(inputs)}. Expected the following keys: {names}"
                 )
             if len(inputs) > len(names):

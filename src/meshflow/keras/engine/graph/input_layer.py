@@ -80,6 +80,15 @@ class InputLayer(Layer):
         self.sparse = sparse or isinstance(type_spec, SparseTensorSpec)
         if self.ragged and self.sparse:
             raise ValueError("Cannot set both sparse and ragged to True in a Keras input.")
+        given = (input_shape, batch_size, kwargs.get("batch_input_shape"))
+        if type_spec is not None and any(value is not None for value in (*given, dtype)):
+            raise ValueError(
+                f"Input: type_spec={type_spec} defines the shape and dtype, so all other args except `name` must be None."
+            )
+        if input_shape is not None and kwargs.get("batch_input_shape") is not None:
+            raise ValueError(
+                "Only provide the `input_shape` OR `batch_input_shape` argument to InputLayer, not both at the same time."
+            )
         if type_spec is not None:
             output = KerasTensor(type_spec)
             batch_shape: tuple[int | None, ...] = tuple(output.shape.as_list())

@@ -307,7 +307,7 @@ class Layer(  # type: ignore[misc]
             if outermost:
                 self._clear_losses()
             if (
-                signature.takes_mask
+                signature.expects_mask_arg
                 and kwargs.get("mask") is None
                 and not signature.is_passed("mask", args, kwargs)
             ):
@@ -341,7 +341,7 @@ class Layer(  # type: ignore[misc]
         self, signature: CallSignature, args: tuple, kwargs: dict
     ) -> Tensor | bool | int | None:
         """Choose the value of `training`: argument, enclosing call, learning phase, or default."""
-        if not signature.takes_training:
+        if not signature.expects_training_arg:
             # Sublayers may use `training` even if this layer does not accept it.
             explicit = None if signature.accepts_any_keyword else kwargs.pop("training", None)
             if explicit is not None:
@@ -494,7 +494,7 @@ class Layer(  # type: ignore[misc]
         init_arguments = default_config.get_init_arguments(self)
         if init_arguments is None:
             raise NotImplementedError(
-                f"Layer {type(self).__name__} was created with `__init__` arguments that a configuration cannot hold, "
+                f"Layer {type(self).__name__} was created by passing arguments that a configuration cannot hold, "
                 "and therefore must override `get_config`. Return all arguments of `__init__` from it."
             )
         return default_config.merge_config(self, config, init_arguments)
@@ -530,7 +530,12 @@ class Layer(  # type: ignore[misc]
     @classmethod
     def from_config(cls, config: Config) -> Any:
         """Create a layer from the result of `get_config`."""
-        return cls(**config)
+        try:
+            return cls(**config)
+        except TypeError as error:
+            raise TypeError(
+                f"Error when deserializing class {cls.__name__!r} using config={config}: {error}"
+            ) from error
 
 
 def _check_arguments(trainable: object, dynamic: object, name: object) -> None:

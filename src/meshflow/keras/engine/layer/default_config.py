@@ -68,10 +68,8 @@ def get_init_arguments(layer: Any) -> Config | None:
 def merge_config(layer: Any, config: Config, init_arguments: Config) -> Config:
     """Merge two configurations, without base class entries that the constructor does not accept."""
     merged = config | init_arguments
-    if (
-        not _is_user_class(type(layer))
-        or "kwargs" in inspect.signature(type(layer).__init__).parameters
-    ):
+    parameters = inspect.signature(type(layer).__init__).parameters.values()
+    if not _is_user_class(type(layer)) or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return merged
     accepted_names = {*_list_init_parameters(layer), *init_arguments}
     return {key: value for key, value in merged.items() if key in accepted_names}

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import SparseTensor
 from meshflow.core.values import dtypes, nest
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
@@ -19,6 +20,7 @@ from meshflow.keras import settings
 from meshflow.keras.engine.symbolic.call_signature import get_call_signature
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor, get_shapes
 from meshflow.ops.math import cast
+from meshflow.ops.ragged import RaggedTensor
 
 # A Keras object such as an initializer or activation function, its name, or its configuration.
 Identifier: TypeAlias = Callable[..., Any] | Config | str | None
@@ -72,7 +74,7 @@ def make_build_arguments(
     ]
     if len(required) < 2 or not all(name.endswith("_shape") for name in required):
         return None
-    first, *others = get_call_signature(type(layer)).names
+    first, *others = get_call_signature(type(layer)).arg_names
     arguments = dict(zip(others, args, strict=False)) | kwargs
     shapes = {f"{name}_shape": get_shapes(value) for name, value in arguments.items()}
     return {f"{first}_shape": shape} | {name: shapes[name] for name in required if name in shapes}
@@ -80,7 +82,9 @@ def make_build_arguments(
 
 def cast_floating(value: Any, dtype: dtypes.DType) -> Any:
     """Cast a floating-point tensor to `dtype`; return other values unchanged."""
-    if not isinstance(value, Tensor) or not value.dtype.is_floating or value.dtype is dtype:
+    if not isinstance(value, (Tensor, SparseTensor, RaggedTensor)):
+        return value
+    if not value.dtype.is_floating or value.dtype is dtype:
         return value
 
     result = cast(value, dtype)

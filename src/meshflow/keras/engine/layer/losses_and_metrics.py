@@ -149,13 +149,17 @@ class LayerLosses:
         )
 
     def add_update(self, updates: PyTree, inputs: object = None) -> None:
-        """Run updates that are functions; other updates took effect when they were created.
+        """Run updates that are functions, if the layer and those that call it are trainable.
+
+        Other updates took effect when they were created.
 
         Args:
           updates: Function without arguments, result of an assignment, or a list of these.
           inputs: Ignored.
         """
         del inputs
+        if not all(layer.trainable for layer in (self, *call_state.layers)):
+            return
         for update in nest.flatten(updates):
             if callable(update):
                 update()

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshflow.core.variables.variable import Variable
 from meshflow.keras.engine.layer.helpers import remove_duplicates
+from meshflow.keras.engine.symbolic.call_signature import CallSignature, get_call_signature
 from meshflow.keras.mixed_precision import policy as policies
 
 if TYPE_CHECKING:
@@ -68,6 +69,11 @@ class SubclassMembers:
 
         def _list_own_variables(self, trainable: bool) -> list[Variable]: ...
 
+    # Names by which tools count the uses of layers and models.
+    _instrumented_keras_api = True
+    _instrumented_keras_layer_class = True
+    _instrumented_keras_model_class = False
+
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
         """Write the variables of the layer, except those of sublayers, to a dictionary.
 
@@ -123,9 +129,19 @@ class SubclassMembers:
         return remove_duplicates(list(weights))
 
     @property
+    def _self_tracked_trackables(self) -> list[Any]:
+        """Return the sublayers among the attributes."""
+        return list(self._flatten_layers(recursive=False, include_self=False))
+
+    @property
     def _updates(self) -> list[Any]:
         """Return an empty list, because assignments take effect immediately."""
         return []
+
+    @property
+    def _call_spec(self) -> CallSignature:
+        """Return the parameters of `call`."""
+        return get_call_signature(type(self))
 
     @property
     def _call_fn_args(self) -> list[str]:

@@ -160,6 +160,9 @@ class SymbolicCallMethods:
         if nodes and get_shapes(nodes[0].args[0]) != inputs.shape:
             # A trace determines whether the weights fit these inputs.
             return None
+        if next(self._flatten_layers(include_self=False), None) is not None:
+            # A trace builds the sublayers, such as an activation with weights.
+            return None
 
         shape = self.compute_output_shape(inputs.shape)
         compute = self.compute_dtype or inputs.dtype.name
@@ -219,17 +222,18 @@ class SymbolicCallMethods:
     # Code written for TensorFlow reads this name.
     _outbound_nodes = outbound_nodes
 
-    def _get_first_node(self, attribute: str) -> Node:
+    def _get_only_node(self, attribute: str) -> Node:
         if not self._inbound_nodes:
             raise AttributeError(
-                f"Layer {self.name} has never been called and thus has no defined {attribute}."
+                f"Layer {self.name} has no inbound nodes: it is not connected, so it has no {attribute}. Call it on a "
+                "tf.keras.Input."
             )
         return self._inbound_nodes[0]
 
     @property
     def input(self) -> Tensor:
         """Return the symbolic input of the layer's first call."""
-        node = self._get_first_node("input")
+        node = self._get_only_node("input")
         return node.outputs if node.is_input else node.input_tensors
 
     @property
@@ -245,7 +249,7 @@ class SymbolicCallMethods:
     @property
     def output(self) -> Tensor:
         """Return the symbolic output of the layer's first call."""
-        return self._get_first_node("output").outputs
+        return self._get_only_node("output").outputs
 
     @property
     def input_shape(self) -> PyTree:
@@ -278,9 +282,9 @@ class SymbolicCallMethods:
             )
         return as_tuples(get_shapes(self._inbound_nodes[0].outputs))
 
-    def get_input_at(self, node_index: int) -> PyTree:
+    def get_input_at(self, node_index: int, attribute: str = "input") -> PyTree:
         """Return the symbolic input of one call."""
-        node = self._get_node(node_index, "input")
+        node = self._get_node(node_index, attribute)
         return node.outputs if node.is_input else node.input_tensors
 
     def get_output_at(self, node_index: int) -> PyTree:
@@ -301,7 +305,7 @@ class SymbolicCallMethods:
 
     def get_input_shape_at(self, node_index: int) -> PyTree:
         """Return the input shape of one call."""
-        return as_tuples(get_shapes(self.get_input_at(node_index)))
+        return as_tuples(get_shapes(self.get_input_at(node_index, "input shape")))
 
     def get_output_shape_at(self, node_index: int) -> PyTree:
         """Return the output shape of one call."""

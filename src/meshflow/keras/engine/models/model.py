@@ -57,6 +57,8 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     """
 
     _strategy_at_start: Any = None
+    _instrumented_keras_layer_class = False
+    _instrumented_keras_model_class = True
 
     @property
     def distribute_strategy(self) -> Any:
@@ -313,6 +315,10 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         if self._graph is not None:
             self.built = True
             return
+        if input_shape is None:
+            raise ValueError(
+                f"Input shape must be defined when calling `build()` on model {self.name!r}, got None."
+            )
         inputs = shape_inference.map_shapes(lambda s: KerasTensor(_make_spec(s)), input_shape)
         self._build_input_shape = input_shape
         self.built = True
@@ -505,7 +511,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
         """
         if not default_config.is_default(type(self).get_config):
             return {}
-        if _takes_graph(type(self)) and self._get_graph() is not None:
+        if takes_graph(type(self)) and self._get_graph() is not None:
             return dict(registry.LAYERS.table["Functional"].get_config(self))
         if not self._has_config:
             _log.warning(
@@ -527,7 +533,7 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     def _has_config(self) -> bool:
         """Return whether `get_config` describes how to create the model again."""
         method = type(self).get_config
-        if _takes_graph(type(self)) and self._get_graph() is not None:
+        if takes_graph(type(self)) and self._get_graph() is not None:
             return True
         return (
             not default_config.is_default(method)
@@ -537,14 +543,14 @@ class Model(Trainer, ModelSaving, Layer):  # type: ignore[misc]  # See `Layer`.
     @classmethod
     def from_config(cls, config: Config, custom_objects: dict[str, Any] | None = None) -> Any:
         """Create a model from the result of `get_config`, with new weights."""
-        if _takes_graph(cls) and "layers" in config:
+        if takes_graph(cls) and "layers" in config:
             graph: Any = registry.LAYERS.table["Functional"]
             make = graph.from_config.__func__
             return make(graph if cls is Model else cls, config, custom_objects)
         return cls(**config)
 
 
-def _takes_graph(cls: type[Model]) -> bool:
+def takes_graph(cls: type[Model]) -> bool:
     """Check whether a class takes inputs and outputs, by the rule of Keras for its constructor."""
     if cls.__init__ is Model.__init__:
         return True

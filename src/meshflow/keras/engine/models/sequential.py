@@ -26,6 +26,7 @@ from meshflow.keras.engine.models.functional import (
     build_graph_from_config,
     make_graph_config,
 )
+from meshflow.keras.engine.symbolic.input_spec import assert_input_compatibility
 from meshflow.keras.engine.symbolic.keras_tensor import KerasTensor
 from meshflow.keras.error_context import prefix_errors
 
@@ -176,9 +177,13 @@ class Sequential(GraphMembers):
         if self._input is not None:
             if layer.inbound_nodes:
                 layer.inbound_nodes.pop()
-            self._output = self._stack[-1].inbound_nodes[-1].outputs if self._stack else self._input
             self._graph = None
-            self._invalidate_graph()
+            if self._stack:
+                self._output = self._stack[-1].inbound_nodes[-1].outputs
+                self._invalidate_graph()
+            else:
+                self._input = self._output = None
+                self._graph_pending = self._is_input_declared = self.built = False
         return layer
 
     @overridable
@@ -205,7 +210,9 @@ class Sequential(GraphMembers):
             shape = inputs.shape.as_list()
             # Batch sizes vary in training; an eager call keeps its batch size, as in TensorFlow.
             batch_shape = shape if executing_eagerly() else [None, *shape[1:]]
-            name = f"{self._stack[0].name}_input"
+            first = self._stack[0]
+            assert_input_compatibility(first.input_spec, inputs, first.name)
+            name = f"{first.name}_input"
             self._connect(batch_shape, inputs.dtype, name, isinstance(inputs, SparseTensor))
             self._discard_inferred_losses()
         self.built = True

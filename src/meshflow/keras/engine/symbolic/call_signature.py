@@ -24,14 +24,14 @@ class CallSignature:
 
     def __init__(self, cls: type) -> None:
         parameters = list(inspect.signature(cls.call).parameters.values())[1:]  # type: ignore[attr-defined]
-        self.names = [
+        self.arg_names = [
             p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         keywords = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
-        self.first_name = self.names[0] if self.names else None
-        self.takes_training = "training" in keywords
+        self.first_name = self.arg_names[0] if self.arg_names else None
+        self.expects_training_arg = "training" in keywords
         self.accepts_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        self.takes_mask = "mask" in keywords
+        self.expects_mask_arg = "mask" in keywords
         default = keywords.get("training")
         # A required `training` argument gets None if no mode is set.
         self.requires_training = default is inspect.Parameter.empty
@@ -55,7 +55,7 @@ class CallSignature:
 
     def is_positional(self, name: str, args: tuple[Any, ...]) -> bool:
         """Check whether an argument was passed by position; `args` lacks the first argument."""
-        return name in self.names and self.names.index(name) - 1 < len(args)
+        return name in self.arg_names and self.arg_names.index(name) - 1 < len(args)
 
     def is_passed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Check whether an argument was passed."""
@@ -63,7 +63,7 @@ class CallSignature:
 
     def get_value(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value of an argument that was passed."""
-        return kwargs[name] if name in kwargs else args[self.names.index(name) - 1]
+        return kwargs[name] if name in kwargs else args[self.arg_names.index(name) - 1]
 
 
 # Weak keys: classes may be garbage-collected with the models that define them.

@@ -200,11 +200,24 @@ class KerasTensor(_Base):
             )
         return iter([self[i] for i in range(size)])
 
+    def _describe_origin(self) -> str:
+        return f"created by layer '{self._keras_history.layer.name}'" if self._keras_history else ""
+
     def __repr__(self) -> str:
-        created = (
-            f" (created by layer '{self._keras_history.layer.name}')" if self._keras_history else ""
+        origin = self._describe_origin()
+        described = (
+            f"type_spec={self.type_spec}"
+            if self.is_composite
+            else f"shape={self.shape} dtype={self.dtype.name}"
         )
-        return f"<KerasTensor: shape={self.shape} dtype={self.dtype.name}{created}>"
+        return f"<KerasTensor: {described}{origin and f' ({origin})'}>"
+
+    def __str__(self) -> str:
+        origin = self._describe_origin()
+        return (
+            f"KerasTensor(type_spec={self.type_spec}, name={self.name!r}"
+            f"{origin and f', description={origin!r}'})"
+        )
 
 
 # Subclasses of `KerasTensor` by the classes of their values; the first match counts.

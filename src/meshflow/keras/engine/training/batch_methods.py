@@ -102,6 +102,7 @@ class SingleBatchMethods(CompileMethods):
           >>> model.predict_on_batch(tf.constant([[1.0, 2.0]])).tolist()
           [[3.0]]
         """
+        self._assert_outside_function()
         batch = self._make_single_batch(x, None, None, None)
         return nest.map_structure(np.asarray, self._count_steps("predict")(batch))
 

@@ -51,6 +51,18 @@ class Callback:
         """Set the model."""
         self.model = model
 
+    # Subclasses set this attribute to receive tensors, which do not wait for the step.
+    _supports_tf_logs = False
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return has_batch_hook(self, "train")
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return has_batch_hook(self, "test")
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return has_batch_hook(self, "predict")
+
     @overridable
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Run before an epoch."""
@@ -195,18 +207,19 @@ class CallbackList:
         )
         for callback in self.callbacks:
             _check_callback(callback)
-        if add_history:
-            history = next((c for c in self.callbacks if isinstance(c, History)), None) or History()
-            if history not in self.callbacks:
-                self.callbacks.append(history)
-            if model is not None:
-                model.history = history
-        if add_progbar and not any(isinstance(c, ProgbarLogger) for c in self.callbacks):
-            self.callbacks.append(ProgbarLogger(count_mode="steps"))
-        for callback in self.callbacks:
-            callback.set_params(params)
-            if model is not None:
-                callback.set_model(model)
+        self._history = next((c for c in self.callbacks if isinstance(c, History)), None)
+        if add_history and self._history is None:
+            self._history = History()
+            self.callbacks.append(self._history)
+        self._progbar = next((c for c in self.callbacks if isinstance(c, ProgbarLogger)), None)
+        if add_progbar and self._progbar is None:
+            self._progbar = ProgbarLogger(count_mode="steps")
+            self.callbacks.append(self._progbar)
+        self.params: dict[str, Any] = {}
+        self.model: Any = None
+        if model is not None:
+            self.set_model(model)
+        self.set_params(params)
         self._batch_callbacks = {
             mode: [c for c in self.callbacks if has_batch_hook(c, mode)] for mode in _BATCH_HOOKS
         }
@@ -220,11 +233,15 @@ class CallbackList:
 
     def set_model(self, model: Any) -> None:
         """Set the model of all callbacks."""
+        self.model = model
+        if self._history is not None:
+            model.history = self._history
         for callback in self.callbacks:
             callback.set_model(model)
 
     def set_params(self, params: dict[str, Any]) -> None:
         """Set the parameters of all callbacks."""
+        self.params = params
         for callback in self.callbacks:
             callback.set_params(params)
 
@@ -234,6 +251,19 @@ class CallbackList:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.callbacks)
+
+    # Programs that run their own loops read these names.
+    @property
+    def _should_call_train_batch_hooks(self) -> bool:
+        return self.has_batch_hooks("train")
+
+    @property
+    def _should_call_test_batch_hooks(self) -> bool:
+        return self.has_batch_hooks("test")
+
+    @property
+    def _should_call_predict_batch_hooks(self) -> bool:
+        return self.has_batch_hooks("predict")
 
 
 def _make_hook_caller(name: str) -> Callable[..., None]:
@@ -248,7 +278,7 @@ def _make_hook_caller(name: str) -> Callable[..., None]:
         logs = {} if logs is None else logs
         for callback in self._batch_callbacks[mode] if mode else self.callbacks:
             callback_logs = logs
-            if mode is not None and not getattr(callback, "_takes_tensors", False):
+            if mode is not None and not getattr(callback, "_supports_tf_logs", False):
                 callback_logs = convert_logs(logs)
             with region(CALLBACK, type(callback).__name__):
                 getattr(callback, name)(*index, callback_logs)
@@ -348,7 +378,7 @@ class ProgbarLogger(Callback):
       stateful_metrics: Ignored: all metrics are shown without averaging.
     """
 
-    _takes_tensors = True
+    _supports_tf_logs = True
 
     def __init__(
         self, count_mode: str = "samples", stateful_metrics: Iterable[str] | None = None

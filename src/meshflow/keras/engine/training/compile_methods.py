@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from meshflow.core.functions.concrete_function import FunctionSettings
+from meshflow.core.runtime.context import context
 from meshflow.core.runtime.tracebacks import hide_frames_of_errors
 from meshflow.core.values import nest
 from meshflow.distribute.strategy import Strategy, get_strategy
@@ -78,6 +79,7 @@ class CompileMethods(TrainableState):
         self._handler: AnyHandler | None = None
         self._is_compiled = False
         self._run_eagerly: bool | None = None
+        self._jit_compile: bool | None = None
         self._steps_per_execution = 1
         self._evaluation_shards: int | str = 0
         self._reset_steps()
@@ -145,7 +147,11 @@ class CompileMethods(TrainableState):
         steps_per_execution = (
             kwargs.pop("experimental_steps_per_execution", None) or steps_per_execution
         )
-        for keyword in ("auto_scale_loss", "distribute", "sample_weight_mode"):
+        if "target_tensors" in kwargs:
+            raise ValueError(
+                "`target_tensors` is not supported by compile(): pass the targets to fit() as `y`."
+            )
+        for keyword in ("auto_scale_loss", "cloning", "distribute", "sample_weight_mode"):
             cast(Config, kwargs).pop(keyword, None)
         if kwargs:
             raise TypeError(f"Invalid keyword argument(s) in `compile()`: {sorted(kwargs)}")
@@ -183,7 +189,7 @@ class CompileMethods(TrainableState):
             "steps_per_execution": steps_per_execution,
             "jit_compile": jit_compile,
         }
-        self._run_eagerly = run_eagerly
+        self._run_eagerly, self._jit_compile = run_eagerly, jit_compile
         self._steps_per_execution = int(steps_per_execution or 1)
         self._is_compiled = True
         self._record_trainable_state()
@@ -216,6 +222,16 @@ class CompileMethods(TrainableState):
         self._reset_steps()
 
     @property
+    def jit_compile(self) -> bool | None:
+        """Return the argument `jit_compile` of `compile`, or the value that replaced it."""
+        return self._jit_compile
+
+    @jit_compile.setter
+    def jit_compile(self, value: bool | None) -> None:
+        self._jit_compile = value
+        self._reset_steps()
+
+    @property
     def metrics(self) -> Sequence[Metric]:
         """Return the metrics that training reports: the loss, and those of `compile` and the layers."""
         metrics: list[Metric] = []
@@ -235,7 +251,15 @@ class CompileMethods(TrainableState):
         for metric in self.metrics:
             metric.reset_state()
 
+    def _assert_outside_function(self) -> None:
+        if context.trace is not None:
+            raise RuntimeError(
+                f"A method of model {self.name} that trains, evaluates or predicts is called inside a `tf.function`. Call "
+                "the model itself there, or the method outside."
+            )
+
     def _assert_compiled(self) -> None:
+        self._assert_outside_function()
         if not self._is_compiled:
             raise RuntimeError(
                 f"You must compile your model before training/testing. Use `model.compile(optimizer, loss)` ({self.name})."

@@ -263,7 +263,7 @@ class DataHandler:
             for value, name in ((y, "y"), (sample_weight, "sample_weight")):
                 if value is not None:
                     raise ValueError(
-                        f"`{name}` argument is not supported when using {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
+                        f"`{name}` argument is not supported when using python generator or {type(x).__name__} as input: it must yield (x, y) or (x, y, sample_weight)."
                     )
             # `batch_size` is ignored, as in Keras: the elements are batches.
             self.source = IterableSource(x, shuffle)
@@ -443,7 +443,7 @@ class ArraySource:
         self._count = len(self._leaves[0])
         self._check_sizes(parts)
         if self._count == 0:
-            raise ValueError("The data is empty: x has 0 samples.")
+            raise ValueError("Expected input data to be non-empty, but x has 0 samples.")
         self.batch_size = 32 if batch_size is None else batch_size
         self._shuffle = shuffle
         self.orders = ShuffleOrders() if shuffle else None

@@ -76,8 +76,8 @@ class Progbar:
       >>> import meshflow as tf
       >>> bar = tf.keras.utils.Progbar(10, verbose=2)
       >>> for step in range(10):
-      ...     bar.update(step + 1, [("loss", 0.5)])
-      10/10 - 0s - loss: 0.5000
+      ...     bar.update(step + 1, [("loss", 0.5)])  # doctest: +ELLIPSIS
+      10/10 - 0s - loss: 0.5000 - ...s/epoch - ...s/step
     """
 
     def __init__(
@@ -163,6 +163,8 @@ class Progbar:
             for name, (total, count) in self._values.items()
         )
         line = bar + timing + info
+        if self.verbose == 2:
+            line += f" - {_format_step_time(elapsed)}/epoch - {_format_step_time(step_time)}/{self.unit_name}"
         if not _is_interactive[0]:
             print_line(line)
             return

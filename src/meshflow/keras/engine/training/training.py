@@ -473,6 +473,7 @@ class Trainer(SingleBatchMethods, GeneratorMethods):
           [[3.0], [7.0]]
         """
         del max_queue_size, workers, use_multiprocessing
+        self._assert_outside_function()
         handler = make_data_handler(
             self,
             "predict",

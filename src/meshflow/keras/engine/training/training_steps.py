@@ -81,6 +81,8 @@ class TrainingSteps(StepCounterMethods):
 
         def _forget_loss_values(self) -> None: ...
 
+        _jit_compile: bool | None
+
         def _flatten_layers(
             self, recursive: bool = ..., include_self: bool = ...
         ) -> Iterator[Any]: ...
@@ -287,9 +289,7 @@ class TrainingSteps(StepCounterMethods):
             place_step(self, hosted.compiled)
             return hosted
         step = CompiledStep(function, name, self.name)
-        step.allows_simplification = bool(
-            getattr(self, "_compile_arguments", {}).get("jit_compile")
-        )
+        step.allows_simplification = bool(self._jit_compile)
         return place_step(self, step)
 
     def _get_cached(self, name: str, make: Callable[[], Any]) -> Any:
