@@ -180,10 +180,9 @@ def for_loop(
     count = elements.count
     if not isinstance(count, Tensor):
         count = count if limit is None else min(count, limit)
-        if count <= 0 and not context.tapes:
-            # Under a tape, the gradients of the variables that the body uses are zeros.
+        if count <= 0:
             return init
-        if continues is None and count > 0:
+        if continues is None:
 
             def run_body(element: Any, values: Values) -> tuple[Values, tuple[()]]:
                 return body(element, values), ()
