@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshflow.interpreter.symbolic_sizes import Symbol, has_symbols
+from meshflow.interpreter.symbolic_sizes import has_symbols
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 
@@ -36,7 +36,7 @@ def _broadcast(equation: Equation) -> Compute | None:
 def _reshape(equation: Equation) -> Compute | None:
     shape, order = equation.outputs[0].shape, equation.params.get("dimensions")
     if has_symbols(equation.inputs[0].shape, shape):
-        shape = tuple([-1 if type(n) is Symbol else n for n in shape])
+        shape = tuple([-1 if has_symbols([n]) else n for n in shape])
         if shape.count(-1) != 1 or 0 in shape:
             return None
     if order is not None:
@@ -74,7 +74,7 @@ def _slice(equation: Equation) -> Compute | None:
     strides = p["strides"] or (1,) * equation.inputs[0].ndim
     # A complete axis may have any size.
     limits = [
-        None if type(n) is Symbol and n is size else n
+        None if has_symbols([n]) and n is size else n
         for n, size in zip(p["limit_indices"], equation.inputs[0].shape, strict=True)
     ]
     if has_symbols(p["start_indices"], limits):

@@ -88,7 +88,9 @@ class Symbols:
         Raises:
           ValueError: If a size is negative.
         """
-        bound = tuple([sizes[n.index] if type(n) is Symbol else n for n in shape])
+        bound: tuple[int, ...] = tuple(
+            [sizes[n.index] if type(n) is Symbol else n for n in shape]  # type: ignore[misc]
+        )
         if bound and UNBOUND < min(bound) < 0:
             raise ValueError(f"a size of the shape {bound} is negative")
         return bound

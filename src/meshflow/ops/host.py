@@ -187,7 +187,7 @@ def _reduce_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray |
     if reduction != "sum" or not _is_summable(values):
         return None
     ids, count = coordinates.find_cells(np, indices, sizes, kept)
-    return _reduce_rows(values, ids, count).reshape(shape)
+    return _reduce_rows(values, np.asarray(ids), count).reshape(shape)
 
 
 def _add_elements(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:

@@ -109,7 +109,7 @@ class Function:
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
-        self._signature_sizes = [
+        self._signature_sizes: list[Any] = [
             sizes
             for spec in nest.flatten(self.input_signature or ())
             for sizes in list_part_sizes(spec)

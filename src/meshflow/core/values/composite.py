@@ -232,7 +232,8 @@ def list_part_sizes(leaf: PyTree) -> list[list[int | None] | None]:
     if not isinstance(leaf, TensorSpec) or leaf.dtype is string:
         return []
     shape = leaf.shape
-    return [None if shape.rank is None else shape.as_list()]
+    sizes: list[int | None] | None = None if shape.rank is None else [*shape.as_list()]
+    return [sizes]
 
 
 def _generalize(first: PyTree, second: PyTree) -> PyTree:
