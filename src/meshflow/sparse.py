@@ -121,12 +121,7 @@ def from_dense(tensor: TensorLike, name: str | None = None) -> SparseTensor:
     tensor = convert_to_tensor(tensor)
     if not tensor.ndim:
         raise InvalidValueError("tf.sparse.from_dense: the tensor must have at least rank 1.")
-    (indices,) = compute_on_host(
-        lambda values: [np.argwhere(values != (b"" if values.dtype == object else 0))],
-        [tensor],
-        [((None, tensor.ndim), np.int64)],
-        "a tensor to be made sparse (its result's shape depends on it)",
-    )
+    indices = array.where(tensor)
     values = array.gather_nd(tensor, indices)
     return SparseTensor(indices, values, array.shape(tensor, int64))
 

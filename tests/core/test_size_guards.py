@@ -201,3 +201,28 @@ def test_operators_of_a_range_survive_saving(tmp_path):
     tf.saved_model.save(module, str(tmp_path))
     restored = tf.saved_model.load(str(tmp_path))
     assert restored.run(np.ones(3, "float32"), tf.constant(9)).numpy().tolist() == [9, 11, 13]
+
+
+def test_row_splits_have_one_more_element_than_rows():
+    sizes = GuardedSizes([[(5,), (4, 1)], [(8,), (7, 1)]])
+    assert str(sizes.shapes) == "[(d0 + 1,), (d0, 1)]"
+    assert sizes.bind([(3,), (2, 1)]) == {"d0": 2}
+    assert sizes.bind([(3,), (3, 1)]) is None
+    calls = []
+    spec = [
+        tf.RaggedTensorSpec([None, None]),
+        tf.TensorSpec([None, 1]),
+        tf.SparseTensorSpec([None, 3]),
+    ]
+
+    @tf.function(input_signature=spec)
+    def subtract(rows, targets, sparse):
+        calls.append(1)
+        return tf.reduce_sum(rows, 1)[:, None] - targets + tf.sparse.reduce_sum(sparse, 1)[:, None]
+
+    for count in (4, 2, 7):
+        rows = tf.RaggedTensor.from_row_lengths(tf.ones([5 * count]), [5] * count)
+        ones = tf.sparse.from_dense(tf.ones([count, 3]))
+        result = subtract(rows, tf.zeros([count, 1]), ones).numpy().ravel()
+        assert result.tolist() == [8.0] * count
+    assert len(calls) == 1

@@ -131,3 +131,37 @@ def test_api_loads_no_image_ops():
         [sys.executable, "-c", program], capture_output=True, timeout=60, check=True
     )
     assert result.stdout.strip() == b"False"
+
+
+_IDS = np.array([2, 0, -1, 2, 5, 1])
+_PAIRS = np.array([[0, 1], [1, 0], [1, 2], [2, 1], [2, 1], [3, 2]])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32"])
+@pytest.mark.parametrize(
+    ("public", "operands", "static"),
+    [
+        (host.gather_scatter._gather, [(6, 2), _IDS % 6], (0, 0)),
+        *[
+            (host.segments._reduce_segments, [(6, 2), _IDS], (4, reduction))
+            for reduction in ("sum", "mean", "sqrt_n", "max", "min")
+        ],
+        (host.segments._reduce_segments, [(2, 3), _IDS.reshape(2, 3)], (4, "sum")),
+        (host.sum_rows, [(6,), _IDS], (3,)),
+        (host.coordinates._take, [(6, 2), _IDS], ()),
+        (host.coordinates._multiply_elements, [_PAIRS, (6,), (3, 2)], (4, False)),
+        (host.coordinates._multiply_elements, [_PAIRS, (6,), (4, 2)], (3, True)),
+        (host.coordinates.reduce_elements, [_PAIRS, (6,)], ((4, 3), (0,), (4, 1), "sum")),
+        (host.coordinates.add_elements, [(4, 3), _PAIRS, (6,)], (False,)),
+        (host.coordinates.add_elements, [(4, 3), _PAIRS, (6,)], (True,)),
+    ],
+)
+def test_reductions_are_those_of_plans(kind, public, operands, static):
+    op = getattr(public, "op", public)
+    arrays = [numbers(kind, o) if isinstance(o, tuple) else o for o in operands]
+    if kind == "int32" and {"mean", "sqrt_n"}.intersection(static):
+        pytest.skip("integers are converted")
+    expected = op.get_eager(static)._choose_plan(arrays)(*arrays)
+    result = op.host_function(arrays, static)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, np.asarray(expected))

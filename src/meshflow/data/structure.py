@@ -78,7 +78,8 @@ def to_tensor(value: Any) -> Any:
     ):
         return Tensor(transfers.to_device(value))
     if isinstance(value, RaggedRow):
-        return convert_to_tensor(value.array)
+        is_numeric = value.dtype.kind in "biuf"
+        return Tensor(value.array) if is_numeric else convert_to_tensor(value.array)
     if isinstance(value, ElementLeaf) or is_sparse(value):
         return value
     return convert_to_tensor(value)
@@ -335,26 +336,28 @@ def stack_elements(elements: Sequence[Any], spec: PyTree = None) -> PyTree:
     """
     columns = [nest.flatten(e) for e in elements]
     leaf_specs = [None] * len(columns[0]) if spec is None else nest.flatten(spec)
-    leaves: list[Any] = []
-    for component, arrays in enumerate(zip(*columns, strict=True)):
-        first = arrays[0]
-        if first is None:
-            leaves.append(None)
-            continue
-        if is_extension(first):
-            leaves.append(stack_extensions(arrays, leaf_specs[component]))
-            continue
-        if is_sparse(first):
-            leaves.append(sparse_leaves.stack_sparse(arrays))
-            continue
-        for i, array in enumerate(arrays):
-            if array.shape != first.shape:
-                raise InvalidArgumentError(
-                    f"Cannot batch tensors with different shapes in component {component}. First element had shape "
-                    f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
-                )
-        leaves.append(_stack_arrays(arrays))
+    leaves = [
+        _stack_leaves(values, component, leaf_specs[component])
+        for component, values in enumerate(zip(*columns, strict=True))
+    ]
     return nest.pack_sequence_as(elements[0], leaves)
+
+
+def _stack_leaves(values: Sequence[Any], component: int, spec: PyTree = None) -> PyTree:
+    first = values[0]
+    if first is None:
+        return None
+    if is_extension(first):
+        return stack_extensions(values, spec)
+    if is_sparse(first):
+        return sparse_leaves.stack_sparse(values)
+    for i, array in enumerate(values):
+        if array.shape != first.shape:
+            raise InvalidArgumentError(
+                f"Cannot batch tensors with different shapes in component {component}. First element had shape "
+                f"{list(first.shape)} and element {i} had shape {list(array.shape)}."
+            )
+    return _stack_arrays(values)
 
 
 def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
@@ -367,24 +370,26 @@ def stack_extensions(values: Sequence[Any], spec: PyTree = None) -> PyTree:
     Raises:
       InvalidArgumentError: If the values differ in more than their sizes, or have shapes that cannot be stacked.
     """
-    specs: list[Any] = list(map(type_spec_from_value, values))
-    encoder = get_batch_encoder(specs[0])
-    encoded = [encoder.encode(s, v) for s, v in zip(specs, values, strict=True)]
     if spec is None:
+        specs: list[Any] = list(map(type_spec_from_value, values))
         try:
             spec = functools.reduce(lambda a, b: a.most_specific_compatible_type(b), specs)
         except ValueError as error:
             raise InvalidArgumentError(f"Cannot batch values of different types: {error}") from None
-    parts = nest.flatten(encoder.encoding_specs(spec))
-
-    def to_leaf(part: PyTree, value: PyTree) -> PyTree:
-        array = to_array(value)
-        is_row = isinstance(part, RaggedTensorSpec) and type(array) is np.ndarray
-        return RaggedRow(array, part.row_splits_dtype) if is_row else array
-
-    batch = stack_elements([tuple(map(to_leaf, parts, nest.flatten(e))) for e in encoded])
-    tensors = nest.pack_sequence_as(encoded[0], list(map(to_tensor, batch)))
-    return encoder.decode(encoder.batch(spec, len(values)), tensors)
+    encoder = get_batch_encoder(spec)
+    encoded = [encoder.encode(spec, value) for value in values]
+    columns = zip(*map(nest.flatten, encoded), strict=True)
+    tensors = []
+    for component, (part, column) in enumerate(
+        zip(nest.flatten(encoder.encoding_specs(spec)), columns, strict=True)
+    ):
+        leaves = list(map(to_array, column))
+        if isinstance(part, RaggedTensorSpec) and type(leaves[0]) is np.ndarray:
+            leaves = [RaggedRow(array, part.row_splits_dtype) for array in leaves]
+        tensors.append(to_tensor(_stack_leaves(leaves, component)))
+    return encoder.decode(
+        encoder.batch(spec, len(values)), nest.pack_sequence_as(encoded[0], tensors)
+    )
 
 
 def split_rows(value: PyTree) -> PyTree:

@@ -27,6 +27,7 @@ from meshflow.interpreter import (
     windows,
 )
 from meshflow.interpreter.costs import CostEstimate, Costs
+from meshflow.interpreter.indexing import update_rows
 from meshflow.interpreter.plan import Plan, build_plan
 from meshflow.interpreter.symbolic_sizes import SizeGuardError
 from meshflow.interpreter.table import UnsupportedPrimitive
@@ -38,4 +39,5 @@ __all__ = [
     "SizeGuardError",
     "UnsupportedPrimitive",
     "build_plan",
+    "update_rows",
 ]

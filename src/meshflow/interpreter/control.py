@@ -119,7 +119,7 @@ def _find_platform(equation: Equation) -> Compute:
     return lambda: np.array(index, np.int32)
 
 
-@rule("host_computation", uses_shapes=False, is_pure=False)
+@rule("host_computation", uses_shapes=False, is_pure=False, accepts_symbols=True)
 def _compute_on_host(equation: Equation) -> Compute:
     function, outputs = equation.params["function"], equation.outputs
 

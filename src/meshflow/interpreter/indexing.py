@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from meshflow.interpreter.elementwise import get_compute_dtype
+from meshflow.interpreter.symbolic_sizes import has_symbols
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 _Mode = jax.lax.GatherScatterMode
@@ -114,8 +115,8 @@ class _Slices:
         return index, is_inside
 
 
-@rule("gather")
-def _gather(equation: Equation) -> Compute:
+@rule("gather", accepts_symbols=True)
+def _gather(equation: Equation) -> Compute | None:
     p = equation.params
     numbers, window, mode = p["dimension_numbers"], tuple(p["slice_sizes"]), p["mode"]
     (shape, dtype), batch = equation.inputs[0], equation.inputs[1].shape[:-1]
@@ -129,15 +130,15 @@ def _gather(equation: Equation) -> Compute:
         and not numbers.operand_batching_dims
         and window == (1, *shape[1:])
         and numbers.offset_dims == tuple(range(len(batch), len(result)))
-        and shape[0] > 0
     )
     if is_row_gather:
-        last = shape[0] - 1
 
         def take_rows(x: HostArray, indices: HostArray) -> HostArray:
             rows = indices[..., 0]
+            if not len(x):
+                return np.full((*rows.shape, *x.shape[1:]), fill, dtype)
             if fills:
-                is_inside = (rows >= 0) & (rows <= last)
+                is_inside = (rows >= 0) & (rows < len(x))
                 if not is_inside.all():
                     out = np.asarray(x.take(rows, 0, mode="clip"))
                     out[~is_inside] = fill
@@ -145,6 +146,8 @@ def _gather(equation: Equation) -> Compute:
             return x.take(rows, 0, mode="clip")
 
         return take_rows
+    if has_symbols(shape, batch, result):
+        return None
     batching = tuple(
         zip(
             numbers.operand_batching_dims,
@@ -198,8 +201,8 @@ _UPDATES = {
 }
 
 
-@rule(*_UPDATES)
-def _scatter(equation: Equation) -> Compute:
+@rule(*_UPDATES, accepts_symbols=True)
+def _scatter(equation: Equation) -> Compute | None:
     p, function = equation.params, _UPDATES[equation.name]
     numbers, mode = p["dimension_numbers"], p["mode"]
     (shape, dtype), batch = equation.inputs[0], equation.inputs[1].shape[:-1]
@@ -211,16 +214,26 @@ def _scatter(equation: Equation) -> Compute:
         window[axis] = updates_shape[k]
     batch_axes = [i for i in range(len(updates_shape)) if i not in numbers.update_window_dims]
     order = (*batch_axes, *numbers.update_window_dims)
+    drops, start_map = mode != _Mode.CLIP, numbers.scatter_dims_to_operand_dims
+    wide = dtype if function is None else get_compute_dtype(dtype)
+    if inserted == start_map == (0,) and tuple(window) == (1, *shape[1:]):
+
+        def run_rows(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
+            out = np.array(x, wide, order="C")
+            if updates.size and out.size:
+                updates = updates.transpose(order).astype(wide, copy=False)
+                rows, updates = indices[..., 0].reshape(-1), updates.reshape(-1, *out.shape[1:])
+                update_rows(function, out, rows, updates, drops)
+            return out.astype(dtype, copy=False)
+
+        return run_rows
+    if has_symbols(shape, batch, updates_shape):
+        return None
     batching = tuple(
         zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     )
-    drops, start_map = mode != _Mode.CLIP, numbers.scatter_dims_to_operand_dims
     slices = _Slices(shape, window, kept, start_map, batching, len(batch), drops)
     full = tuple(updates_shape[i] for i in order)
-    is_row_update = (
-        inserted == start_map == (0,) and tuple(window) == (1, *shape[1:]) and len(shape) > 1
-    )
-    wide = dtype if function is None else get_compute_dtype(dtype)
 
     def run(x: HostArray, indices: HostArray, updates: HostArray) -> HostArray:
         out = np.array(x, wide, order="C")
@@ -229,11 +242,6 @@ def _scatter(equation: Equation) -> Compute:
         updates = updates.transpose(order)
         if wide != dtype:
             updates = updates.astype(wide)
-        if is_row_update:
-            _update_rows(
-                function, out, indices[..., 0].reshape(-1), updates.reshape(-1, *shape[1:]), drops
-            )
-            return out.astype(dtype, copy=False)
         index, is_inside = slices.make_index(indices)
         index = [np.broadcast_to(i, full) for i in index]
         if drops and not np.all(is_inside):
@@ -254,7 +262,7 @@ def _scatter(equation: Equation) -> Compute:
     return run
 
 
-def _update_rows(
+def update_rows(
     function: np.ufunc | None, out: HostArray, rows: HostArray, updates: HostArray, drops: bool
 ) -> None:
     """Update rows of an array in place; rows with equal indices are all used."""
@@ -267,6 +275,9 @@ def _update_rows(
         rows = np.clip(rows, 0, last)
     if function is None:
         out[rows] = updates
+        return
+    if out.ndim == 1:
+        function.at(out, rows, updates)
         return
     # `at` is fast for one axis only.
     width = math.prod(out.shape[1:])

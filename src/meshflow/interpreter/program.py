@@ -26,6 +26,7 @@ from meshflow.interpreter.symbolic_sizes import (
     Symbol,
     Symbols,
     has_symbolic_size,
+    has_symbols,
 )
 from meshflow.interpreter.table import (
     CALL_RULES,
@@ -100,18 +101,29 @@ class Program:
             self._nodes, self._values, self.inputs, self.constants, self.outputs, donated
         )
         self.is_copied = self._memory.is_copied
-        self._bound: OrderedDict[tuple[Any, ...], BoundProgram] = OrderedDict()
-        self._static_steps: dict[int, Step] = {}
+        self._bound: OrderedDict[tuple[Any, ...], list[Step]] = OrderedDict()
+        self.initial_values: list[Any] = [None] * len(self._values)
+        for slot, constant in self.constants.items():
+            self.initial_values[slot] = constant
 
         def may_be_large(slot: int) -> bool:
             value = self._values[slot]
-            is_symbolic = any(type(n) is Symbol for n in value.shape)
-            return is_symbolic or _count_bytes(value) >= MIN_RELEASED_BYTES
+            return has_symbols(value.shape) or _count_bytes(value) >= MIN_RELEASED_BYTES
 
-        self._released = [list(filter(may_be_large, s)) for s in self._memory.released]
+        released = [list(filter(may_be_large, slots)) for slots in self._memory.released]
+        self._releases = [_make_release(slots) if slots else None for slots in released]
+        # For each node, its closures by the values of its symbolic sizes, which are the only ones it depends on; and the
+        # indices of these, or None if an inner program may have further ones.
+        self._steps: list[dict[tuple[int, ...], Step]] = [{} for _ in self._nodes]
+        self._node_symbols = list(map(self._list_symbols, self._nodes))
         for i, node in enumerate(self._nodes):
             if node.is_static:
-                self._make_step(i, {}, ())
+                self._steps[i][()] = self._make_step(i, {}, ())
+            elif node.rule.accepts_symbols:
+                compute = node.rule.build(self._specialize(node, {}, None))
+                if compute is not None:
+                    self._node_symbols[i] = ()
+                    self._steps[i][()] = make_step(compute, node, self._memory.targets[i])
 
     @property
     def names(self) -> set[str]:
@@ -119,10 +131,15 @@ class Program:
         programs = [self, *(program for _, program in self._programs.values())]
         return {node.name for program in programs for node in program._nodes}
 
-    @property
-    def num_slots(self) -> int:
-        """Return the number of values."""
-        return len(self._values)
+    def _list_symbols(self, node: Node) -> tuple[int, ...] | None:
+        if node.is_static:
+            return ()
+        if any(map(_has_inner_jaxpr, node.params.values())):
+            return None
+        shapes = [self._values[i].shape for i in (*node.inputs, *node.outputs)]
+        found: set[int] = set()
+        _collect_symbols([*shapes, *node.symbolic_params.values()], found)
+        return tuple(sorted(found))
 
     def _add_value(self, aval: Any) -> int:
         shape, dtype = tuple(map(self.symbols.intern, aval.shape)), aval.dtype
@@ -186,13 +203,11 @@ class Program:
             return outputs
         values = [self._values[i] for i in (*operands, *outputs)]
         symbolic_params: dict[str, Any] = {}
-        has_symbols = False
+        has_sizes = False
         if self.symbols.expressions:
             symbolic_params = {k: v for k, v in eqn.params.items() if has_symbolic_size(v)}
-            has_symbols = any(type(n) is Symbol for v in values for n in v.shape) or bool(
-                find_inner_jaxprs(eqn)
-            )
-        is_static = not (symbolic_params or (found.uses_shapes and has_symbols))
+            has_sizes = has_symbols(*[v.shape for v in values]) or bool(find_inner_jaxprs(eqn))
+        is_static = not (symbolic_params or (found.uses_shapes and has_sizes))
         slots = tuple(operands), tuple(outputs)
         is_multiple = eqn.primitive.multiple_results
         node = Node(name, found, eqn.params, *slots, is_static, is_multiple, symbolic_params)
@@ -232,10 +247,10 @@ class Program:
         self,
         node: Node,
         dims: Mapping[str, int],
-        sizes: Sequence[int],
+        sizes: Sequence[int] | None,
         specs: _Specs | None = None,
     ) -> Equation:
-        """Return an equation with known sizes, given the types of values with symbolic sizes."""
+        """Return an equation with known sizes, given the types of values with symbolic sizes; with symbols for None."""
         if specs is None:
             # Rules of static nodes do not read symbols in shapes.
             specs = {i: Spec(*self._values[i]) for i in (*node.inputs, *node.outputs)}  # type: ignore[arg-type]
@@ -245,7 +260,9 @@ class Program:
             if node.name not in _BINDERS or not self.symbols.expressions:
                 return program.bind(dims)
             operands = _find_inner_operands(node, jaxpr)
-            skipped = tuple([i for i, s in enumerate(operands) if self._find_open([s], sizes)])
+            skipped = tuple(
+                [i for i, s in enumerate(operands) if self._find_open([s], sizes or ())]
+            )
             if node.name == "cond":
                 return program.bind(dims, skipped=skipped)
             varying = program.list_varying_sizes()
@@ -253,7 +270,7 @@ class Program:
                 {k: n for k, n in dims.items() if k not in varying}, skipped=skipped
             )
 
-        if UNBOUND in sizes and node.name not in _BINDERS:
+        if sizes is not None and UNBOUND in sizes and node.name not in _BINDERS:
             # An equation on constants is computed outside of the loop or branch with the size: NumPy broadcasts it.
             sizes = [1 if n == UNBOUND else n for n in sizes]
             specs = {
@@ -266,7 +283,10 @@ class Program:
         if node.symbolic_params:
             params = {
                 **params,
-                **{k: self.symbols.replace(v, sizes) for k, v in node.symbolic_params.items()},
+                **{
+                    k: v if sizes is None else self.symbols.replace(v, sizes)
+                    for k, v in node.symbolic_params.items()
+                },
             }
         return Equation(
             node.name,
@@ -320,13 +340,18 @@ class Program:
           first: Index of the first equation to run; -1 for a run from the start.
           skipped: Indices of the inputs with shapes that determine no sizes.
         """
+        return BoundProgram(self, self._find_steps(dims, first, skipped))
+
+    def _find_steps(
+        self, dims: Mapping[str, int], first: int, skipped: tuple[int, ...] = ()
+    ) -> list[Step]:
         key = (first, skipped, *sorted(dims.items())) if dims else (first, skipped)
-        bound = self._bound.get(key)
-        if bound is None:
-            bound = self._bound[key] = BoundProgram(self, self._make_steps(dims, first, skipped))
+        steps = self._bound.get(key)
+        if steps is None:
+            steps = self._bound[key] = self._make_steps(dims, first, skipped)
             if len(self._bound) > MAX_BINDINGS:
                 self._bound.popitem(last=False)
-        return bound
+        return steps
 
     def _make_steps(
         self, dims: Mapping[str, int], first: int, skipped: tuple[int, ...]
@@ -342,18 +367,25 @@ class Program:
                 return [self._make_continuation(inputs, dims, 0)]
         steps: list[Step] = []
         for i in range(max(first, 0), len(self._nodes)):
-            steps.append(self._static_steps.get(i) or self._make_step(i, dims, sizes, types))
-            node = self._nodes[i]
-            is_binder = is_open and node.name in _BINDERS
-            outputs = self._find_open(node.outputs, sizes) if is_binder else []
-            if outputs:
-                steps.append(self._make_continuation(outputs, dims, i + 1))
-                break
-            dead = self._released[i]
-            if dead:
-                large = [s for s in dead if _count_bytes(types[s]) >= MIN_RELEASED_BYTES]
-                if large:
-                    steps.append(_make_release(large))
+            indices = self._node_symbols[i]
+            if indices is None:
+                steps.append(self._make_step(i, dims, sizes, types))
+            else:
+                key = tuple([sizes[k] for k in indices])
+                step = self._steps[i].get(key)
+                if step is None:
+                    if len(self._steps[i]) == MAX_BINDINGS:
+                        self._steps[i].clear()
+                    step = self._steps[i][key] = self._make_step(i, dims, sizes, types)
+                steps.append(step)
+            if is_open and self._nodes[i].name in _BINDERS:
+                outputs = self._find_open(self._nodes[i].outputs, sizes)
+                if outputs:
+                    steps.append(self._make_continuation(outputs, dims, i + 1))
+                    break
+            release = self._releases[i]
+            if release is not None:
+                steps.append(release)
         return steps
 
     def _find_open(self, slots: Sequence[int], sizes: Sequence[int]) -> list[int]:
@@ -375,7 +407,7 @@ class Program:
                 known = [(pattern, shape) for pattern, shape in pairs if shape is not None]
                 if len(steps_by_shapes) == MAX_BINDINGS:
                     steps_by_shapes.clear()
-                steps = self.bind(self.symbols.solve(known, dims), first).steps
+                steps = self._find_steps(self.symbols.solve(known, dims), first)
                 steps_by_shapes[shapes] = steps
             for step in steps:
                 step(values)
@@ -391,10 +423,22 @@ class Program:
     ) -> Step:
         node = self._nodes[i]
         compute = node.rule.build(self._specialize(node, dims, sizes, specs))
-        step = make_step(compute, node, self._memory.targets[i])
-        if node.is_static:
-            self._static_steps[i] = step
-        return step
+        return make_step(compute, node, self._memory.targets[i])
+
+
+def _has_inner_jaxpr(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_inner_jaxpr, value))
+    return isinstance(value, (jex_core.ClosedJaxpr, jex_core.Jaxpr))
+
+
+def _collect_symbols(value: object, found: set[int]) -> None:
+    """Add the indices of the symbols in nested tuples and lists to a set."""
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            _collect_symbols(item, found)
+    elif type(value) is Symbol:
+        found.add(value.index)
 
 
 def _count_bytes(spec: Spec | ValueType) -> int:
@@ -421,9 +465,7 @@ class BoundProgram:
         self.steps = steps
         self.inputs, self.outputs = program.inputs, program.outputs
         self.is_copied = program.is_copied
-        self._initial: list[Any] = [None] * program.num_slots
-        for slot, constant in program.constants.items():
-            self._initial[slot] = constant
+        self._initial = program.initial_values
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Run the program; results may be scalars, and may share memory with operands."""

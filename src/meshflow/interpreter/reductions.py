@@ -95,7 +95,7 @@ def _find_extreme(equation: Equation) -> Compute:
     return lambda x: find(x.astype(dtype, copy=False), axis).astype(index)
 
 
-@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", uses_shapes=False)
 def _accumulate(equation: Equation) -> Compute:
     function = {
         "cumsum": np.add,
@@ -120,7 +120,7 @@ def _make_sort_key(x: HostArray) -> HostArray:
     return x.astype(get_compute_dtype(x.dtype), copy=False)
 
 
-@rule("sort")
+@rule("sort", uses_shapes=False)
 def _sort(equation: Equation) -> Compute:
     axis, num_keys = equation.params["dimension"], equation.params["num_keys"]
 

@@ -7,16 +7,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshflow.interpreter.symbolic_sizes import has_symbols
 from meshflow.interpreter.table import Compute, Equation, HostArray, Writer, rule
 
 
-@rule("broadcast_in_dim", is_view=True)
-def _broadcast(equation: Equation) -> Compute:
+@rule("broadcast_in_dim", is_view=True, accepts_symbols=True)
+def _broadcast(equation: Equation) -> Compute | None:
     shape, axes = equation.params["shape"], equation.params["broadcast_dimensions"]
     source = equation.inputs[0].shape
     view = [1] * len(shape)
     for axis, size in zip(axes, source, strict=True):
         view[axis] = size
+    if has_symbols(shape):
+        index = tuple([slice(None) if axis in axes else None for axis in range(len(shape))])
+        return (lambda x, *_: x[index]) if view == list(shape) else None
     if view == list(shape):
         return lambda x, *_: np.reshape(x, shape)
     if (
@@ -28,17 +32,24 @@ def _broadcast(equation: Equation) -> Compute:
     return lambda x, *_: np.broadcast_to(np.reshape(x, view), shape)
 
 
-@rule("reshape", is_view=True)
-def _reshape(equation: Equation) -> Compute:
+@rule("reshape", is_view=True, accepts_symbols=True)
+def _reshape(equation: Equation) -> Compute | None:
     shape, order = equation.outputs[0].shape, equation.params.get("dimensions")
+    if has_symbols(equation.inputs[0].shape, shape):
+        shape = tuple([-1 if has_symbols([n]) else n for n in shape])
+        if shape.count(-1) != 1 or 0 in shape:
+            return None
     if order is not None:
         return lambda x, *_: x.transpose(order).reshape(shape)
     return lambda x, *_: x.reshape(shape)
 
 
-@rule("squeeze", "expand_dims", is_view=True)
+@rule("squeeze", is_view=True, accepts_symbols=True)
 def _squeeze(equation: Equation) -> Compute:
-    shape = equation.outputs[0].shape
+    shape, axes = equation.outputs[0].shape, equation.params["dimensions"]
+    if has_symbols(shape):
+        index = tuple([0 if i in axes else slice(None) for i in range(equation.inputs[0].ndim)])
+        return lambda x: x[index]
     return lambda x: x.reshape(shape)
 
 
@@ -57,11 +68,18 @@ def _reverse(equation: Equation) -> Compute:
     return lambda x: x[index]
 
 
-@rule("slice", is_view=True)
-def _slice(equation: Equation) -> Compute:
+@rule("slice", is_view=True, accepts_symbols=True)
+def _slice(equation: Equation) -> Compute | None:
     p = equation.params
     strides = p["strides"] or (1,) * equation.inputs[0].ndim
-    index = tuple(map(slice, p["start_indices"], p["limit_indices"], strides))
+    # A complete axis may have any size.
+    limits = [
+        None if has_symbols([n]) and n is size else n
+        for n, size in zip(p["limit_indices"], equation.inputs[0].shape, strict=True)
+    ]
+    if has_symbols(p["start_indices"], limits):
+        return None
+    index = tuple(map(slice, p["start_indices"], limits, strides))
     return lambda x: x[index]
 
 

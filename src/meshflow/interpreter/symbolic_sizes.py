@@ -88,8 +88,10 @@ class Symbols:
         Raises:
           ValueError: If a size is negative.
         """
-        bound = tuple([sizes[n.index] if isinstance(n, Symbol) else n for n in shape])
-        if any(UNBOUND < n < 0 for n in bound):
+        bound: tuple[int, ...] = tuple(
+            [sizes[n.index] if type(n) is Symbol else n for n in shape]  # type: ignore[misc]
+        )
+        if bound and UNBOUND < min(bound) < 0:
             raise ValueError(f"a size of the shape {bound} is negative")
         return bound
 
@@ -108,7 +110,7 @@ class Symbols:
 
     def is_open(self, shape: SymbolicShape, sizes: Sequence[int]) -> bool:
         """Check whether a size of a shape is `UNBOUND`."""
-        return any(isinstance(n, Symbol) and sizes[n.index] == UNBOUND for n in shape)
+        return any([type(n) is Symbol and sizes[n.index] == UNBOUND for n in shape])
 
     def solve(
         self,
@@ -146,6 +148,11 @@ class Symbols:
         if not check(*solved.values()):
             raise SizeGuardError(solved)
         return solved
+
+
+def has_symbols(*shapes: Sequence[Any]) -> bool:
+    """Check whether a shape contains a symbol."""
+    return any([type(n) is Symbol for shape in shapes for n in shape])
 
 
 def _rebuild(value: PyTree, items: Iterable[PyTree]) -> PyTree:

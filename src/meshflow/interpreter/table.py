@@ -92,6 +92,8 @@ class Rule(NamedTuple):
       uses_shapes: Whether the function depends on sizes, and not only on dtypes and numbers of
         dimensions.
       is_pure: Whether the function has no effects and depends on its operands only.
+      accepts_symbols: Whether `build` is first called with a `Symbol` for each size that is unknown, and returns a
+        function for all sizes, or None.
     """
 
     build: Build
@@ -100,6 +102,7 @@ class Rule(NamedTuple):
     is_elementwise: bool = False
     uses_shapes: bool = True
     is_pure: bool = True
+    accepts_symbols: bool = False
 
 
 RULES: dict[str, Rule] = {}

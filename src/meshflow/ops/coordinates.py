@@ -27,6 +27,7 @@ from meshflow.environment.types import Array
 __all__ = [
     "INVALID",
     "add_elements",
+    "find_cells",
     "get_row_ids",
     "get_sizes_list",
     "has_static_indices",
@@ -132,6 +133,22 @@ def _multiply_elements(
     return jax.ops.segment_sum(products, rows, num_rows)
 
 
+def find_cells(
+    xp: ModuleType, indices: Array, sizes: Sequence[Any], kept: Sequence[int]
+) -> tuple[Array, Any]:
+    """Return the position of each element along some axes in row-major order, and the number of positions.
+
+    The position of an element outside of the tensor is that number.
+    """
+    kept_sizes = [sizes[axis] for axis in kept]
+    count = math.prod(kept_sizes)
+    is_inside = ~is_padding(indices, sizes)[:, 0]
+    for axis in kept:
+        is_inside &= (indices[:, axis] >= 0) & (indices[:, axis] < sizes[axis])
+    indices = indices[:, np.array(kept, np.int64)]
+    return xp.where(is_inside, get_row_ids(xp, indices, kept_sizes), count), count
+
+
 @op(same=("values",), name="sparse_reduce", sizes=("sizes", "shape"))
 def reduce_elements(
     indices: TensorLike,
@@ -151,13 +168,7 @@ def reduce_elements(
       shape: Shape of the result: the sizes of the remaining axes, and ones.
       reduction: "sum", or "max", which is 0 where there are no elements.
     """
-    kept_sizes = [sizes[axis] for axis in kept]
-    count = math.prod(kept_sizes)
-    is_inside = ~is_padding(indices, sizes)[:, 0]
-    for axis in kept:
-        is_inside &= (indices[:, axis] >= 0) & (indices[:, axis] < sizes[axis])
-    indices = indices[:, np.array(kept, np.int64)]
-    ids = jnp.where(is_inside, get_row_ids(jnp, indices, kept_sizes), count)
+    ids, count = find_cells(jnp, indices, sizes, kept)
     if reduction == "sum":
         return jax.ops.segment_sum(values, ids, count).reshape(shape)
     largest = jax.ops.segment_max(values, ids, count)

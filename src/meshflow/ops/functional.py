@@ -26,7 +26,6 @@ from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.dtypes import DType, as_dtype
 from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
-from meshflow.core.values.unknown_sizes import is_unknown_size
 from meshflow.environment.types import Array, PyTree
 from meshflow.ops.array import boolean_mask, concat, pad, stack
 from meshflow.ops.control_flow import LoopVariableInvariants
@@ -222,7 +221,7 @@ def map_fn(
         return _map_rows(fn, elems, signature)
     tensors, count = _convert_elements("map_fn", elems)
     function = convert_if_enabled(fn)
-    if not is_unknown_size(count) and count == 0:
+    if context.trace is None and count == 0:
         specs = trace_shapes(function, (_get_element_specs(tensors),), {})
         result = nest.map_structure(_make_empty, specs)
     elif context.trace is None:
@@ -376,7 +375,7 @@ def _accumulate(
         bounds = (0, count - 1) if backwards else (1, count)
         tensors = nest.map_structure(lambda t: apply(_slice_rows, (t,), bounds), tensors)
         count -= 1
-    if count == 0:
+    if context.trace is None and count == 0:
         outputs = nest.map_structure(lambda t: _make_empty(TensorSpec.from_tensor(t)), state)
     elif context.trace is None:
         state, outputs = _accumulate_eagerly(op, function, tensors, state, count, backwards, keep)

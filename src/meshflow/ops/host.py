@@ -14,13 +14,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshflow.core.dispatch.composite import sum_rows
 from meshflow.core.dispatch.operation import Op
 from meshflow.core.runtime import philox
 from meshflow.core.runtime.context import context
 from meshflow.core.variables import indexing
-from meshflow.ops import casting
+from meshflow.interpreter import update_rows
+from meshflow.ops import casting, coordinates
 from meshflow.ops.array import gather_scatter, joining, shaping
-from meshflow.ops.math import arithmetic, clipping, comparison, division
+from meshflow.ops.math import arithmetic, clipping, comparison, division, segments
 from meshflow.ops.nn import activation
 from meshflow.ops.random import from_keys
 
@@ -84,10 +86,13 @@ def _draw_uniform(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | 
 
 def _reshape(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
     (tensor,), (shape,) = arrays, static
-    if not isinstance(shape, tuple) or None in shape or -1 in shape:
+    if not isinstance(shape, tuple) or None in shape:
         return None
     count = int(np.prod(shape, dtype=np.int64))
-    return tensor.reshape(shape) if count == tensor.size else None
+    if min(shape, default=0) >= 0:
+        return tensor.reshape(shape) if count == tensor.size else None
+    is_valid = shape.count(-1) == 1 and count < 0 and tensor.size % count == 0
+    return tensor.reshape(shape) if is_valid else None
 
 
 def _expand(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
@@ -117,6 +122,87 @@ def _get_item(arrays: _HostArrays, template: tuple[Any, ...]) -> np.ndarray | No
     return indexing._index_array(arrays, template) if len(arrays) == 1 else None
 
 
+def _is_summable(array: np.ndarray) -> bool:
+    return _is_portable(array) and array.dtype != bool
+
+
+def _are_inside(indices: np.ndarray, size: int) -> bool:
+    return not indices.size or (indices.min() >= 0 and indices.max() < size)
+
+
+def _gather(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (params, indices), (axis, batch_dims) = arrays, static
+    if batch_dims or not _are_inside(indices, params.shape[axis]):
+        return None
+    return params.take(indices, axis)
+
+
+def _take(arrays: _HostArrays, _: tuple[Any, ...]) -> np.ndarray | None:
+    values, order = arrays
+    return values.take(order, 0, mode="clip")
+
+
+def _sum_rows(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    rows, ids = arrays
+    return _reduce_rows(rows, ids, static[0]) if _is_summable(rows) else None
+
+
+def _reduce_rows(
+    rows: np.ndarray, ids: np.ndarray, count: int, reduce: np.ufunc = np.add, initial: Any = 0
+) -> np.ndarray:
+    """Reduce the rows with equal ids in order, like a scatter; ids out of range are ignored."""
+    result = np.full((count, *rows.shape[1:]), initial, rows.dtype)
+    if rows.size and result.size:
+        update_rows(reduce, result, ids, rows, True)
+    return result
+
+
+def _reduce_segments(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (data, ids), (count, kind) = arrays, static
+    if not _is_summable(data) or kind == "prod":
+        return None
+    rows, ids = data.reshape(ids.size, *data.shape[ids.ndim :]), ids.reshape(-1)
+    if kind in ("max", "min"):
+        limits = np.finfo(data.dtype) if data.dtype.kind == "f" else np.iinfo(data.dtype)
+        reduce, initial = (np.maximum, limits.min) if kind == "max" else (np.minimum, limits.max)
+        return _reduce_rows(rows, ids, count, reduce, initial) if np.isfinite(rows).all() else None
+    total = _reduce_rows(rows, ids, count)
+    if kind == "sum":
+        return total
+    sizes = np.bincount(ids[(ids >= 0) & (ids < count)], minlength=count)
+    divisor = np.maximum(sizes, 1).astype(data.dtype).reshape(-1, *[1] * (rows.ndim - 1))
+    return total / (divisor if kind == "mean" else np.sqrt(divisor))
+
+
+def _multiply_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (indices, values, dense), (num_rows, is_adjoint) = arrays, static
+    if not _is_summable(values):
+        return None
+    rows, columns = indices.T[::-1] if is_adjoint else indices.T
+    return _reduce_rows(values[:, None] * dense.take(columns, 0, mode="clip"), rows, num_rows)
+
+
+def _reduce_sparse(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (indices, values), (sizes, kept, shape, reduction) = arrays, static
+    if reduction != "sum" or not _is_summable(values):
+        return None
+    ids, count = coordinates.find_cells(np, indices, sizes, kept)
+    return _reduce_rows(values, np.asarray(ids), count).reshape(shape)
+
+
+def _add_elements(arrays: _HostArrays, static: tuple[Any, ...]) -> np.ndarray | None:
+    (dense, indices, values), (replaces,) = arrays, static
+    index = tuple(indices.T)
+    if not _is_summable(values) or not all(map(_are_inside, index, dense.shape)):
+        return None
+    result = dense.copy()
+    if replaces:
+        result[index] = values
+    else:
+        np.add.at(result, index, values)
+    return result
+
+
 _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (arithmetic.add, _make_elementwise(np.add)),
     (arithmetic.subtract, _make_elementwise(np.subtract)),
@@ -137,6 +223,11 @@ _HOST_FUNCTIONS: list[tuple[Any, _HostFunction]] = [
     (joining._stack, _stack),
     (shaping.expand_dims, _expand),
     (activation.bias_add, _add_bias),
+    (gather_scatter._gather, _gather),
+    (segments._reduce_segments, _reduce_segments),
+    (coordinates._multiply_elements, _multiply_sparse),
+    (coordinates.reduce_elements, _reduce_sparse),
+    (coordinates.add_elements, _add_elements),
 ]
 
 
@@ -161,6 +252,8 @@ def register_host_function(op: Op, function: _HostFunction) -> None:
 for _public, _function in _HOST_FUNCTIONS:
     register_host_function(_public.op, _function)
 register_host_function(indexing._getitem, _get_item)
+register_host_function(sum_rows, _sum_rows)
+register_host_function(coordinates._take, _take)
 
 
 @contextmanager

@@ -249,9 +249,7 @@ def retain(sp_input: SparseTensor, to_retain: TensorLike) -> SparseTensor:
         raise ValueError(
             f"to_retain must have shape {[sp_input.values.shape[0]]}, got {mask.shape.as_list()}."
         )
-    use = "to_retain of tf.sparse.retain"
-    (order,) = compute_on_host(lambda m: [np.flatnonzero(m)], [mask], [((None,), np.int64)], use)
-    return _select(sp_input, order)
+    return _select(sp_input, array.reshape(array.where(mask), [-1]))
 
 
 def _select(sparse: SparseTensor, order: Tensor) -> SparseTensor:

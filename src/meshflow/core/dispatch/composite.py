@@ -444,6 +444,12 @@ class SparseTensorSpec(CompositeSpec):
             TensorSpec([rank], dtypes.int64),
         ]
 
+    def list_part_sizes(self) -> list[list[int | None] | None]:
+        """List the shapes of the elements, their indices, and the empty array of the dense shape."""
+        if self._shape.rank is None:
+            return [[None], None, None]
+        return [[None], [None, self._shape.rank], [*self._shape.as_list(), 0]]
+
     def _to_components(self, value: SparseTensor) -> list[Tensor]:
         return [value.indices, value.values, value.dense_shape]
 

@@ -156,20 +156,21 @@ class EagerForm:
         if not (is_interpreter_enabled() and are_local(leaves)):
             return self._jitted
         if self._host is not None and sum(a.nbytes for a in leaves) <= _MAX_HOST_BYTES:
-            try:
-                if self._host(_to_host_arrays(values)) is not None:
-                    return self._call_host
-            except Exception as error:
-                # The trace raises JAX's error.
-                _log.debug("The op is traced: %r", error)
+            return self._call_host
         return self._choose_plan(values)
 
     def _call_host(self, *values: Any) -> Array:
         assert self._host is not None
-        result = self._host(_to_host_arrays(values))
+        try:
+            result = self._host(_to_host_arrays(values))
+        except Exception as error:
+            # The trace raises JAX's error.
+            _log.debug("The op is traced: %r", error)
+            result = None
         if result is None:
-            # The function may reject values.
-            return self._choose_plan(values)(*values)
+            # The function rejects these shapes or values.
+            call = self._calls[_make_key(values)] = self._choose_plan(values)
+            return call(*values)
         check_outputs([result])
         return _to_tensor_value(result if result.base is None else result.copy())
 

@@ -41,7 +41,7 @@ from meshflow.core.runtime.identity_weak_dict import IdentityWeakDict
 from meshflow.core.runtime.tracebacks import hide_frames, hide_frames_of_errors
 from meshflow.core.tracing.trace import TracedFunction, trace
 from meshflow.core.values import dtypes, nest
-from meshflow.core.values.composite import CompositeTensor
+from meshflow.core.values.composite import CompositeTensor, list_part_sizes
 from meshflow.core.values.convert import convert_to_tensor
 from meshflow.core.values.shapes import TensorShape
 from meshflow.core.values.size_guards import GuardedSizes
@@ -107,11 +107,12 @@ class Function:
         self._converted_function: Callable[..., Any] | None = None
         self._reduce_retracing = reduce_retracing
         self._families: dict[Hashable, TraceFamily[ConcreteFunction]] = {}
-        specs = [s for s in nest.flatten_parts(self.input_signature or ()) if _is_tensor_or_spec(s)]
         # Specs of the first calls, if these were traced with symbolic sizes.
         self._first_calls: list[Any] = []
         self._signature_sizes: list[Any] = [
-            None if s.shape.rank is None else s.shape.as_list() for s in specs
+            sizes
+            for spec in nest.flatten(self.input_signature or ())
+            for sizes in list_part_sizes(spec)
         ]
         functools.update_wrapper(self, python_function, updated=())
 

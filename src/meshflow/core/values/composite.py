@@ -17,8 +17,9 @@ from typing import Any, Self, TypeGuard
 
 import jax
 
+from meshflow.core.values.dtypes import string
 from meshflow.core.values.shapes import TensorShape
-from meshflow.core.values.specs import TypeSpec, type_spec_from_value
+from meshflow.core.values.specs import TensorSpec, TypeSpec, type_spec_from_value
 from meshflow.core.values.tensor import Tensor
 from meshflow.environment.types import PyTree
 
@@ -31,6 +32,7 @@ __all__ = [
     "is_extension",
     "is_extension_spec",
     "list_components",
+    "list_part_sizes",
     "named_spec_classes",
     "replace_components",
     "split_value",
@@ -182,6 +184,11 @@ class CompositeSpec(TypeSpec):
         """List the specs of the components."""
         return jax.tree_util.tree_leaves(self._component_specs)
 
+    def list_part_sizes(self) -> list[list[int | None] | None]:
+        """List the shapes of the parts of values, with None for unknown sizes and shapes of unknown rank."""
+        leaves = jax.tree.leaves(self._component_specs)
+        return [sizes for leaf in leaves for sizes in list_part_sizes(leaf)]
+
     def fill_components(self, fill: Callable[[TypeSpec], PyTree]) -> PyTree:
         """Return a value with the results of a function of the specs of its components."""
         return self._from_components(jax.tree_util.tree_map(fill, self._component_specs))
@@ -282,6 +289,17 @@ class _TensorListEncoder:
 
 
 _TENSOR_LISTS = _TensorListEncoder()
+
+
+def list_part_sizes(leaf: PyTree) -> list[list[int | None] | None]:
+    """List the shapes of a spec, or of the parts of a composite one; none for strings and other values."""
+    if isinstance(leaf, CompositeSpec):
+        return leaf.list_part_sizes()
+    if not isinstance(leaf, TensorSpec) or leaf.dtype is string:
+        return []
+    shape = leaf.shape
+    sizes: list[int | None] | None = None if shape.rank is None else [*shape.as_list()]
+    return [sizes]
 
 
 def _generalize(first: PyTree, second: PyTree) -> PyTree:

@@ -20,7 +20,12 @@ from typing import Any
 import jax
 
 from meshflow.core.runtime.context import context
-from meshflow.environment.jax_internals import SizeDecisions, decide_sizes_by_hints
+from meshflow.environment.jax_internals import (
+    SizeDecisions,
+    decide_sizes_by_hints,
+    evaluate_size,
+    list_dimensions,
+)
 
 __all__ = ["GuardedSizes", "SizeScope"]
 
@@ -103,7 +108,7 @@ class GuardedSizes(SizeScope):
 
     Args:
       calls: Shapes of the arguments of two or more calls. Sizes that differ become symbols, with the
-        sizes of the last call as hints; equal ones get the same symbol.
+        sizes of the last call as hints; equal ones get the same symbol, and those larger by 1 the symbol plus 1.
 
     Attributes:
       shapes: Shapes with symbols.
@@ -119,23 +124,38 @@ class GuardedSizes(SizeScope):
 
     def __init__(self, calls: Sequence[Sequence[Shape]]) -> None:
         super().__init__({})
-        names: dict[tuple[int, ...], str] = {}
-        hints = self._decisions.hints
-        self.shapes: list[tuple[int, ...]] = []
-        for shapes in zip(*calls, strict=True):
-            sizes = []
-            for column in zip(*shapes, strict=True):
-                if len(set(column)) == 1:
-                    sizes.append(column[0])
-                    continue
-                name = names.setdefault(column, f"d{len(names)}")
-                hints[name] = column[-1]
-                sizes.append(self._make_symbol(name))
-            self.shapes.append(tuple(sizes))
-        self.names = tuple(hints)
+        columns = [list(zip(*shapes, strict=True)) for shapes in zip(*calls, strict=True)]
+        varying = {column for shape in columns for column in shape if len(set(column)) > 1}
+        self._symbols: dict[tuple[int, ...], Any] = {}
+        self.shapes: list[tuple[int, ...]] = [
+            tuple(
+                [
+                    self._make_size(column, varying) if column in varying else column[0]
+                    for column in shape
+                ]
+            )
+            for shape in columns
+        ]
+        self.names = tuple(self._decisions.hints)
+        # For each axis, the name of its symbol, or an empty string, and the number that is added to it.
+        self._axes = [[_split_size(size) for size in shape] for shape in self.shapes]
         self._lock = threading.Lock()
         self._num_compiled = -1
         self._is_valid: Callable[..., bool] = lambda *_: True
+
+    def _make_size(self, column: tuple[int, ...], varying: set[tuple[int, ...]]) -> Any:
+        """Return the symbol for the sizes of an axis in all calls, or that of another axis plus 1, as for row splits."""
+        size = self._symbols.get(column)
+        if size is None:
+            previous = tuple([n - 1 for n in column])
+            if previous in varying:
+                size = self._make_size(previous, varying) + 1
+            else:
+                name = f"d{len(self._decisions.hints)}"
+                self._decisions.hints[name] = column[-1]
+                size = self._make_symbol(name)
+            self._symbols[column] = size
+        return size
 
     @contextlib.contextmanager
     def record(self, has_symbols: bool = True) -> Iterator[None]:
@@ -165,14 +185,15 @@ class GuardedSizes(SizeScope):
           shapes: Shapes of the arguments.
         """
         values: dict[str, int] = {}
-        for pattern, shape in zip(self.shapes, shapes, strict=True):
-            if len(pattern) != len(shape):
+        for axes, shape in zip(self._axes, shapes, strict=True):
+            if len(axes) != len(shape):
                 return None
-            for expected, size in zip(pattern, shape, strict=True):
-                if isinstance(expected, int):
-                    if size != expected:
+            for (name, number), size in zip(axes, shape, strict=True):
+                value = size - number
+                if not name:
+                    if value:
                         return None
-                elif size < 1 or values.setdefault(str(expected), size) != size:
+                elif value < 1 or values.setdefault(name, value) != value:
                     # JAX assumes that symbols are at least 1.
                     return None
         if self._num_compiled != len(self._decisions):
@@ -184,3 +205,10 @@ class GuardedSizes(SizeScope):
             count = len(self._decisions)
             self._is_valid = self._decisions.compile(self.names)
             self._num_compiled = count
+
+
+def _split_size(size: Any) -> tuple[str, int]:
+    if isinstance(size, int):
+        return "", size
+    (name,) = list_dimensions(size)
+    return name, evaluate_size(size, {name: 0})

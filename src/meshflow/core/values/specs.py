@@ -173,8 +173,9 @@ def type_spec_from_value(value: Any) -> TypeSpec:
     """
     if isinstance(value, TypeSpec):
         return value
-    if hasattr(value, "_type_spec"):
-        return value._type_spec
+    spec: TypeSpec | None = getattr(value, "_type_spec", None)
+    if spec is not None:
+        return spec
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return TensorSpec(value.shape, value.dtype)
     if isinstance(value, (bool, int, float, complex, str, bytes)):

@@ -41,6 +41,14 @@ def split_rows(ragged: RaggedTensor) -> list[Any]:
 
 def stack_rows(rows: Sequence[Any]) -> RaggedTensor:
     """Stack elements of a dataset to a ragged tensor."""
+    first = rows[0]
+    if all(
+        isinstance(r, RaggedRow) and r.dtype == first.dtype and r.shape[1:] == first.shape[1:]
+        for r in rows
+    ):
+        lengths = np.array([len(r) for r in rows], first.splits_dtype.dtype)
+        joined = np.concatenate([r.array for r in rows])
+        return RaggedTensor.from_row_lengths(joined, lengths, validate=False)
     values = [r if isinstance(r, RaggedTensor) else convert_to_tensor(r.array) for r in rows]
     dtype = next(
         r.row_splits.dtype if isinstance(r, RaggedTensor) else r.splits_dtype for r in rows
