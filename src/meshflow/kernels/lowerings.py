@@ -93,7 +93,8 @@ def list_convolution_descriptors(
 
     A gradient of a convolution is also a general convolution: the kernel's gradient moves the
     result's gradient, a large window, over the image; the image's gradient of a strided convolution
-    has a dilated input and a flipped kernel.
+    has a dilated input and a flipped kernel; the kernel's gradient of a transposed convolution moves
+    the result's gradient over a dilated image.
     """
     left_spec, right_spec, out_spec = dimension_numbers
     low = [a for a, _ in padding]
@@ -104,8 +105,21 @@ def list_convolution_descriptors(
     y = descriptors.make_view(out.shape, out_spec)
     rank = len(window_strides)
     candidates = []
+    # Exchange batch and channels.
+    swap = (1, 0, *range(2, rank + 2))
+    swapped = [descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)]
+    is_window_larger = math.prod(w.dims[2:]) > math.prod(y.dims[2:])
     if math.prod(lhs_dilation) > 1:
         if math.prod(window_strides) == 1 and batch_group_count == 1:
+            if is_window_larger and feature_group_count == math.prod(rhs_dilation) == 1:
+                # The gradient of the kernel with reversed positions: `w` is the image.
+                before = [k - 1 - p for k, p in zip(y.dims[2:], low, strict=True)]
+                candidates.append(
+                    descriptors.describe_convolution(
+                        *(descriptors.KERNEL_GRADIENT, 1, swapped[1], y, swapped[0]),
+                        *(lhs_dilation, rhs_dilation, before),
+                    )
+                )
             pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
             before = [(k - 1) * d - p for k, d, p in pairs]
             kernel = descriptors.split_groups(w, feature_group_count)
@@ -129,11 +143,8 @@ def list_convolution_descriptors(
             )
         )
     if feature_group_count == 1:
-        # Exchange batch and channels of the image; with groups, the result is [in / groups, out].
-        swap = (1, 0, *range(2, rank + 2))
-        image, window, kernel = (
-            descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
-        )
+        # With groups, the result is [in / groups, out].
+        image, window, kernel = swapped
         candidates.append(
             descriptors.describe_convolution(
                 *(descriptors.KERNEL_GRADIENT, batch_group_count),
@@ -141,7 +152,7 @@ def list_convolution_descriptors(
                 *(rhs_dilation, window_strides, low),
             )
         )
-    if math.prod(w.dims[2:]) > math.prod(y.dims[2:]):
+    if is_window_larger:
         candidates.reverse()
     return [descriptor for descriptor in candidates if descriptor is not None]
 
@@ -190,19 +201,33 @@ def choose_convolution(
     if chosen is None:
         return None
     descriptor, ((left_type, right_type), out_type) = chosen
-    spatial = parameters["dimension_numbers"].rhs_spec[2:]
+    numbers, computation = parameters["dimension_numbers"], descriptors.get_computation(descriptor)
+    is_transposed = is_transposed_gradient(descriptor, parameters)
 
     def call(x: jax.Array, w: jax.Array) -> jax.Array:
-        if descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT:
-            w = jax.lax.rev(w, spatial)
-        y = call_handler(
-            descriptor,
-            (x.astype(left_type), w.astype(right_type)),
-            jax.ShapeDtypeStruct(out.shape, out_type),
-        )
-        return y.astype(out.dtype)
+        if computation == descriptors.INPUT_GRADIENT:
+            w = jax.lax.rev(w, numbers.rhs_spec[2:])
+        operands = x.astype(left_type), w.astype(right_type)
+        result = jax.ShapeDtypeStruct(out.shape, out_type)
+        y = call_handler(descriptor, operands[::-1] if is_transposed else operands, result)
+        y = y.astype(out.dtype)
+        return jax.lax.rev(y, numbers.out_spec[2:]) if is_transposed else y
 
     return call
+
+
+def is_dilated(parameters: dict[str, Any]) -> bool:
+    """Check whether the left operand of a convolution is dilated."""
+    return math.prod(parameters["lhs_dilation"]) > 1
+
+
+def is_transposed_gradient(descriptor: Sequence[int], parameters: dict[str, Any]) -> bool:
+    """Check whether a handler computes the kernel's gradient of a transposed convolution.
+
+    It takes the operands in the other order, and its result has reversed positions.
+    """
+    is_gradient = descriptors.get_computation(descriptor) == descriptors.KERNEL_GRADIENT
+    return is_gradient and is_dilated(parameters)
 
 
 def choose_code(
@@ -283,7 +308,7 @@ def plan_cropping(
       indices.
     """
     numbers, dilations = parameters["dimension_numbers"], parameters["lhs_dilation"]
-    if full is None or math.prod(dilations) == 1:
+    if full is None or not is_dilated(parameters):
         return None
     pairs = zip(full.padding, parameters["padding"], strict=True)
     extra = [(low - part_low, high - part_high) for (low, high), (part_low, part_high) in pairs]

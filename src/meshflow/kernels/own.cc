@@ -5,6 +5,7 @@
 #include "amx.h"
 #include "cpus.h"
 #include "blocked.h"
+#include "narrow.h"
 #include "winograd.h"
 
 namespace meshflow {
@@ -105,6 +106,52 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
     auto floats = [](void* buffer) { return static_cast<float*>(buffer); };
     convolve(sizes, floats(buffers[0]), floats(buffers[1]) + last, packed, epilogue.read(buffers),
              floats(buffers.back()), scratch, threads);
+  };
+  return true;
+}
+
+bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+               const Dims& strides, const Dims& dilations, const Dims& low) {
+  // The gradient of an image takes the kernel's positions from the last to the first.
+  const bool back = computation == kInputGradient;
+  const memory::desc &wide = back ? y : x, &few = back ? x : y;
+  Dims xd = wide.get_dims(), wd = w.get_dims(), yd = few.get_dims();
+  Dims xs = wide.get_strides(), ws = w.get_strides(), ys = few.get_strides();
+  const size_t rank = strides.size();
+  if (rank > 2 || xs[1] != 1 || ys[1] != 1) return false;
+  const Type type = x.get_data_type();
+  if (type != Type::f32 && type != Type::bf16) return false;
+  for (auto& operand : {w, y})
+    if (operand.get_data_type() != type) return false;
+  // One spatial dimension is a row.
+  auto at = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 || axis ? values[values.size() - 2 + axis] : missing; };
+  Narrow sizes{xd[0], xd[1], yd[1], at(xd, 0, 1), at(xd, 1, 1), at(yd, 0, 1), at(yd, 1, 1)};
+  for (int i = 0; i < 2; ++i) {
+    const int64_t stride = i || rank == 2 ? strides[rank - 2 + i] : 1, before = i || rank == 2 ? low[rank - 2 + i] : 0;
+    const int64_t dilation = (i || rank == 2 ? dilations[rank - 2 + i] : 0) + 1;
+    sizes.kernel[i] = at(wd, i, 1);
+    sizes.step[i] = back ? 1 : stride, sizes.part[i] = back ? stride : 1;
+    sizes.offset[i] = back ? before : -before, sizes.tap[i] = back ? -dilation : dilation;
+    sizes.wide[1 + i] = at(xs, i, 0), sizes.narrow[1 + i] = at(ys, i, 0), sizes.weights[i] = at(ws, i, 0);
+  }
+  sizes.wide[0] = xs[0], sizes.narrow[0] = ys[0];
+  sizes.weights[2] = ws[back ? 0 : 1], sizes.weights[3] = ws[back ? 1 : 0];
+  sizes.halves = type == Type::bf16;
+  if (!suits(sizes)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:narrow";
+  if (computation == kKernelGradient) {
+    kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
+    kernel.scratch_bytes = gradient_scratch_bytes(sizes);
+    kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+      differentiate(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+    };
+    return true;
+  }
+  kernel.operands = {{0, wide, wide, false}, {0, w, w, false}, {0, few, few, true}};
+  kernel.scratch_bytes = scratch_bytes(sizes);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    convolve(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
   };
   return true;
 }
