@@ -18,7 +18,8 @@
 namespace meshflow {
 namespace {
 
-constexpr int64_t kLanes = 16, kTasks = 32, kWindow = 8;
+constexpr int64_t kLanes = 16, kTasks = 32;
+constexpr int64_t kWindow = 16;  // vectors of a window's row
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -45,35 +46,46 @@ void convolve_positions(const Narrow& s, const T* image, const T* zeros, const f
   __m512 sums[count][features];
   for (auto& sum : sums)
     for (auto& part : sum) part = _mm512_setzero_ps();
-  const int64_t channels = padded(s);
+  const int64_t channels = padded(s), there = std::min<int64_t>(count, up(s.columns - x, s.part[1]));
   for (int64_t ky = 0; ky < s.kernel[0]; ++ky) {
     const int64_t from_y = position(s, 0, y, ky);
     if (from_y < 0) continue;
     for (int64_t kx = 0; kx < s.kernel[1]; ++kx) {
-      const T* from[count];
-      bool any = false;
-      for (int i = 0; i < count; ++i) {
-        const int64_t at = x + i * s.part[1], from_x = at < s.columns ? position(s, 1, at, kx) : -1;
-        from[i] = from_x < 0 ? zeros : image + from_y * s.wide[1] + from_x * s.wide[2];
-        any |= from_x >= 0;
+      // If positions of the wide image are `part` apart, neighbors are neighbors there.
+      int64_t at = x * s.step[1] + s.offset[1] + kx * s.tap[1];
+      if (s.part[1] > 1) {
+        if (at % s.part[1]) continue;
+        at /= s.part[1];
       }
-      if (!any) continue;
+      const int64_t last = at + (there - 1) * s.step[1];
+      if (last < 0 || at >= s.width) continue;
+      const T* from[count];
+      const T* first = image + from_y * s.wide[1] + at * s.wide[2];
+      if (at >= 0 && last < s.width && there == count) {
+#pragma GCC unroll 8
+        for (int i = 0; i < count; ++i) from[i] = first + i * s.step[1] * s.wide[2];
+      } else {
+        for (int i = 0; i < count; ++i) {
+          const int64_t one = at + i * s.step[1];
+          from[i] = i < there && one >= 0 && one < s.width ? first + i * s.step[1] * s.wide[2] : zeros;
+        }
+      }
       const float* w = weights + (ky * s.kernel[1] + kx) * features * channels;
       for (int64_t c = 0; c < s.channels; c += kLanes) {
-        const __mmask16 there = lanes(s.channels - c);
+        const __mmask16 mask = lanes(s.channels - c);
         __m512 factors[features];
 #pragma GCC unroll 4
         for (int f = 0; f < features; ++f) factors[f] = _mm512_loadu_ps(w + f * channels + c);
 #pragma GCC unroll 8
         for (int i = 0; i < count; ++i) {
-          const __m512 value = load(from[i] + c, there);
+          const __m512 value = load(from[i] + c, mask);
 #pragma GCC unroll 4
           for (int f = 0; f < features; ++f) sums[i][f] = _mm512_fmadd_ps(value, factors[f], sums[i][f]);
         }
       }
     }
   }
-  for (int i = 0; i < count && x + i * s.part[1] < s.columns; ++i)
+  for (int i = 0; i < there; ++i)
     for (int f = 0; f < features; ++f) narrow(_mm512_reduce_add_ps(sums[i][f]), row + (x + i * s.part[1]) * s.narrow[2] + f);
 }
 
@@ -121,11 +133,12 @@ void sum_row(const Narrow& s, const T* row, const T* numbers, int64_t c, int64_t
   for (int b = 0; b < blocks; ++b) there[b] = lanes(s.channels - c - b * kLanes);
   for (int64_t k = 0; k < count; ++k)
     for (int b = 0; b < blocks; ++b) kept[k * blocks + b] = _mm512_loadu_ps(sums + k * stride + b * kLanes);
-  auto add = [&](int64_t x, int64_t k, __m512 number) {
-    const T* from = row + (x * s.step[1] + s.offset[1] + (first + k) * s.tap[1]) * s.wide[2] + c;
+  const int64_t shift = s.tap[1] * s.wide[2], step = s.step[1] * s.wide[2];
+  row += (s.offset[1] + first * s.tap[1]) * s.wide[2] + c;
+  auto add = [&](const T* from, int64_t k, __m512 number) {
 #pragma GCC unroll 2
     for (int b = 0; b < blocks; ++b)
-      kept[k * blocks + b] = _mm512_fmadd_ps(load(from + b * kLanes, there[b]), number, kept[k * blocks + b]);
+      kept[k * blocks + b] = _mm512_fmadd_ps(load(from + k * shift + b * kLanes, there[b]), number, kept[k * blocks + b]);
   };
   // All positions of the window are inside of the image from `begin` to `end`.
   const int64_t low = s.offset[1] + first * s.tap[1], high = low + (count - 1) * s.tap[1];
@@ -134,8 +147,8 @@ void sum_row(const Narrow& s, const T* row, const T* numbers, int64_t c, int64_t
   auto inside = [&](auto fixed) {
     for (int64_t x = begin; x < end; ++x) {
       const __m512 number = _mm512_set1_ps(wide(numbers[x * s.narrow[2]]));
-#pragma GCC unroll 8
-      for (int64_t k = 0; k < (fixed.value ? fixed.value : count); ++k) add(x, k, number);
+#pragma GCC unroll 16
+      for (int64_t k = 0; k < (fixed.value ? fixed.value : count); ++k) add(row + x * step, k, number);
     }
   };
   switch (count) {
@@ -143,13 +156,15 @@ void sum_row(const Narrow& s, const T* row, const T* numbers, int64_t c, int64_t
     case 2: inside(std::integral_constant<int64_t, 2>()); break;
     case 3: inside(std::integral_constant<int64_t, 3>()); break;
     case 4: inside(std::integral_constant<int64_t, 4>()); break;
+    case 5: inside(std::integral_constant<int64_t, 5>()); break;
+    case 7: inside(std::integral_constant<int64_t, 7>()); break;
     default: inside(std::integral_constant<int64_t, 0>());
   }
   for (int64_t x = 0; x < s.columns; x = x + 1 == begin ? std::max(end, x + 1) : x + 1) {
     if (x >= begin && x < end) continue;
     const __m512 number = _mm512_set1_ps(wide(numbers[x * s.narrow[2]]));
     for (int64_t k = 0; k < count; ++k)
-      if (position(s, 1, x, first + k) >= 0) add(x, k, number);
+      if (position(s, 1, x, first + k) >= 0) add(row + x * step, k, number);
   }
   for (int64_t k = 0; k < count; ++k)
     for (int b = 0; b < blocks; ++b) _mm512_storeu_ps(sums + k * stride + b * kLanes, kept[k * blocks + b]);
@@ -188,20 +203,22 @@ void differentiate_as(const Narrow& s, const T* wide, const T* narrow, T* weight
         }
       },
       threads);
+  for (int64_t task = 1; task < tasks; ++task)
+    for (int64_t i = 0; i < size; i += kLanes)
+      _mm512_storeu_ps(sums + i, _mm512_add_ps(_mm512_loadu_ps(sums + i), _mm512_loadu_ps(sums + task * size + i)));
   for (int64_t k = 0; k < taps(s); ++k)
     for (int64_t f = 0; f < s.features; ++f)
-      for (int64_t c = 0; c < s.channels; ++c) {
-        float total = 0;
-        for (int64_t task = 0; task < tasks; ++task) total += sums[task * size + (k * s.features + f) * channels + c];
-        meshflow::narrow(total, weights + k / s.kernel[1] * s.weights[0] + k % s.kernel[1] * s.weights[1] +
-                                    c * s.weights[2] + f * s.weights[3]);
-      }
+      for (int64_t c = 0; c < s.channels; ++c)
+        meshflow::narrow(sums[(k * s.features + f) * channels + c],
+                         weights + k / s.kernel[1] * s.weights[0] + k % s.kernel[1] * s.weights[1] + c * s.weights[2] +
+                             f * s.weights[3]);
 }
 
 }  // namespace
 
 bool suits(const Narrow& s) {
-  return has(Level::kAvx512) && s.features <= 4 && s.channels >= kLanes;
+  // With one position, oneDNN is as fast.
+  return has(Level::kAvx512) && s.features <= 4 && s.channels >= kLanes && taps(s) > 1;
 }
 
 size_t scratch_bytes(const Narrow& s) { return (taps(s) * s.features + 1) * padded(s) * sizeof(float); }
