@@ -32,6 +32,7 @@ X86_SOURCES = (
     "amx_gradient",
     "attention",
     "blocked",
+    "columns",
     "narrow",
     "onednn",
     "own",

@@ -29,6 +29,9 @@ from meshflow.kernels.library import Aval, Avals, HandlerCall
 # Maximum padding of rows that oneDNN adds itself, which must also be at most half a window.
 _MAX_PADDING = 1
 
+# Sums over rows: minimum numbers of rows, columns, and elements of fused terms.
+MIN_SUM_ROWS, MIN_SUM_COLUMNS, MIN_SUM_ELEMENTS = 64, 8, 1 << 15
+
 # The dtypes of the operands and of the result of a handler.
 _Dtypes: TypeAlias = tuple[Sequence[np.dtype], np.dtype]
 # A descriptor with its dtypes.
@@ -447,13 +450,15 @@ def make_product(
 def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that sums leading axes as a product with a row of ones, or None.
 
-    Such sums are the gradients of biases.
+    Such sums are the gradients of biases. Without AVX-512, oneDNN multiplies by a row of ones.
     """
-    axes = tuple(parameters["axes"])
-    columns = math.prod(operand.shape[len(axes) :])
-    rows = math.prod(operand.shape[: len(axes)])
-    if axes != tuple(range(len(axes))) or rows < 64 or columns < 8:
+    axes, count = tuple(parameters["axes"]), len(parameters["axes"])
+    columns, rows = math.prod(operand.shape[count:]), math.prod(operand.shape[:count])
+    if axes != tuple(range(count)):
         return None
+    call = choose_column_terms((operand,), out, "elements", sizes.MIN_PRODUCT_WORK)
+    if call is not None or rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
+        return call
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
     right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
     descriptor, orders = describe_product(left, right, (((1,), (0,)), ((), ())))
@@ -464,14 +469,43 @@ def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> H
     )
     if descriptor is None or chosen is None:
         return None
-    call = make_product(descriptor, orders, chosen, out)
+    multiply = make_product(descriptor, orders, chosen, out)
 
     def sum_columns(x: jax.Array) -> jax.Array:
         ones = jax.numpy.ones((1, rows), x.dtype)
         # The operand is not reshaped first: XLA would compute it once more in the other shape.
-        return call(ones, x).reshape(out.shape)
+        return multiply(ones, x).reshape(out.shape)
 
     return sum_columns
+
+
+def choose_column_terms(
+    operands: Avals, out: Aval, terms: str, min_elements: int = MIN_SUM_ELEMENTS
+) -> HandlerCall | None:
+    """Return a function that sums terms over the leading axes of its operands, or None.
+
+    Args:
+      operands: Types of the operands; the first has leading axes and those of the result.
+      out: Type of the result.
+      terms: One of `descriptors.COLUMN_TERMS`.
+      min_elements: Number of elements below which XLA's code is used.
+    """
+    loaded, size = library.load(), operands[0].size
+    columns = math.prod(out.shape)
+    rows = size // columns if columns else 0
+    types = [np.dtype(a.dtype).name for a in (*operands, out)]
+    if loaded is None or size < min_elements or not set(types) <= set(library.TYPE_CODES):
+        return None
+    if rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
+        return None
+    code = descriptors.COLUMN_TERMS.index(terms)
+    descriptor = sizes.choose_threading(
+        [descriptors.COLUMN_SUMS, rows, columns, code], size, len(operands) * size
+    )
+    if not loaded.find_implementation(descriptor, types):
+        return None
+    result = jax.ShapeDtypeStruct(out.shape, out.dtype)
+    return lambda *arrays: call_handler(descriptor, arrays, result)
 
 
 def is_sharded(context: mlir.LoweringRuleContext) -> bool:

@@ -240,6 +240,8 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
   auto choose = [&] {
     if (computation == kMatmul) {
       matmul(kernel, reader, types);
+    } else if (computation == kColumns) {
+      if (!by_columns(kernel, reader, types)) throw std::invalid_argument("there is no fast code for sums over rows");
     } else {
       convolution(kernel, computation, code, reader, types);
     }

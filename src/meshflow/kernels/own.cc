@@ -5,6 +5,7 @@
 #include "amx.h"
 #include "cpus.h"
 #include "blocked.h"
+#include "columns.h"
 #include "narrow.h"
 #include "winograd.h"
 
@@ -137,7 +138,8 @@ bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const
   sizes.wide[0] = xs[0], sizes.narrow[0] = ys[0];
   sizes.weights[2] = ws[back ? 0 : 1], sizes.weights[3] = ws[back ? 1 : 0];
   sizes.halves = type == Type::bf16;
-  if (!suits(sizes)) return false;
+  // oneDNN multiplies pairs of bfloat16 at once.
+  if (!suits(sizes) || (sizes.halves && sizes.features > 2 && computation != kKernelGradient)) return false;
   const int threads = max_threads();
   kernel.implementation = "meshflow:narrow";
   if (computation == kKernelGradient) {
@@ -187,6 +189,33 @@ bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const
   kernel.pack = blocks.pack;
   kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     blocks.run(buffers[0], buffers[1], packed, epilogue.read(buffers), buffers.back(), scratch);
+  };
+  return true;
+}
+
+bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  const int64_t rows = descriptor.next(), columns = descriptor.next(), terms = descriptor.next();
+  if (rows < 1 || columns < 1 || rows > kMost / columns) throw std::invalid_argument("the size of an operand is not supported");
+  if (terms < 0 || terms > static_cast<int64_t>(Terms::kSquares)) throw std::invalid_argument("unknown terms");
+  const Terms of = static_cast<Terms>(terms);
+  const size_t count = of == Terms::kElements ? 2 : 3;
+  if (types.size() != count) throw std::invalid_argument("a sum has another number of operands");
+  for (Type type : types)
+    if (type != Type::f32 && type != Type::bf16) return false;
+  if (of == Terms::kSquares && types[1] != Type::f32) return false;
+  Columns sizes{rows, columns, of, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
+  if (!suits(sizes)) return false;
+  for (size_t i = 0; i < count; ++i) {
+    const bool matrix = i == 0 || (i == 1 && of == Terms::kProducts);
+    memory::desc operand({matrix ? rows * columns : columns}, types[i], Dims{1});
+    kernel.operands.push_back({0, operand, operand, i + 1 == count});
+  }
+  kernel.scratch_bytes = scratch_bytes(sizes);
+  kernel.implementation = "meshflow:columns";
+  const int threads = max_threads();
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    sum(sizes, buffers[0], count == 3 ? buffers[1] : nullptr, buffers.back(), scratch, threads);
   };
   return true;
 }

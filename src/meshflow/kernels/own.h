@@ -27,4 +27,7 @@ bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
 
+// Sums over rows: descriptor = rows, columns, terms.
+bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types);
+
 }  // namespace meshflow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -53,10 +52,12 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
     return tuple((m if keepdims else jnp.squeeze(m, axes)).astype(x.dtype) for m in results)
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _compute_moments(x: Array, axes: int | tuple[int, ...]) -> tuple[Array, Array]:
+def _sum_moments(x: Array, axes: int | tuple[int, ...]) -> tuple[Array, Array]:
     mean = jnp.mean(x, axes, keepdims=True)
     return mean, jnp.mean(jnp.square(x - mean), axes, keepdims=True)
+
+
+_compute_moments = jax.custom_jvp(_sum_moments, nondiff_argnums=(1,))
 
 
 @_compute_moments.defjvp
@@ -64,7 +65,7 @@ def _moments_jvp(
     axes: int | tuple[int, ...], primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     (x,), (tangent,) = primals, tangents
-    mean, variance = _compute_moments(x, axes)
+    mean, variance = _sum_moments(x, axes)
     # The variance does not depend on the mean, because the centered values have the sum 0.
     change = 2 * jnp.mean((x - mean) * tangent, axes, keepdims=True)
     return (mean, variance), (jnp.mean(tangent, axes, keepdims=True), change)
