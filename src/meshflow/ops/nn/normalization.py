@@ -48,8 +48,10 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
         return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
     # Sums of float16 overflow early, so they are computed in float32, as in TensorFlow.
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
-    results = _compute_moments(wide, axes if isinstance(axes, int) else tuple(axes))
-    return tuple((m if keepdims else jnp.squeeze(m, axes)).astype(x.dtype) for m in results)
+    mean, variance = _compute_moments(wide, axes if isinstance(axes, int) else tuple(axes))
+    if not keepdims:
+        mean, variance = jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
+    return mean.astype(x.dtype), variance.astype(x.dtype)
 
 
 def _sum_moments(x: Array, axes: int | tuple[int, ...]) -> tuple[Array, Array]:
