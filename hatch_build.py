@@ -32,6 +32,8 @@ X86_SOURCES = (
     "amx_gradient",
     "attention",
     "blocked",
+    "columns",
+    "narrow",
     "onednn",
     "own",
     "winograd",

@@ -79,6 +79,18 @@ CASES = {
         (3, 3, 8, 4),
         {"strides": (1, 1), "padding": ((1, 2), (1, 2)), "transposed": (2, 2)},
     ),
+    "uneven transposed": (
+        (2, 5, 4, 8),
+        (4, 3, 8, 4),
+        {"strides": (1, 1), "padding": ((2, 3), (0, 1)), "transposed": (3, 2)},
+    ),
+    "narrow result": ((2, 9, 11, 24), (5, 5, 24, 1), {"strides": (1, 1), "padding": "SAME"}),
+    "narrow image": ((2, 9, 8, 3), (4, 6, 3, 40), {"strides": (2, 3), "padding": "SAME"}),
+    "narrow row": (
+        (2, 19, 48),
+        (9, 48, 4),
+        {"strides": (2,), "padding": ((7, 3),), "dilation": (2,)},
+    ),
     "pointwise": ((2, 8, 8, 16), (1, 1, 16, 32), {"strides": (1, 1), "padding": "VALID"}),
 }
 

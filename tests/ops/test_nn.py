@@ -190,6 +190,18 @@ def test_moments_and_batch_normalization(rng):
     assert_close(half[1], [0])
 
 
+def test_derivatives_of_moments(rng):
+    x, slopes = rng.normal(size=(5,)), rng.normal(size=(2,))
+
+    def combine(x):
+        moments = tf.nn.moments(tf.Tensor(x), [0])
+        return sum(s * m._value for s, m in zip(slopes, moments, strict=True))
+
+    gradient = slopes[0] / 5 + slopes[1] * 2 / 5 * (x - x.mean())
+    assert_close(jax.grad(combine)(x), gradient)
+    assert_close(jax.hessian(combine)(x), slopes[1] * 2 / 5 * (np.eye(5) - 1 / 5))
+
+
 def test_average_loss():
     assert float(tf.nn.compute_average_loss([1.0, 2.0, 3.0])) == 2
     assert float(tf.nn.compute_average_loss([1.0, 2.0, 3.0], global_batch_size=8)) == 0.75

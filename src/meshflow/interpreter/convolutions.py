@@ -113,12 +113,15 @@ def _find_kernel(equation: Equation) -> Compute | None:
         return None
     shape, dtype = equation.outputs[0]
     is_flipped = descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT
-    axes = equation.params["dimension_numbers"].rhs_spec[2:]
+    is_transposed = lowerings.is_transposed_gradient(descriptor, equation.params)
+    numbers = equation.params["dimension_numbers"]
 
     def run(x: HostArray, w: HostArray) -> HostArray:
         out = np.empty(shape, out_type)
-        w = np.flip(w, axes) if is_flipped else w
-        call(np.ascontiguousarray(x, left_type), np.ascontiguousarray(w, right_type), out)
+        w = np.flip(w, numbers.rhs_spec[2:]) if is_flipped else w
+        operands = np.ascontiguousarray(x, left_type), np.ascontiguousarray(w, right_type)
+        call(*(operands[::-1] if is_transposed else operands), out)
+        out = np.flip(out, numbers.out_spec[2:]) if is_transposed else out
         return out.astype(dtype, copy=False)
 
     return run

@@ -12,7 +12,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED = range(5)
+FORWARD, INPUT_GRADIENT, KERNEL_GRADIENT, MATMUL, FLIPPED, COLUMN_SUMS = range(6)
+# The terms of sums over rows: elements, products with a matrix, squares of differences from a row.
+COLUMN_TERMS = ("elements", "products", "squares")
 # Added to a computation: PACK only packs its weights, PACKED reads packed weights.
 PACK, PACKED = 16, 32
 # Added to a computation that the calling thread performs without others.
@@ -158,6 +160,7 @@ _NAMES = {
     KERNEL_GRADIENT: "convolution, kernel gradient",
     MATMUL: "matrix product",
     FLIPPED: "convolution",
+    COLUMN_SUMS: "sum over rows",
 }
 
 
@@ -172,6 +175,8 @@ def count_operations(descriptor: Sequence[int]) -> int:
     if descriptor[0] & PACK:
         return 0
     rank = descriptor[1]
+    if descriptor[0] & (PACK - 1) == COLUMN_SUMS:
+        return 2 * math.prod(descriptor[1:3])
     if descriptor[0] & (PACK - 1) == MATMUL:
         return 2 * math.prod(get_result_shape(descriptor)) * descriptor[1 + rank]
     # An image has two non-spatial dimensions; a kernel with several groups has three.

@@ -24,6 +24,9 @@ inline dnnl::engine& cpu() {
   return engine;
 }
 
+// kFlipped: a forward convolution with a flipped kernel; only supported by our own code.
+enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kFlipped = 4, kColumns = 5 };
+
 struct Operand {
   int argument;
   memory::desc user, inner;

@@ -41,7 +41,7 @@ def choose_handler(
     (image, gradient), kernel = operands, results[0]
     loaded = library.load()
     types = [np.dtype(a.dtype).name for a in (*operands, *results)]
-    if loaded is None or set(types) != {"bfloat16"}:
+    if loaded is None or set(types) != {"bfloat16"} or lowerings.is_dilated(parameters):
         return None
     if not sizes.is_convolution_worth_call(
         lowerings.count_multiply_adds(image, gradient, kernel, parameters)

@@ -29,6 +29,9 @@ from meshflow.kernels.library import Aval, Avals, HandlerCall
 # Maximum padding of rows that oneDNN adds itself, which must also be at most half a window.
 _MAX_PADDING = 1
 
+# Sums over rows: minimum numbers of rows, columns, and elements of fused terms.
+MIN_SUM_ROWS, MIN_SUM_COLUMNS, MIN_SUM_ELEMENTS = 64, 8, 1 << 15
+
 # The dtypes of the operands and of the result of a handler.
 _Dtypes: TypeAlias = tuple[Sequence[np.dtype], np.dtype]
 # A descriptor with its dtypes.
@@ -93,7 +96,8 @@ def list_convolution_descriptors(
 
     A gradient of a convolution is also a general convolution: the kernel's gradient moves the
     result's gradient, a large window, over the image; the image's gradient of a strided convolution
-    has a dilated input and a flipped kernel.
+    has a dilated input and a flipped kernel; the kernel's gradient of a transposed convolution moves
+    the result's gradient over a dilated image.
     """
     left_spec, right_spec, out_spec = dimension_numbers
     low = [a for a, _ in padding]
@@ -104,8 +108,21 @@ def list_convolution_descriptors(
     y = descriptors.make_view(out.shape, out_spec)
     rank = len(window_strides)
     candidates = []
+    # Exchange batch and channels.
+    swap = (1, 0, *range(2, rank + 2))
+    swapped = [descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)]
+    is_window_larger = math.prod(w.dims[2:]) > math.prod(y.dims[2:])
     if math.prod(lhs_dilation) > 1:
         if math.prod(window_strides) == 1 and batch_group_count == 1:
+            if is_window_larger and feature_group_count == math.prod(rhs_dilation) == 1:
+                # The gradient of the kernel with reversed positions: `w` is the image.
+                before = [k - 1 - p for k, p in zip(y.dims[2:], low, strict=True)]
+                candidates.append(
+                    descriptors.describe_convolution(
+                        *(descriptors.KERNEL_GRADIENT, 1, swapped[1], y, swapped[0]),
+                        *(lhs_dilation, rhs_dilation, before),
+                    )
+                )
             pairs = zip(w.dims[2:], rhs_dilation, low, strict=True)
             before = [(k - 1) * d - p for k, d, p in pairs]
             kernel = descriptors.split_groups(w, feature_group_count)
@@ -129,11 +146,8 @@ def list_convolution_descriptors(
             )
         )
     if feature_group_count == 1:
-        # Exchange batch and channels of the image; with groups, the result is [in / groups, out].
-        swap = (1, 0, *range(2, rank + 2))
-        image, window, kernel = (
-            descriptors.View(*(tuple(v[i] for i in swap) for v in part)) for part in (x, w, y)
-        )
+        # With groups, the result is [in / groups, out].
+        image, window, kernel = swapped
         candidates.append(
             descriptors.describe_convolution(
                 *(descriptors.KERNEL_GRADIENT, batch_group_count),
@@ -141,7 +155,7 @@ def list_convolution_descriptors(
                 *(rhs_dilation, window_strides, low),
             )
         )
-    if math.prod(w.dims[2:]) > math.prod(y.dims[2:]):
+    if is_window_larger:
         candidates.reverse()
     return [descriptor for descriptor in candidates if descriptor is not None]
 
@@ -190,19 +204,33 @@ def choose_convolution(
     if chosen is None:
         return None
     descriptor, ((left_type, right_type), out_type) = chosen
-    spatial = parameters["dimension_numbers"].rhs_spec[2:]
+    numbers, computation = parameters["dimension_numbers"], descriptors.get_computation(descriptor)
+    is_transposed = is_transposed_gradient(descriptor, parameters)
 
     def call(x: jax.Array, w: jax.Array) -> jax.Array:
-        if descriptors.get_computation(descriptor) == descriptors.INPUT_GRADIENT:
-            w = jax.lax.rev(w, spatial)
-        y = call_handler(
-            descriptor,
-            (x.astype(left_type), w.astype(right_type)),
-            jax.ShapeDtypeStruct(out.shape, out_type),
-        )
-        return y.astype(out.dtype)
+        if computation == descriptors.INPUT_GRADIENT:
+            w = jax.lax.rev(w, numbers.rhs_spec[2:])
+        operands = x.astype(left_type), w.astype(right_type)
+        result = jax.ShapeDtypeStruct(out.shape, out_type)
+        y = call_handler(descriptor, operands[::-1] if is_transposed else operands, result)
+        y = y.astype(out.dtype)
+        return jax.lax.rev(y, numbers.out_spec[2:]) if is_transposed else y
 
     return call
+
+
+def is_dilated(parameters: dict[str, Any]) -> bool:
+    """Check whether the left operand of a convolution is dilated."""
+    return math.prod(parameters["lhs_dilation"]) > 1
+
+
+def is_transposed_gradient(descriptor: Sequence[int], parameters: dict[str, Any]) -> bool:
+    """Check whether a handler computes the kernel's gradient of a transposed convolution.
+
+    It takes the operands in the other order, and its result has reversed positions.
+    """
+    is_gradient = descriptors.get_computation(descriptor) == descriptors.KERNEL_GRADIENT
+    return is_gradient and is_dilated(parameters)
 
 
 def choose_code(
@@ -283,7 +311,7 @@ def plan_cropping(
       indices.
     """
     numbers, dilations = parameters["dimension_numbers"], parameters["lhs_dilation"]
-    if full is None or math.prod(dilations) == 1:
+    if full is None or not is_dilated(parameters):
         return None
     pairs = zip(full.padding, parameters["padding"], strict=True)
     extra = [(low - part_low, high - part_high) for (low, high), (part_low, part_high) in pairs]
@@ -422,13 +450,15 @@ def make_product(
 def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> HandlerCall | None:
     """Return a function that sums leading axes as a product with a row of ones, or None.
 
-    Such sums are the gradients of biases.
+    Such sums are the gradients of biases. Without AVX-512, oneDNN multiplies by a row of ones.
     """
-    axes = tuple(parameters["axes"])
-    columns = math.prod(operand.shape[len(axes) :])
-    rows = math.prod(operand.shape[: len(axes)])
-    if axes != tuple(range(len(axes))) or rows < 64 or columns < 8:
+    axes, count = tuple(parameters["axes"]), len(parameters["axes"])
+    columns, rows = math.prod(operand.shape[count:]), math.prod(operand.shape[:count])
+    if axes != tuple(range(count)):
         return None
+    call = choose_column_terms((operand,), out, "elements", sizes.MIN_PRODUCT_WORK)
+    if call is not None or rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
+        return call
     left = jax.ShapeDtypeStruct((1, rows), operand.dtype)
     right = jax.ShapeDtypeStruct((rows, columns), operand.dtype)
     descriptor, orders = describe_product(left, right, (((1,), (0,)), ((), ())))
@@ -439,14 +469,43 @@ def choose_column_sum(operand: Aval, out: Aval, parameters: dict[str, Any]) -> H
     )
     if descriptor is None or chosen is None:
         return None
-    call = make_product(descriptor, orders, chosen, out)
+    multiply = make_product(descriptor, orders, chosen, out)
 
     def sum_columns(x: jax.Array) -> jax.Array:
         ones = jax.numpy.ones((1, rows), x.dtype)
         # The operand is not reshaped first: XLA would compute it once more in the other shape.
-        return call(ones, x).reshape(out.shape)
+        return multiply(ones, x).reshape(out.shape)
 
     return sum_columns
+
+
+def choose_column_terms(
+    operands: Avals, out: Aval, terms: str, min_elements: int = MIN_SUM_ELEMENTS
+) -> HandlerCall | None:
+    """Return a function that sums terms over the leading axes of its operands, or None.
+
+    Args:
+      operands: Types of the operands; the first has leading axes and those of the result.
+      out: Type of the result.
+      terms: One of `descriptors.COLUMN_TERMS`.
+      min_elements: Number of elements below which XLA's code is used.
+    """
+    loaded, size = library.load(), operands[0].size
+    columns = math.prod(out.shape)
+    rows = size // columns if columns else 0
+    types = [np.dtype(a.dtype).name for a in (*operands, out)]
+    if loaded is None or size < min_elements or not set(types) <= set(library.TYPE_CODES):
+        return None
+    if rows < MIN_SUM_ROWS or columns < MIN_SUM_COLUMNS:
+        return None
+    code = descriptors.COLUMN_TERMS.index(terms)
+    descriptor = sizes.choose_threading(
+        [descriptors.COLUMN_SUMS, rows, columns, code], size, len(operands) * size
+    )
+    if not loaded.find_implementation(descriptor, types):
+        return None
+    result = jax.ShapeDtypeStruct(out.shape, out.dtype)
+    return lambda *arrays: call_handler(descriptor, arrays, result)
 
 
 def is_sharded(context: mlir.LoweringRuleContext) -> bool:

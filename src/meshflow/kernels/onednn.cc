@@ -26,8 +26,6 @@ namespace {
 
 using namespace meshflow;
 
-// kFlipped: a forward convolution with a flipped kernel; only supported by our own code.
-enum Computation { kForward = 0, kInputGradient = 1, kKernelGradient = 2, kMatmul = 3, kFlipped = 4 };
 // Added to a computation: only its weights are packed; or it reads packed weights, and the code of their
 // original type follows its descriptor.
 enum Packing { kPack = 16, kPacked = 32 };
@@ -109,6 +107,9 @@ void convolution(Kernel& kernel, int64_t computation, uint32_t code, Reader& des
     kernel = Kernel();
     return false;
   };
+  if (!grouped && !bias && !flipped && epilogue.empty() &&
+      taken(by_narrow(kernel, computation, x, w, y, strides, dilations, low)))
+    return;
   if (!grouped && !bias && (forward || gradient) &&
       taken(by_winograd(kernel, gradient, x, w, y, strides, dilations, low, epilogue, flipped)))
     return;
@@ -239,6 +240,8 @@ Kernel built(Descriptor descriptor, std::vector<Type> types) {
   auto choose = [&] {
     if (computation == kMatmul) {
       matmul(kernel, reader, types);
+    } else if (computation == kColumns) {
+      if (!by_columns(kernel, reader, types)) throw std::invalid_argument("there is no fast code for sums over rows");
     } else {
       convolution(kernel, computation, code, reader, types);
     }

@@ -5,6 +5,8 @@
 #include "amx.h"
 #include "cpus.h"
 #include "blocked.h"
+#include "columns.h"
+#include "narrow.h"
 #include "winograd.h"
 
 namespace meshflow {
@@ -109,6 +111,53 @@ bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const mem
   return true;
 }
 
+bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+               const Dims& strides, const Dims& dilations, const Dims& low) {
+  // The gradient of an image takes the kernel's positions from the last to the first.
+  const bool back = computation == kInputGradient;
+  const memory::desc &wide = back ? y : x, &few = back ? x : y;
+  Dims xd = wide.get_dims(), wd = w.get_dims(), yd = few.get_dims();
+  Dims xs = wide.get_strides(), ws = w.get_strides(), ys = few.get_strides();
+  const size_t rank = strides.size();
+  if (rank > 2 || xs[1] != 1 || ys[1] != 1) return false;
+  const Type type = x.get_data_type();
+  if (type != Type::f32 && type != Type::bf16) return false;
+  for (auto& operand : {w, y})
+    if (operand.get_data_type() != type) return false;
+  // One spatial dimension is a row.
+  auto at = [rank](const Dims& values, int axis, int64_t missing) { return rank == 2 || axis ? values[values.size() - 2 + axis] : missing; };
+  Narrow sizes{xd[0], xd[1], yd[1], at(xd, 0, 1), at(xd, 1, 1), at(yd, 0, 1), at(yd, 1, 1)};
+  for (int i = 0; i < 2; ++i) {
+    const int64_t stride = i || rank == 2 ? strides[rank - 2 + i] : 1, before = i || rank == 2 ? low[rank - 2 + i] : 0;
+    const int64_t dilation = (i || rank == 2 ? dilations[rank - 2 + i] : 0) + 1;
+    sizes.kernel[i] = at(wd, i, 1);
+    sizes.step[i] = back ? 1 : stride, sizes.part[i] = back ? stride : 1;
+    sizes.offset[i] = back ? before : -before, sizes.tap[i] = back ? -dilation : dilation;
+    sizes.wide[1 + i] = at(xs, i, 0), sizes.narrow[1 + i] = at(ys, i, 0), sizes.weights[i] = at(ws, i, 0);
+  }
+  sizes.wide[0] = xs[0], sizes.narrow[0] = ys[0];
+  sizes.weights[2] = ws[back ? 0 : 1], sizes.weights[3] = ws[back ? 1 : 0];
+  sizes.halves = type == Type::bf16;
+  // oneDNN multiplies pairs of bfloat16 at once.
+  if (!suits(sizes) || (sizes.halves && sizes.features > 2 && computation != kKernelGradient)) return false;
+  const int threads = max_threads();
+  kernel.implementation = "meshflow:narrow";
+  if (computation == kKernelGradient) {
+    kernel.operands = {{0, x, x, false}, {0, y, y, false}, {0, w, w, true}};
+    kernel.scratch_bytes = gradient_scratch_bytes(sizes);
+    kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+      differentiate(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+    };
+    return true;
+  }
+  kernel.operands = {{0, wide, wide, false}, {0, w, w, false}, {0, few, few, true}};
+  kernel.scratch_bytes = scratch_bytes(sizes);
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    convolve(sizes, buffers[0], buffers[1], buffers[2], scratch, threads);
+  };
+  return true;
+}
+
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue) {
   Dims a_strides = a.get_strides(), c_strides = c.get_strides();
   int64_t rows = a.get_dims()[0], depth = a.get_dims()[1], columns = c.get_dims()[1];
@@ -140,6 +189,33 @@ bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const
   kernel.pack = blocks.pack;
   kernel.own = [=](const std::vector<void*>& buffers, const char* packed, char* scratch) {
     blocks.run(buffers[0], buffers[1], packed, epilogue.read(buffers), buffers.back(), scratch);
+  };
+  return true;
+}
+
+bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  const int64_t rows = descriptor.next(), columns = descriptor.next(), terms = descriptor.next();
+  if (rows < 1 || columns < 1 || rows > kMost / columns) throw std::invalid_argument("the size of an operand is not supported");
+  if (terms < 0 || terms > static_cast<int64_t>(Terms::kSquares)) throw std::invalid_argument("unknown terms");
+  const Terms of = static_cast<Terms>(terms);
+  const size_t count = of == Terms::kElements ? 2 : 3;
+  if (types.size() != count) throw std::invalid_argument("a sum has another number of operands");
+  for (Type type : types)
+    if (type != Type::f32 && type != Type::bf16) return false;
+  if (of == Terms::kSquares && types[1] != Type::f32) return false;
+  Columns sizes{rows, columns, of, types[0] == Type::bf16, count == 3 && types[1] == Type::bf16, types.back() == Type::bf16};
+  if (!suits(sizes)) return false;
+  for (size_t i = 0; i < count; ++i) {
+    const bool matrix = i == 0 || (i == 1 && of == Terms::kProducts);
+    memory::desc operand({matrix ? rows * columns : columns}, types[i], Dims{1});
+    kernel.operands.push_back({0, operand, operand, i + 1 == count});
+  }
+  kernel.scratch_bytes = scratch_bytes(sizes);
+  kernel.implementation = "meshflow:columns";
+  const int threads = max_threads();
+  kernel.own = [=](const std::vector<void*>& buffers, const char*, char* scratch) {
+    sum(sizes, buffers[0], count == 3 ? buffers[1] : nullptr, buffers.back(), scratch, threads);
   };
   return true;
 }

@@ -19,7 +19,15 @@ bool by_tiles(Kernel& kernel, const memory::desc& x, const memory::desc& w, cons
 bool by_winograd(Kernel& kernel, bool gradient, const memory::desc& x, const memory::desc& w, const memory::desc& y,
                  const Dims& strides, const Dims& dilations, const Dims& low, const EpilogueOps& epilogue, bool flipped);
 
+// A convolution with at most four channels of its result, the gradient of its kernel, or the gradient of an image with so
+// few channels, in one or two spatial dimensions.
+bool by_narrow(Kernel& kernel, int64_t computation, const memory::desc& x, const memory::desc& w, const memory::desc& y,
+               const Dims& strides, const Dims& dilations, const Dims& low);
+
 // A matrix product with its epilogue, some rows at a time. May throw oneDNN's errors.
 bool by_rows(Kernel& kernel, const memory::desc& a, const memory::desc& b, const memory::desc& c, const EpilogueOps& epilogue);
+
+// Sums over rows: descriptor = rows, columns, terms.
+bool by_columns(Kernel& kernel, Reader& descriptor, const std::vector<Type>& types);
 
 }  // namespace meshflow

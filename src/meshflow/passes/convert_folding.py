@@ -14,7 +14,7 @@ from meshflow.environment.types import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Liter
 from meshflow.kernels.cross_entropy import gradient_p, loss_p
 from meshflow.passes.jaxprs import get_aval, map_consumers, map_producers, rewrite_equations
 
-__all__ = ["fold_converts"]
+__all__ = ["find_narrow_source", "fold_converts"]
 
 _CONVERT = "convert_element_type"
 
@@ -31,7 +31,7 @@ def _fold_in_jaxpr(jaxpr: Jaxpr, eqns: list[JaxprEqn]) -> list[JaxprEqn]:
         if eqn.primitive not in (loss_p, gradient_p):
             continue
         logits, *rest = eqn.invars
-        source = _find_narrow_source(logits, producers)
+        source = find_narrow_source(logits, producers)
         if source is not logits:
             folded[i] = eqn.replace(invars=[source, *rest])
         indices = consumers.get(eqn.outvars[0], [])
@@ -48,7 +48,7 @@ def _rounds_to_bfloat16(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name == _CONVERT and get_aval(eqn.outvars[0]).dtype.name == "bfloat16"
 
 
-def _find_narrow_source(atom: Atom, producers: dict[Atom, JaxprEqn]) -> Atom:
+def find_narrow_source(atom: Atom, producers: dict[Atom, JaxprEqn]) -> Atom:
     """Return the bfloat16 value from which a float32 value was widened, or the value itself."""
     producer = None if isinstance(atom, Literal) else producers.get(atom)
     if (

@@ -25,6 +25,7 @@ from meshflow.kernels import (
     adam,
     array_updates,
     attention,
+    column_sums,
     cross_entropy,
     epilogues,
     kernel_and_bias_gradient,
@@ -67,6 +68,7 @@ def configure() -> None:
     packing.register()
     cross_entropy.register()
     kernel_and_bias_gradient.register()
+    column_sums.register()
     recurrent.register()
     running_sums.register()
     adam.register()

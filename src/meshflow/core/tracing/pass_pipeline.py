@@ -14,6 +14,7 @@ import jax
 from meshflow.environment.jax_internals import jex_core
 from meshflow.passes.attention_tiling import tile_attention
 from meshflow.passes.bias_gradient_fusion import fuse_bias_gradients
+from meshflow.passes.column_sum_fusion import fuse_column_sums
 from meshflow.passes.convert_folding import fold_converts
 from meshflow.passes.epilogue_fusion import fuse_epilogues
 from meshflow.passes.fusion_boundaries import insert_fusion_boundaries
@@ -72,7 +73,7 @@ def apply_all_passes(
     closed = tile_attention(apply_installed_passes(closed))
     closed = fuse_bias_gradients(fuse_epilogues(fold_converts(eliminate_transposes(closed))))
     if jax.default_backend() == "cpu":
-        closed = insert_fusion_boundaries(closed)
+        closed = insert_fusion_boundaries(fuse_column_sums(closed))
     # The fusions search for patterns without barriers.
     return closed if allows_simplification else insert_simplification_barriers(closed)
 

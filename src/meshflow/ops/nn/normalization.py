@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
+from jax import Array
 
 from meshflow.core.dispatch.dispatch import op
 from meshflow.core.dispatch.symbolic_calls import dispatch_composites
@@ -46,10 +48,29 @@ def _moments(x: TensorLike, axes: int | Sequence[int], keepdims: bool) -> tuple[
         return mean if keepdims else jnp.squeeze(mean, axes), variance.astype(x.dtype)
     # Sums of float16 overflow early, so they are computed in float32, as in TensorFlow.
     wide = x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
-    mean = jnp.mean(wide, axis=axes, keepdims=True)
-    variance = jnp.mean(jnp.square(wide - mean), axis=axes, keepdims=keepdims)
-    mean = mean if keepdims else jnp.squeeze(mean, axes)
+    mean, variance = _compute_moments(wide, axes if isinstance(axes, int) else tuple(axes))
+    if not keepdims:
+        mean, variance = jnp.squeeze(mean, axes), jnp.squeeze(variance, axes)
     return mean.astype(x.dtype), variance.astype(x.dtype)
+
+
+def _sum_moments(x: Array, axes: int | tuple[int, ...]) -> tuple[Array, Array]:
+    mean = jnp.mean(x, axes, keepdims=True)
+    return mean, jnp.mean(jnp.square(x - mean), axes, keepdims=True)
+
+
+_compute_moments = jax.custom_jvp(_sum_moments, nondiff_argnums=(1,))
+
+
+@_compute_moments.defjvp
+def _moments_jvp(
+    axes: int | tuple[int, ...], primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (x,), (tangent,) = primals, tangents
+    mean, variance = _sum_moments(x, axes)
+    # The variance does not depend on the mean, because the centered values have the sum 0.
+    change = 2 * jnp.mean((x - mean) * tangent, axes, keepdims=True)
+    return (mean, variance), (jnp.mean(tangent, axes, keepdims=True), change)
 
 
 @dispatch_composites

@@ -1,0 +1,26 @@
+// Sums over the rows of a matrix, of its elements or of functions of them: gradients of biases, and the statistics and
+// gradients of batch normalization.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace meshflow {
+
+// The terms of a sum: x, x y, or (x - y)^2 with a vector y of float32.
+enum class Terms : int64_t { kElements = 0, kProducts = 1, kSquares = 2 };
+
+struct Columns {
+  int64_t rows, columns;
+  Terms terms;
+  bool x_halves, y_halves, result_halves;  // bfloat16 instead of float32
+};
+
+// Whether the code supports the processor.
+bool suits(const Columns& sizes);
+size_t scratch_bytes(const Columns& sizes);
+// The bits do not depend on the number of threads.
+void sum(const Columns& sizes, const void* x, const void* y, void* result, char* scratch, int threads);
+
+}  // namespace meshflow
