@@ -363,7 +363,7 @@ class Variable(VariableRowMethods, _Operators):
         dtype = self._find_autocast_dtype()
         return tensor if dtype is None else apply(CAST, (tensor,), (dtype,))
 
-    def _find_autocast_dtype(self) -> DType | None:
+    def _find_autocast_dtype(self) -> dtypes.DType | None:
         """Return the dtype to which a mixed-precision layer casts the value; None outside of one."""
         dtype = context.autocast_dtype if self._autocast else None
         return None if dtype is self._dtype else dtype
