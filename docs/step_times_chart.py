@@ -3,7 +3,7 @@
     python docs/step_times_chart.py        # writes docs/step_times.svg
 
 The chart shows the newest table "Step time by precision" that has peers, the newest table of a GPU, and the fastest peer
-for each type of model in the newest tables of steady steps.
+for each type of model in the tables of steady steps.
 """
 
 from __future__ import annotations
@@ -79,18 +79,18 @@ def read_gpu_groups(sections: list[tuple[str, str]]) -> tuple[str, list[Group]]:
 
 
 def read_kind_groups(sections: list[tuple[str, str]]) -> tuple[str, list[Group]]:
-    """Return the heading and groups of the newest steady steps, in float32 on two cores."""
-    heading, body = [s for s in sections if s[0].startswith("Steady steps of model types")][-1]
-    steps = body.split("Prediction, ms:")[0]
-    head, _, *rows = read_rows(steps)
-    groups: list[Group] = []
-    for row in rows:
-        cells = dict(zip(head, row, strict=True))
-        peer = cells["to"]
-        if (cells["precision"], cells["cores"]) == ("float32", "2") and peer in PEERS:
-            times = [float(cells[name].replace(",", "")) for name in ("meshflow", peer)]
-            groups.append((cells["case"], [(PEERS[peer], times[1] / times[0])]))
-    return heading, groups
+    """Return the last heading of steady steps, and the newest group of each case in float32 on two cores."""
+    sections = [s for s in sections if s[0].startswith("Steady steps of model types")]
+    groups: dict[str, Group] = {}
+    for _, body in sections:
+        head, _, *rows = read_rows(body.split("Prediction, ms:")[0])
+        for row in rows:
+            cells = dict(zip(head, row, strict=True))
+            peer = cells["to"]
+            if (cells["precision"], cells["cores"]) == ("float32", "2") and peer in PEERS:
+                own, other = (float(cells[name].replace(",", "")) for name in ("meshflow", peer))
+                groups[cells["case"]] = cells["case"], [(PEERS[peer], other / own)]
+    return sections[-1][0], list(groups.values())
 
 
 def draw_panel(title: str, groups: list[Group], top: int) -> tuple[list[str], int]:
